@@ -1,0 +1,104 @@
+"""Install and test one environment of tox.ini, without torch where torch has no CPU build for its Python.
+
+    python .ci/matrix.py install [--plugins] [--require-torch]
+    python .ci/matrix.py test [--plugins] [pytest's arguments]
+
+tox runs it with the environment's own Python and sets PIP_CONSTRAINT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+TORCH = ROOT / ".ci" / "torch-cpu.txt"
+WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
+
+
+def main() -> int:
+    """Parse the command line and run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("install", "test"))
+    parser.add_argument("--plugins", action="store_true", help="the plugins too, not the core alone")
+    parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
+    options, rest = parser.parse_known_args()
+    if options.command == "test":
+        return test(with_plugins=options.plugins, arguments=rest)
+    install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
+    return 0
+
+
+def install(plugins: list[Path], *, require_torch: bool) -> None:
+    """Install the core and the given plugins from this tree, with torch if it can be had."""
+    reason = install_torch()
+    if not reason:
+        WHY_NO_TORCH.unlink(missing_ok=True)
+        pip_install(f"{ROOT}[examples,metrics]", *map(str, plugins))
+        return
+    if require_torch:
+        sys.exit(f"{reason}, and this environment needs it")
+    WHY_NO_TORCH.write_text(reason)
+    pip_install("--no-deps", str(ROOT), *map(str, plugins))
+    pip_install(*requirements_without_torch())
+
+
+def install_torch() -> str:
+    """Install the CPU build of torch; return why not if there is none for this Python, raise for any other failure."""
+    command = pip_command("--no-deps", "-r", str(TORCH))
+    environment = {**os.environ, "PIP_CONSTRAINT": ""}  # else pip reports a conflict of pins, not the missing build
+    done = subprocess.run(command, cwd=ROOT, env=environment, text=True, stdout=PIPE, stderr=STDOUT, check=False)
+    if done.returncode == 0:
+        return ""
+    missing = re.search(r"No matching distribution found for (\S+)", done.stdout)
+    if not missing:
+        sys.exit(f"{done.stdout}\ncan't install torch, and not because there is no such build: see above")
+    here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return f"pip's indexes have no {missing[1]} for {here}"
+
+
+def requirements_without_torch() -> list[str]:
+    """Return what our installed distributions declare, less torch, the extras (they need torch) and each other."""
+    origins = [(json.loads(d.read_text("direct_url.json") or "{}").get("url", ""), d) for d in distributions()]
+    ours = [distribution for origin, distribution in origins if origin.startswith(ROOT.as_uri())]
+    skipped = {"torch", *(distribution.metadata["Name"] for distribution in ours)}
+    declared = {requirement for distribution in ours for requirement in distribution.requires or ()}
+    names = {requirement: re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in declared}
+    return sorted(r for r, name in names.items() if name not in skipped and not re.search(r";.*\bextra\b", r))
+
+
+def pip_command(*arguments: str) -> list[str]:
+    """Return the call of this environment's pip; what is imported gets compiled then, which saves half the time."""
+    return [sys.executable, "-I", "-m", "pip", "install", "--no-compile", *arguments]
+
+
+def pip_install(*arguments: str) -> None:
+    """Run pip or stop."""
+    subprocess.run(pip_command(*arguments), cwd=ROOT, check=True)
+
+
+def test(*, with_plugins: bool, arguments: list[str]) -> int:
+    """Run the tests that can run here, and say so when that is not all of them."""
+    folders = ["tests/core"]
+    if WHY_NO_TORCH.exists():
+        name = os.environ.get("TOX_ENV_NAME", "here")
+        print(f"TORCH-FREE HALF in {name}: only {folders[0]} runs, since {WHY_NO_TORCH.read_text()}", flush=True)
+    else:
+        folders += ["tests/train"]
+        if with_plugins:
+            folders += ["tests/docs", *(str((plugin / "tests").relative_to(ROOT)) for plugin in PLUGINS)]
+    pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
+    return subprocess.run([pytest, *folders, *arguments], cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
