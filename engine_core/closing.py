@@ -1,0 +1,72 @@
+"""The end of a callback's life: which are open, and closing each of them once, whatever happens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .callback import Callback
+from .errors import EngineError
+
+if TYPE_CHECKING:
+    from .logger import Logger
+    from .state import State
+
+__all__ = ["Life"]
+
+log = logging.getLogger("engine_core")
+
+_open: dict[int, Callback] = {}
+"""The callbacks that some engine of this process has opened and not closed, by id: they may be unhashable."""
+
+
+class Life:
+    """The callbacks that one engine has opened, with what closing them needs."""
+
+    def __init__(self, state: State, logger: Logger) -> None:
+        self._state = state
+        self._logger = logger
+        self._opened: list[Callback] = []
+
+    def open(self, callbacks: Sequence[Callback]) -> None:
+        """Note callbacks as open, those that are not yet.
+
+        Raises:
+            EngineError: if one is open on another engine.
+        """
+        mine = {id(callback) for callback in self._opened}
+        new = [callback for callback in callbacks if id(callback) not in mine]
+        for callback in new:
+            if id(callback) in _open:
+                raise EngineError(
+                    f"callback {type(callback).__name__} is still open on another engine; "
+                    "close that engine first, or make a second instance"
+                )
+        for callback in new:
+            _open[id(callback)] = callback
+            self._opened.append(callback)
+
+    def close(self) -> None:
+        """Call `close` of each callback in order, destinations last, then `post_close` of those that succeeded."""
+        destinations = {id(destination) for destination in self._logger.destinations}
+        opened, self._opened = sorted(self._opened, key=lambda callback: id(callback) in destinations), []
+        closed = []
+        for callback in opened:
+            _open.pop(id(callback), None)
+            close = getattr(callback, "close", None)
+            if close is None or _survives(callback, "close", lambda c=close: c(self._state, self._logger)):
+                closed.append(callback)
+        for callback in closed:
+            post_close = getattr(callback, "post_close", None)
+            if post_close is not None:
+                _survives(callback, "post_close", post_close)
+
+
+def _survives(callback: Callback, what: str, call: object) -> bool:
+    try:
+        call()  # type: ignore[operator]
+    except BaseException:  # the others have to be closed whatever this one raises
+        log.exception("%s of callback %s failed", what, type(callback).__name__)
+        return False
+    return True

@@ -1,0 +1,267 @@
+"""The heart: an event goes in, the algorithms that match run in order, then callbacks and logger destinations."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .algorithm import Algorithm, Members
+from .callback import Callback
+from .closing import Life
+from .dispatch import call_hook, spanning, surrounding
+from .errors import ArgumentTypeError, ClosedEngineError
+from .event import Event
+from .host import Adapter, Host
+from .listening import check_callbacks, check_destinations, everybody, listen
+from .logger import Logger
+from .members import Member, admit
+from .order import Explained, PassArgument, PassList, check_index, parse_passes
+from .passes import AlgorithmPass, check_pass
+from .pipeline import Pipeline
+from .registry import Registry
+from .state import State
+from .trace import Traces
+
+if TYPE_CHECKING:
+    from .callbacks.profiler import Profiler
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Runs events: matches, orders, verifies and applies algorithms, then tells callbacks and destinations.
+
+    Args:
+        state: what algorithms and callbacks work on; `state.algorithms` and `state.callbacks` may change at any time.
+        logger: what they log to.
+        algorithm_passes: the user's own passes: a pass, a `(pass, index)` pair, or a sequence of these.
+
+    Example:
+        >>> engine = Engine(State(), Logger())
+        >>> engine.run_event("batch_end")
+        Traces()
+        >>> engine.close()
+    """
+
+    def __init__(self, state: State, logger: Logger, algorithm_passes: PassArgument | None = None) -> None:
+        if not isinstance(state, State) or not isinstance(logger, Logger):  # type: ignore[redundant-expr]
+            raise ArgumentTypeError(f"Engine(state, logger) takes a State and a Logger, not {state!r} and {logger!r}")
+        self.state = state
+        self.logger = logger
+        if state.seed is None:
+            state.seed = secrets.randbits(32)
+        logger.follow(state)
+        self._handlers: dict[str, Callable[[], Traces]] = {}
+        self.host = Host(on_change=self._handlers.clear)
+        self._passes = PassList()
+        self._passes.use(())
+        for function, index in parse_passes(algorithm_passes):
+            self._passes.insert(function, index)
+        self._members: list[Member] = []
+        self._adapters: list[Adapter] = []
+        self._pipelines: dict[Event, Pipeline | None] = {}
+        self._profiler: Profiler | None = None
+        self._started = self._closed = False
+        self._life = Life(state, logger)
+        self._finalizer = weakref.finalize(self, _shut, self._life, self._handlers)
+        self._algorithms: Members[Any] = Members()
+        self._callbacks: Members[Any] = Members()
+        self._destinations: Members[Any] = Members()
+        self._listeners: list[Callback] = []
+        self._admit()
+
+    def run_event(self, event: Event | str) -> Traces:
+        """Run one event and return what its algorithms did.
+
+        Algorithms first, then callbacks, then logger destinations; at INIT the other way round.
+
+        Raises:
+            ValueError: if `event` is no event.
+            RuntimeError: if the engine is closed.
+        """
+        state = self.state
+        if state.algorithms is self._algorithms and state.callbacks is self._callbacks:
+            handler = self._handlers.get(event)
+            if handler is not None:
+                return handler()
+        return self._prepare(event)()
+
+    def run_marker_only_event(self, event: Event | str) -> None:
+        """Open or close the profiler's span of an event that does not fire; nothing runs."""
+        event = self._checked(event)
+        profiler = self.state.profiler
+        if profiler is None:
+            return
+        if event.is_before_event:
+            profiler.begin(f"event/{event.canonical_name}")
+        elif event.is_after_event:
+            profiler.end(f"event/{event.canonical_name}")
+
+    def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
+        """Add a pass of the user's own; -1 appends, any other index is an insertion point."""
+        self._passes.insert(check_pass(algorithm_pass, "register_pass"), check_index(index))
+        if not self._closed:
+            self._connect()
+
+    @property
+    def algorithm_passes(self) -> list[AlgorithmPass]:
+        """The passes in running order: the installed ones sorted, with the user's own where they were inserted."""
+        self._refresh()
+        return [active.function for active in self._passes.active]
+
+    def explain(self, event: Event | str) -> list[Explained]:
+        """Return the order at `event` as if every algorithm that lists it matched, and why it is so."""
+        self._refresh()
+        event = Event(event)
+        present = {m.name: m.algorithm for m in self._members if event in m.events}
+        return self._passes.explain(present, event) if present else []
+
+    @property
+    def backwards_create_graph(self) -> bool:
+        """Does any algorithm need a graph of the backward pass?"""
+        if not self._differentiating:
+            return False
+        return any(algorithm.backwards_create_graph for algorithm in self._differentiating)
+
+    @property
+    def find_unused_parameters(self) -> bool:
+        """May parameters go without a gradient, says any algorithm?"""
+        return any(getattr(m.algorithm, "find_unused_parameters", False) for m in self._members)
+
+    def close(self) -> None:
+        """Close each callback once; safe to call twice, nothing escapes; afterwards events are refused."""
+        self._closed = True
+        self._finalizer()
+        for watched in (self._algorithms, self._callbacks, self._destinations):
+            watched.unwatch(self._handlers.clear)
+        for adapter in self._adapters:
+            self.host.unregister(adapter)
+        self._adapters, self._pipelines = [], {}
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _checked(self, event: Event | str) -> Event:
+        event = Event(event)
+        if self._closed:
+            raise ClosedEngineError(f"the engine is closed and can't run {event.name}; make a new one")
+        return event
+
+    def _refresh(self) -> None:
+        if not self._closed and not self._is_admitted():
+            self._admit()
+
+    def _is_admitted(self) -> bool:
+        """Are the algorithms, callbacks and destinations those that are listed now?"""
+        lists = (self.state.algorithms, self.state.callbacks, self.logger.destinations)
+        if any(a is not b for a, b in zip(lists, (self._algorithms, self._callbacks, self._destinations), strict=True)):
+            return False
+        listed = [item for items in lists for item in items]
+        return len(listed) == len(self._listed) and all(a is b for a, b in zip(listed, self._listed, strict=True))
+
+    def _admit(self) -> None:
+        """Take in algorithms, callbacks and destinations as they are listed now, or refuse them all."""
+        state, logger = self.state, self.logger
+        algorithms, callbacks = Members.of(state.algorithms), Members.of(state.callbacks)
+        destinations = Members.of(logger.destinations)
+        members = admit(algorithms, {id(member.algorithm): member for member in self._members})
+        heard = {id(listener) for listener in self._listeners}
+        check_callbacks(callbacks, heard)
+        check_destinations(destinations, heard)
+        listeners = everybody(callbacks, destinations)
+        registry = Registry.scan()
+        owners = [m.distribution for m in members] + [registry.distribution_of(listener) for listener in listeners]
+        self._passes.use({owner for owner in owners if owner is not None})
+        if self._started:
+            self._life.open(listeners)
+        self._members, self._listeners = members, listeners
+        for former in (self._algorithms, self._callbacks, self._destinations):
+            former.unwatch(self._handlers.clear)
+        for present in (algorithms, callbacks, destinations):
+            present.watch(self._handlers.clear)
+        state.algorithms = self._algorithms = algorithms
+        state.callbacks = self._callbacks = callbacks
+        logger.destinations = self._destinations = destinations
+        self._listed = [*algorithms, *callbacks, *destinations]
+        self._differentiating = [a for a in algorithms if _overrides(a, "backwards_create_graph")]
+        self._connect()
+
+    def _connect(self) -> None:
+        """Register a plugin for each callback and destination in place of the former ones, and the engine's own.
+
+        Being registered last they are the innermost of all wrappers, and first among the plain implementations. The
+        engine's own, which runs the algorithms inside the wrappers of others, is needed only where others are.
+        """
+        for adapter in self._adapters:
+            self.host.unregister(adapter)
+        self._handlers.clear()
+        self._profiler = self.state.profiler
+        self._pipelines = {event: self._pipeline(event) for event in Event}
+        self._adapters = listen(self._listeners, self._destinations, self.state, self.logger)
+        self._surrounded = self.host.monitors > 0 or self.host.has_guests()
+        if self._surrounded:
+            self._adapters.insert(0, surrounding(self._pipelines))
+        for adapter in self._adapters:
+            self.host.register(adapter)
+        self._connected_at = self.host.changes
+
+    def _pipeline(self, event: Event) -> Pipeline | None:
+        """Return the pipeline of the algorithms that list `event`, or None if there is none."""
+        pipeline = Pipeline(event, self.state, self.logger, self._passes, self._members)
+        return pipeline if pipeline.members or pipeline.newcomers else None
+
+    def _prepare(self, event: Event | str) -> Callable[[], Traces]:
+        """Return how to run `event`, and remember it until someone comes or goes."""
+        event = self._checked(event)
+        if not self._is_admitted():
+            self._admit()
+        elif self.host.changes != self._connected_at:
+            self._connect()
+        if not self._started:
+            self._life.open(self._listeners)
+            self._started = True
+        if event is Event.INIT:
+            return self._run_init
+        handler = self._handler(event)
+        if self._profiler is not None:
+            handler = spanning(handler, self._profiler, event)
+        pipeline = self._pipelines[event]
+        if pipeline is None or not pipeline.newcomers:
+            self._handlers[event] = handler
+        return handler
+
+    def _handler(self, event: Event) -> Callable[[], Traces]:
+        """Choose among: nobody listens, only algorithms, somebody else too."""
+        pipeline = self._pipelines[event]
+        runs_inside = self._surrounded and pipeline is not None
+        if self.host.monitors or self.host.listeners(event) > runs_inside:
+            hook = getattr(self.host.hook, event.value)
+            return call_hook(hook, event, self.state, self.logger, None if runs_inside else pipeline)
+        return Traces if pipeline is None else pipeline.run_alone
+
+    def _run_init(self) -> Traces:
+        """Run INIT, where a callback may set `state.profiler`."""
+        traces = self._handler(Event.INIT)()
+        if self.state.profiler is not self._profiler and not self._closed:
+            self._connect()
+        return traces
+
+
+def _shut(life: Life, handlers: dict[str, Callable[[], Traces]]) -> None:
+    handlers.clear()
+    life.close()
+
+
+def _overrides(algorithm: Algorithm, name: str) -> bool:
+    """Does the class say anything else about `name` than the base class, or than nothing?"""
+    if name in getattr(algorithm, "__dict__", {}):
+        return True
+    return getattr(type(algorithm), name, None) not in (None, getattr(Algorithm, name))

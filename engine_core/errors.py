@@ -1,0 +1,71 @@
+"""What can go wrong, as types, and the two things every message needs: a near name and a note. A leaf."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EngineError(Exception):
+    """Base of every error that engine-core raises on purpose."""
+
+
+class ArgumentError(EngineError, ValueError):
+    """An argument has an impossible value."""
+
+
+class ArgumentTypeError(EngineError, TypeError):
+    """An argument has an impossible type."""
+
+
+class BatchKeyError(EngineError, LookupError):
+    """A batch has no item under the key that was asked for."""
+
+
+class ClosedEngineError(EngineError, RuntimeError):
+    """An event was fired on an engine that is closed."""
+
+
+class OrderError(EngineError):
+    """Declared constraints form a cycle, or a pass broke one of them."""
+
+
+class PluginError(EngineError):
+    """A plugin that was asked for can't be used."""
+
+
+class ConfigError(EngineError, ValueError):
+    """A config file says something that can't be; the message names file, line and key."""
+
+
+class NonFiniteLossWarning(UserWarning):
+    """The training loss became NaN or infinite."""
+
+
+class OrderWarning(UserWarning):
+    """The user's own pass put two algorithms against a declared constraint."""
+
+
+class HookNameWarning(UserWarning):
+    """A callback has a public method whose name is nearly an event's."""
+
+
+class DurationWarning(UserWarning):
+    """`fit` was called when the training was already at its end."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest known name, else the sorted list of what is known."""
+    options = sorted(set(known))
+    near = difflib.get_close_matches(name.lower(), options, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(options)}" if options else "; none is known"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Attach `note` to `error` as `BaseException.add_note` does, on Python 3.10 too."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]

@@ -1,0 +1,156 @@
+"""The pluggy host of one engine: our hook specifications, and checks that pluggy leaves to its users."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+import pluggy
+
+from . import hookspecs
+from .callback import Callback
+from .errors import ArgumentError, PluginError, did_you_mean
+from .event import Event
+
+__all__ = ["Adapter", "Host"]
+
+ARGUMENTS = ("event", "state", "logger", "traces")
+_ARGUMENTS = ", ".join(ARGUMENTS)
+_OPTIONS = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryfirst": False, "trylast": False}
+
+
+class Adapter:
+    """A plugin of the engine's own making: functions by event, with pluggy's options for each.
+
+    Callbacks are registered through one, never as the user's object itself, whose properties, `==` or hash pluggy
+    would meet.
+    """
+
+    def __init__(self) -> None:
+        self.options: dict[str, dict[str, Any]] = {}
+
+    def add(self, event: Event, function: Callable[..., Any], **options: bool) -> None:
+        """Let `function` answer `event`."""
+        setattr(self, event.value, function)
+        self.options[event.value] = {**_OPTIONS, "specname": None, **options}
+
+
+class Host(pluggy.PluginManager):
+    """The pluggy PluginManager of an engine; `register` and `unregister` work at any time between events.
+
+    Args:
+        on_change: called whenever somebody came or went who is no adapter of the engine's own.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        super().__init__(hookspecs.PROJECT)
+        self.add_hookspecs(hookspecs)
+        self.monitors = 0
+        self.changes = 0
+        self._on_change = on_change
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """Return pluggy's options for a hook implementation, or None if `name` is none."""
+        if isinstance(plugin, Adapter):
+            return plugin.options.get(name)
+        if not isinstance(inspect.getattr_static(plugin, name, None), _HOOKABLE):
+            return None  # pluggy <= 1.6 would run properties
+        return super().parse_hookimpl_opts(plugin, name)
+
+    def register(self, plugin: object, name: str | None = None) -> str | None:
+        """Register an object with `@hookimpl` methods.
+
+        Raises:
+            PluginError: if a hook is misspelt, or takes an argument that no event has; nothing is registered then.
+            ArgumentError: (a ValueError) if the plugin or its name is registered already.
+        """
+        if isinstance(plugin, Adapter):
+            return super().register(plugin, name)
+        self._check(plugin, name)
+        try:
+            registered = super().register(plugin, name)
+        except pluggy.PluginValidationError as error:
+            self._forget(plugin)
+            raise PluginError(f"plugin {_title(plugin, name)}: {error}") from error
+        except ValueError as error:
+            raise ArgumentError(f"plugin {_title(plugin, name)}: {error}") from error
+        self._changed()
+        return registered
+
+    def unregister(self, plugin: object | None = None, name: str | None = None) -> Any:
+        """Take a plugin out, given itself or its name."""
+        removed = super().unregister(plugin, name)
+        if not isinstance(removed, Adapter):
+            self._changed()
+        return removed
+
+    def add_hookcall_monitoring(self, before: Any, after: Any) -> Callable[[], None]:
+        """Call `before` and `after` around every event, also around those that nobody listens to."""
+        undo = super().add_hookcall_monitoring(before, after)
+        self.monitors += 1
+        self._changed()
+        watching = True
+
+        def stop() -> None:
+            nonlocal watching
+            undo()
+            self.monitors -= watching
+            watching = False
+            self._changed()
+
+        return stop
+
+    def listeners(self, event: Event) -> int:
+        """Return how many hook implementations `event` has."""
+        return len(getattr(self.hook, event.value).get_hookimpls())
+
+    def has_guests(self) -> bool:
+        """Is anybody registered who is no adapter of the engine's own?"""
+        return any(not isinstance(plugin, Adapter) for plugin in self.get_plugins())
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._on_change()
+
+    def _forget(self, plugin: object) -> None:
+        """Take out a plugin that failed half-way, which pluggy <= 1.6 leaves half registered."""
+        if self.is_registered(plugin):
+            super().unregister(plugin)
+
+    def _check(self, plugin: object, name: str | None) -> None:
+        title = _title(plugin, name)
+        if isinstance(plugin, type):
+            raise PluginError(f"plugin {title} is a class; register an instance: {plugin.__name__}()")
+        if isinstance(plugin, Callback):
+            raise PluginError(f"plugin {title} is a Callback; give it to callbacks=[...] instead of the host")
+        for hook in dir(plugin):
+            options = self.parse_hookimpl_opts(plugin, hook)
+            if options is None:
+                continue
+            event = options.get("specname") or hook
+            if event not in _EVENTS and not options.get("optionalhook"):
+                raise PluginError(
+                    f"plugin {title} implements {event!r}, which is no event{did_you_mean(event, _EVENTS)}"
+                )
+            _check_arguments(title, hook, getattr(plugin, hook))
+
+
+_EVENTS = tuple(event.value for event in Event)
+_HOOKABLE = (FunctionType, MethodType, staticmethod, classmethod)
+
+
+def _title(plugin: object, name: str | None) -> str:
+    return repr(name) if name else f"of type {type(plugin).__name__!r}"
+
+
+def _check_arguments(title: str, hook: str, method: Callable[..., Any]) -> None:
+    for parameter in inspect.signature(method, follow_wrapped=False).parameters.values():
+        where = f"plugin {title}, hook {hook!r}: argument {parameter.name!r}"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise PluginError(f"{where} can't be {parameter.kind.description}; name those you want of: {_ARGUMENTS}")
+        if parameter.name not in ARGUMENTS:
+            raise PluginError(f"{where} is none of an event's{did_you_mean(parameter.name, ARGUMENTS)}")
+        if parameter.default is not parameter.empty:
+            raise PluginError(f"{where} has a default value, which pluggy would use instead of the real one; remove it")

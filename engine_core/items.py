@@ -1,0 +1,86 @@
+"""Read and replace one item of a batch, whatever container the batch is. A leaf; no torch."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from .errors import BatchKeyError, did_you_mean
+
+__all__ = ["BatchKey", "get_item", "set_item"]
+
+BatchKey: TypeAlias = "int | str | tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]"
+"""Where an item is in a batch: an index, a key or attribute name, or a pair of functions (getter, setter)."""
+
+
+def get_item(batch: Any, key: BatchKey) -> Any:
+    """Return the item of `batch` under `key`.
+
+    Raises:
+        BatchKeyError: if there is none.
+
+    Example:
+        >>> get_item(("x", "y"), 1), get_item({"labels": "y"}, "labels")
+        ('y', 'y')
+    """
+    if isinstance(key, tuple):
+        return key[0](batch)
+    try:
+        if _by_attribute(batch, key):
+            return getattr(batch, key)  # type: ignore[arg-type]
+        return batch[key]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise BatchKeyError(_missing(batch, key)) from error
+
+
+def set_item(batch: Any, key: BatchKey, value: Any) -> Any:
+    """Return `batch` with the item under `key` replaced; the loader's own container is left as it was.
+
+    A setter may change the batch in place and return None, or return another batch.
+
+    Raises:
+        BatchKeyError: if there is no such item to replace.
+
+    Example:
+        >>> set_item(("x", "y"), 1, "z"), set_item({"labels": "y"}, "labels", "z")
+        (('x', 'z'), {'labels': 'z'})
+    """
+    if isinstance(key, tuple):
+        changed = key[1](batch, value)
+        return batch if changed is None else changed
+    get_item(batch, key)
+    if isinstance(batch, tuple):
+        return _replace_in_tuple(batch, key, value)
+    if _by_attribute(batch, key) and dataclasses.is_dataclass(batch):
+        return dataclasses.replace(batch, **{str(key): value})  # type: ignore[type-var]
+    changed = copy.copy(batch)
+    if _by_attribute(batch, key):
+        setattr(changed, str(key), value)
+    else:
+        changed[key] = value
+    return changed
+
+
+def _by_attribute(batch: Any, key: BatchKey) -> bool:
+    return isinstance(key, str) and not isinstance(batch, Mapping)
+
+
+def _replace_in_tuple(batch: tuple[Any, ...], key: int | str, value: Any) -> tuple[Any, ...]:
+    if isinstance(key, str):
+        return batch._replace(**{key: value})  # type: ignore[attr-defined, no-any-return]
+    items = list(batch)
+    items[key] = value
+    return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
+
+
+def _missing(batch: Any, key: int | str) -> str:
+    where = f"a batch of type {type(batch).__name__}"
+    if isinstance(batch, Mapping):
+        return f"{where} has no item {key!r}{did_you_mean(str(key), map(str, batch))}"
+    if isinstance(key, str):
+        names = getattr(batch, "_fields", None) or [n for n in getattr(batch, "__dict__", {}) if n[:1] != "_"]
+        return f"{where} has no attribute {key!r}{did_you_mean(key, names)}"
+    length = f"{len(batch)} items" if hasattr(batch, "__len__") else "no items"
+    return f"{where} with {length} has no item {key!r}"

@@ -1,0 +1,152 @@
+"""Turn callbacks and logger destinations into pluggy plugins of the engine's own making."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .algorithm import unique_names
+from .callback import Callback
+from .errors import ArgumentError, ArgumentTypeError, HookNameWarning, add_note
+from .event import Event
+from .host import Adapter
+from .logger import Logger, LoggerDestination
+from .members import describe
+from .registry import Registry
+from .state import State
+
+if TYPE_CHECKING:
+    from .callbacks.profiler import Profiler
+
+__all__ = ["check_callbacks", "check_destinations", "everybody", "listen"]
+
+Listener = Callable[[State, Logger], None]
+
+_EVENTS = tuple(event.value for event in Event)
+_CONTRACT = {name for name in dir(LoggerDestination) if not name.startswith("_")}
+_RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
+
+
+def everybody(callbacks: Sequence[Callback], destinations: Sequence[LoggerDestination]) -> list[Callback]:
+    """Return the callbacks, then the logger destinations; an object that is both stands where the callback is."""
+    return [*callbacks, *(d for d in destinations if not any(d is c for c in callbacks))]
+
+
+def check_destinations(destinations: Sequence[object], known: Collection[int] = ()) -> None:
+    """Refuse what can't be a logger destination, see `check_callbacks`."""
+    for place, destination in enumerate(destinations):
+        missing = [name for name in _RECEIVES if not callable(getattr(destination, name, None))]
+        if missing and not isinstance(destination, type):
+            raise ArgumentTypeError(
+                f"logger destination {place} ({destination!r}) has no {' and no '.join(missing)}; "
+                "a destination is a LoggerDestination"
+            )
+    check_callbacks(destinations, known, "logger destination")
+
+
+def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), what: str = "callback") -> None:
+    """Refuse what can't be a callback, and warn of a method whose name is nearly an event's.
+
+    Args:
+        known: ids of those that were checked before.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for a class, a name, or a method that does not take `(state, logger)`.
+        ArgumentError: (a ValueError) for an instance that is listed twice.
+    """
+    for place, callback in enumerate(callbacks):
+        if isinstance(callback, type):
+            raise ArgumentTypeError(f"{what} {place} is the class {callback.__name__}; write {callback.__name__}()")
+        if any(other is callback for other in callbacks[:place]):
+            raise ArgumentError(f"{what} {place} ({type(callback).__name__}) is listed twice; make a second instance")
+        if id(callback) in known:
+            continue
+        listens = [event for event in Event if _method(callback, event) is not None]
+        if not listens and not any(hasattr(type(callback), name) for name in (*_RECEIVES, "close")):
+            raise ArgumentTypeError(f"{what} {place} is {callback!r}, which has no method named after an event")
+        for event in listens:
+            _check_signature(callback, event)
+        _warn_of_near_names(callback)
+
+
+def listen(
+    listeners: Sequence[Callback], destinations: Sequence[LoggerDestination], state: State, logger: Logger
+) -> list[Adapter]:
+    """Return an adapter for each listener, in the order in which they have to be registered.
+
+    pluggy calls who registered last first, so the list is turned round; at INIT destinations go before callbacks.
+    The functions take no arguments, which pluggy would have to sort out for each of them at each event.
+    """
+    receives = {id(destination) for destination in destinations}
+    profiler = state.profiler
+    adapters = []
+    for name, callback in zip(unique_names(listeners), listeners, strict=True):
+        title = describe(name, Registry.scan().distribution_of(callback))
+        adapter = Adapter()
+        for event in Event:
+            method = _method(callback, event)
+            if method is not None:
+                function = _noting(method, state, logger, f"callback {title} at {event.name}")
+                if profiler is not None:
+                    function = _timed(function, profiler, f"callback/{name}/{event}")
+                adapter.add(event, function, tryfirst=event is Event.INIT and id(callback) in receives)
+        adapters.append(adapter)
+    return adapters[::-1]
+
+
+def _noting(method: Listener, state: State, logger: Logger, where: str) -> Callable[[], None]:
+    def call() -> None:
+        try:
+            method(state, logger)
+        except BaseException as error:
+            add_note(error, f"raised by {where}")
+            raise
+
+    return call
+
+
+def _timed(function: Callable[[], None], profiler: Profiler, span: str) -> Callable[[], None]:
+    def call() -> None:
+        with profiler.span(span):
+            function()
+
+    return call
+
+
+def _method(callback: object, event: Event) -> Any:
+    """Return the callback's method for an event; properties of the user's object are not touched."""
+    own = getattr(callback, "__dict__", {})
+    if event.value in own:
+        method = own[event.value]
+    elif callable(getattr(type(callback), event.value, None)):
+        method = getattr(callback, event.value)
+    else:
+        return None
+    return method if callable(method) else None
+
+
+def _check_signature(callback: object, event: Event) -> None:
+    try:
+        inspect.signature(_method(callback, event)).bind(None, None)
+    except TypeError as error:
+        name = f"{type(callback).__name__}.{event.value}"
+        raise ArgumentTypeError(f"{name} has to take (state, logger): {error}") from error
+
+
+def _warn_of_near_names(callback: object) -> None:
+    for name in _public_methods(type(callback)):
+        near = difflib.get_close_matches(name.lower(), _EVENTS, n=1, cutoff=0.8)
+        if name not in _EVENTS and name not in _CONTRACT and near:
+            warnings.warn(
+                f"{type(callback).__name__}.{name} is never called: no event has that name; did you mean {near[0]!r}? "
+                f"(a leading underscore silences this)",
+                HookNameWarning,
+                stacklevel=2,
+            )
+
+
+def _public_methods(cls: type) -> Iterable[str]:
+    return (name for name in dir(cls) if not name.startswith("_") and callable(getattr(cls, name, None)))

@@ -1,0 +1,65 @@
+"""What is logged and where it goes. Knows no engine; formats nothing."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .algorithm import Members
+from .callback import Callback
+
+if TYPE_CHECKING:
+    from .state import State
+    from .trace import Traces
+
+__all__ = ["Logger", "LoggerDestination"]
+
+
+class LoggerDestination(Callback):
+    """A callback that also receives what is logged; it runs after the other callbacks."""
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Receive values by name; `step` is the number of batches that were complete when they were logged."""
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Receive settings of the run."""
+
+    def log_traces(self, traces: Traces) -> None:
+        """Receive what the algorithms of an event did."""
+
+
+class Logger:
+    """Hands what is logged to each destination, and does nothing where there is none.
+
+    Example:
+        >>> Logger().log_metrics({"loss": 0.5}, step=3)
+    """
+
+    def __init__(self, destinations: Iterable[LoggerDestination] = ()) -> None:
+        self.destinations: Members[LoggerDestination] = Members(destinations)
+        self._state: weakref.ref[State] | None = None
+
+    def follow(self, state: State) -> None:
+        """Take the step of what is logged without one from the clock of `state`; an engine calls this."""
+        self._state = weakref.ref(state)
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log values by name; `step` defaults to the number of complete batches."""
+        if not self.destinations:
+            return
+        if step is None:
+            state = self._state() if self._state is not None else None
+            step = state.timestamp.batch if state is not None else 0
+        for destination in self.destinations:
+            destination.log_metrics(metrics, step)
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Log settings of the run."""
+        for destination in self.destinations:
+            destination.log_hyperparameters(hyperparameters)
+
+    def log_traces(self, traces: Traces) -> None:
+        """Log what the algorithms of an event did."""
+        for destination in self.destinations:
+            destination.log_traces(traces)

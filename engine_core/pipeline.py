@@ -1,0 +1,140 @@
+"""The algorithms of one event: ask all, order those that match, apply one by one, record. The hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .algorithm import Algorithm
+from .event import Event
+from .logger import Logger
+from .members import Member, enlist
+from .order import PassList
+from .state import State
+from .trace import Trace, Traces
+
+if TYPE_CHECKING:
+    from .callbacks.profiler import Profiler
+
+__all__ = ["Pipeline"]
+
+REMEMBERED = 256
+"""How many orders an event keeps; one for each set of algorithms that matched together."""
+
+
+class Pipeline:
+    """What the algorithms do at one event. It knows nothing of callbacks and of the engine.
+
+    Args:
+        everybody: the algorithms of the engine, in the user's order.
+    """
+
+    def __init__(
+        self,
+        event: Event,
+        state: State,
+        logger: Logger,
+        passes: PassList,
+        everybody: Sequence[Member],
+    ) -> None:
+        self.event = event
+        self.state = state
+        self.logger = logger
+        self.members = tuple(member for member in everybody if event in member.events)
+        validates = event is Event.AFTER_DATALOADER
+        self.newcomers = tuple(member for member in everybody if validates and not member.validated)
+        self._known = {id(member.algorithm): member for member in everybody}
+        self._named: dict[str, Member] = {}
+        self._passes = passes
+        self._profiler: Profiler | None = state.profiler
+        self._remembers = passes.is_pure(event)
+        self._plans: dict[tuple[Member, ...], list[tuple[Any, str, Trace]]] = {}
+
+    def run_alone(self) -> Traces:
+        """Run where nobody else listens."""
+        traces = Traces()
+        self.run(traces)
+        return traces
+
+    def run(self, traces: Traces) -> None:
+        """Ask all members to match, then apply those that do, in order; fill `traces`."""
+        if self.newcomers:
+            self._validate()
+        event, state, logger = self.event, self.state, self.logger
+        matched = []
+        try:
+            for member in self.members:
+                if member.algorithm.match(event, state):
+                    matched.append(member)
+        except BaseException as error:
+            member.blame(error, "match", event)
+            raise
+        if not matched:
+            return
+        key = tuple(matched)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plan(key)
+        try:
+            for algorithm, name, trace in plan:
+                exit_code = algorithm.apply(event, state, logger)
+                traces[name] = trace if exit_code is None else trace._replace(exit_code=exit_code)
+        except BaseException as error:
+            self._blame(error, plan, traces)
+            raise
+        if logger.destinations:
+            logger.log_traces(traces)
+
+    def _plan(self, matched: tuple[Member, ...]) -> list[tuple[Any, str, Trace]]:
+        """Return what to apply, with the name and the trace of each."""
+        ordered = self._passes.order({member.name: member.algorithm for member in matched}, self.event)
+        plan: list[tuple[Any, str, Trace]] = []
+        for place, member in enumerate(enlist(ordered, self._known)):
+            self._named[member.name] = member
+            actor: Any = member.algorithm
+            if self._profiler is not None:
+                actor = _Timed(actor, self._profiler, f"algorithm/{member.name}/{self.event}")
+            plan.append((actor, f"{member.name}/{self.event.name}", Trace(member.name, self.event, None, place, True)))
+        if self._remembers:
+            if len(self._plans) >= REMEMBERED:
+                self._plans.clear()
+            self._plans[matched] = plan
+        return plan
+
+    def _validate(self) -> None:
+        """Let newcomers look at the first batch."""
+        if self.state.batch is None:
+            return
+        for member in self.newcomers:
+            if not member.validated:
+                try:
+                    validate = getattr(member.algorithm, "validate", None)
+                    if validate is not None:
+                        validate(self.state)
+                except BaseException as error:
+                    member.blame(error, "validate", self.event)
+                    raise
+                member.validated = True
+        self.newcomers = ()
+
+    def _blame(self, error: BaseException, plan: Sequence[tuple[Any, str, Trace]], traces: Traces) -> None:
+        """Note who raised, and leave a trace of those that were never reached."""
+        (_, name, failed), *unreached = [step for step in plan if step[1] not in traces]
+        self._named[failed.name].blame(error, "apply", self.event)
+        traces[name] = failed
+        for _, name, trace in unreached:
+            traces[name] = trace._replace(run=False)
+
+
+class _Timed:
+    """An algorithm whose `apply` is a span of the profiler."""
+
+    def __init__(self, algorithm: Algorithm, profiler: Profiler, span: str) -> None:
+        self._algorithm = algorithm
+        self._profiler = profiler
+        self._span = span
+
+    def apply(self, event: Event, state: State, logger: Logger) -> int | None:
+        """Apply the algorithm inside its span."""
+        with self._profiler.span(self._span):
+            return self._algorithm.apply(event, state, logger)

@@ -1,0 +1,51 @@
+"""The number formats of training: autocast and the gradient scaler behind the names of precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from .errors import ArgumentError, did_you_mean
+
+__all__ = ["PRECISIONS", "Precision"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PRECISIONS = ("fp32", "amp_bf16", "amp_fp16")
+
+
+class Precision:
+    """`fp32`, `amp_bf16` (CPU and CUDA) or `amp_fp16` (CUDA, with a gradient scaler).
+
+    Raises:
+        ArgumentError: for an unknown name, or for a format that the device does not have.
+
+    Example:
+        >>> Precision("amp_bf16", torch.device("cpu")).scaler is None
+        True
+    """
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        if name not in PRECISIONS:
+            raise ArgumentError(f"precision {name!r} is unknown{did_you_mean(str(name), PRECISIONS)}")
+        if name == "amp_fp16" and device.type != "cuda":
+            raise ArgumentError(f"precision 'amp_fp16' needs a CUDA device, this is {device}; use 'amp_bf16' or 'fp32'")
+        self.name = name
+        self._device_type = device.type
+        self._dtype = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}.get(name)
+        self.scaler = torch.amp.GradScaler("cuda") if name == "amp_fp16" else None
+
+    def wrap(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return `function` under autocast, or as it is where there is none."""
+        dtype = self._dtype
+        if dtype is None:
+            return function
+
+        def autocast(*args: P.args, **kwargs: P.kwargs) -> R:
+            with torch.autocast(self._device_type, dtype=dtype):
+                return function(*args, **kwargs)
+
+        return autocast

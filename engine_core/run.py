@@ -1,0 +1,205 @@
+"""Train what a config describes and keep what came out in the run's folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .config import (
+    Config,
+    bind,
+    build,
+    build_algorithms,
+    build_listeners,
+    build_passes,
+    check_plugins,
+    find_target,
+    make_factory,
+)
+from .config.building import load_plugin
+from .errors import ArgumentError, ArgumentTypeError, add_note
+from .event import Event
+from .loggers.run_files import RunFiles
+from .randomness import seed_generators
+from .registry import CORE, Registry
+from .trainer.arguments import check_seed
+from .trainer.trainer import Trainer
+
+__all__ = ["RunResults", "choose_folder", "make_trainer", "train"]
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """What a run came to.
+
+    Args:
+        folder: where `manifest.json`, `metrics.jsonl`, `metrics.csv` and `results.json` are.
+        metrics: the last value of everything that was logged, by name.
+        seconds: wall-clock time of training, evaluation included.
+        samples_per_second: evaluation left out; counted as loaded, before an algorithm prunes a batch.
+        algorithms: how often each algorithm ran, as in `{"MixUp/AFTER_DATALOADER": 40}`.
+    """
+
+    folder: Path
+    metrics: Mapping[str, Any]
+    seconds: float
+    epochs: int
+    batches: int
+    samples: int
+    samples_per_second: float
+    algorithms: Mapping[str, int]
+
+
+def train(config: Config, folder: Path | str | None = None, profile: Path | str | None = None) -> RunResults:
+    """Train what `config` describes, write the run's files, and return what came out.
+
+    Nothing is written before the config is found good and everything that it names is made.
+
+    Args:
+        folder: the run's folder; default: a new one below `runs`.
+        profile: write a Chrome trace of the run to this file.
+
+    Raises:
+        ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
+        EngineError: for what the engine refuses. What the run's own code raises comes as it is.
+    """
+    check_plugins(config)
+    if config.trainer.max_duration is None:
+        raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
+    folder = choose_folder(config, folder)
+    config = _settle(config, folder)
+    files = RunFiles(folder)
+    trainer = make_trainer(config, loggers=[files], profile=profile)
+    try:
+        with trainer:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_json(folder / "manifest.json", _manifest(config, trainer))
+            started_s = time.perf_counter()
+            trainer.fit()
+            seconds = time.perf_counter() - started_s
+    except KeyboardInterrupt as interruption:
+        add_note(interruption, f"what was logged until then is in {folder}")
+        raise
+    now = trainer.state.timestamp
+    results = RunResults(
+        folder=folder,
+        metrics=files.latest,
+        seconds=round(seconds, 3),
+        epochs=now.epoch,
+        batches=now.batch,
+        samples=now.sample,
+        samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
+        algorithms=dict(files.runs),
+    )
+    flat = {name: value for name, value in asdict(results).items() if name not in ("folder", "metrics")}
+    _write_json(folder / "results.json", {**results.metrics, **flat})
+    return results
+
+
+def make_trainer(config: Config, loggers: Iterable[Any] = (), profile: Path | str | None = None) -> Trainer:
+    """Return the Trainer that `config` describes; the seed is set before model and data are made.
+
+    Args:
+        loggers: further ones, beside the config's.
+
+    Raises:
+        ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
+    """
+    _import_all(config)
+    settings = config.trainer.model_dump()
+    settings["seed"] = check_seed(settings["seed"])
+    seed_generators(settings["seed"])
+    model = build(config.model, config.place("model"))
+    data = build(config.data, config.place("data"))
+    algorithms = build_algorithms(config)
+    callbacks = build_listeners(config, "callbacks")
+    parts: dict[str, Any] = {
+        "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
+        "optimizers": make_factory(config.optimizer, config.place("optimizer")),
+        "schedulers": [
+            (make_factory(entry, config.place("schedulers", index)), entry.interval)
+            for index, entry in enumerate(config.schedulers)
+        ],
+        "eval_dataloader": {name: build(t, config.place("eval_data", name)) for name, t in config.eval_data.items()},
+        "metrics": {name: build(t, config.place("metrics", name)) for name, t in config.metrics.items()},
+        "algorithms": algorithms,
+        "callbacks": callbacks if profile is None else [*callbacks, ("profiler", {"path": str(profile)})],
+        "loggers": [*loggers, *build_listeners(config, "loggers")],
+        "algorithm_passes": build_passes(config, algorithms),
+    }
+    try:
+        return Trainer(model, data, **parts, **settings)
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise config.place().error(str(error)) from error
+
+
+def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
+    """Return where a run's files go: `folder`, or else a name that is still free below `runs`.
+
+    The name is the config's `run_name`, or else its file's with date and time.
+
+    Raises:
+        ArgumentError: (a ValueError) if `folder` holds another run, or is a file.
+    """
+    if folder is not None:
+        if any((Path(folder) / name).exists() for name in ("metrics.jsonl", "results.json")):
+            raise ArgumentError(f"{str(folder)!r} holds another run; choose another folder, or remove that one")
+        return Path(folder)
+    file = Path(config.place().source.file).stem or "run"
+    name = config.trainer.run_name or f"{file}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (Path("runs") / name for name in names) if not path.exists())
+
+
+def _settle(config: Config, folder: Path) -> Config:
+    """Return the config with a seed and a name, so that the manifest's config repeats this very run."""
+    seed, name = config.trainer.seed, config.trainer.run_name
+    settled = {"seed": check_seed(seed), "run_name": name or folder.name}
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update=settled)})
+
+
+def _import_all(config: Config) -> None:
+    """Import everything that is named, so that all problems of this kind come first and the seed reaches all."""
+    for index, entry in enumerate(config.algorithms):
+        load_plugin("algorithms", entry, config.place("algorithms", index))
+    for section in ("model", "data", "loss", "optimizer"):
+        if (target := getattr(config, section)) is not None:
+            find_target(target.target, config.place(section))
+    for section in ("eval_data", "metrics"):
+        for name, target in getattr(config, section).items():
+            find_target(target.target, config.place(section, name))
+
+
+def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
+    """Return what is needed to understand the run, and to repeat it."""
+    state, engine = trainer.state, trainer.engine
+    registry = Registry.scan()
+    plugins = [*state.algorithms, *state.callbacks, *trainer.logger.destinations]
+    owners = sorted({owner for owner in map(registry.distribution_of, plugins) if owner not in (None, CORE)})
+    versions = {"python": platform.python_version(), "torch": torch.__version__, CORE: registry.version_of(CORE)}
+    orders = {event.value: engine.explain(event) for event in Event}
+    return {
+        "run_name": state.run_name,
+        "seed": state.seed,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": sys.argv,
+        "device": str(state.device),
+        "precision": state.precision,
+        "versions": {**versions, **{owner: registry.version_of(owner) for owner in owners if owner}},
+        "config_file": config.place().source.file,
+        "config": config.model_dump(exclude_unset=True),
+        "order": {event: [algorithm._asdict() for algorithm in order] for event, order in orders.items() if order},
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")

@@ -1,0 +1,134 @@
+"""Everything a run knows about itself, as plain data: the run, the position, the batch. Knows no engine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .algorithm import Algorithm, Members
+from .callback import Callback
+from .errors import ArgumentError
+from .items import BatchKey, get_item, set_item
+from .time import Time, Timestamp, TimeUnit
+
+if TYPE_CHECKING:
+    import torch
+
+    from .callbacks.profiler import Profiler
+
+__all__ = ["State", "length_of"]
+
+
+@dataclass(eq=False)
+class State:
+    """What algorithms and callbacks see and algorithms may change. `State(model=m)` is enough for an own loop.
+
+    Run: what stays while training. Position: where training is. Batch: what is in work.
+
+    Args:
+        optimizers, schedulers: sequences; one alone may be given as it is.
+        evaluators: evaluation loaders by label.
+        max_duration: the length of the whole training, the horizon of schedules.
+        precision: `fp32`, `amp_bf16` or `amp_fp16`.
+        seed: what every random draw of the run derives from; an Engine draws one where it is None.
+        metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
+        loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
+
+    Example:
+        >>> state = State(max_duration="10ba", timestamp=Timestamp(batch=4))
+        >>> state.get_elapsed_duration()
+        Time('0.4dur')
+    """
+
+    model: torch.nn.Module | None = None
+    optimizers: Sequence[torch.optim.Optimizer] = ()
+    schedulers: Sequence[Any] = ()
+    train_dataloader: Iterable[Any] | None = None
+    evaluators: Mapping[str, Iterable[Any]] = field(default_factory=dict)
+    algorithms: Sequence[Algorithm] = ()
+    callbacks: Sequence[Callback] = ()
+    loss_fn: Callable[[Any, Any], Any] | None = None
+    max_duration: Time | str | None = None
+    device: torch.device | str | None = None
+    precision: str = "fp32"
+    seed: int | None = None
+    run_name: str | None = None
+    profiler: Profiler | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    timestamp: Timestamp = Timestamp()
+    eval_timestamp: Timestamp = Timestamp()
+    dataloader: Iterable[Any] | None = None
+    dataloader_label: str | None = None
+    dataloader_len: int | None = None
+    stop_requested: bool = False
+
+    batch: Any = None
+    outputs: Any = None
+    loss: Any = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("optimizers", "schedulers", "algorithms", "callbacks"):
+            setattr(self, name, Members(Members.of(getattr(self, name))))
+        if self.max_duration is not None:
+            self.max_duration = _horizon(self.max_duration)
+
+    def get_elapsed_duration(self) -> Time | None:
+        """Return the fraction of `max_duration` that is done, in unit `dur`, or None where there is no end.
+
+        With `max_duration` in epochs the current epoch counts by its batches, if `dataloader_len` is known.
+        """
+        if self.max_duration is None:
+            return None
+        whole = _horizon(self.max_duration)
+        done = float(self.timestamp.get(whole.unit))
+        if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
+            done += self.timestamp.batch_in_epoch / batches
+        return Time(done / whole.value if whole.value else 1.0, TimeUnit.DURATION)
+
+    def _batches_per_epoch(self) -> int | None:
+        """`dataloader_len` is the evaluation loader's while evaluation runs."""
+        if self.dataloader is self.train_dataloader:
+            return self.dataloader_len
+        return length_of(self.train_dataloader)
+
+    def batch_get_item(self, key: BatchKey) -> Any:
+        """Return the item of the current batch under `key`, see `items.get_item`."""
+        return get_item(self.batch, key)
+
+    def batch_set_item(self, key: BatchKey, value: Any) -> None:
+        """Replace the item of the current batch under `key`, see `items.set_item`."""
+        self.batch = set_item(self.batch, key, value)
+
+    def stop_training(self) -> None:
+        """Ask the loop to end `fit` after the current batch."""
+        self.stop_requested = True
+
+    def derive_seed(self, name: str) -> int:
+        """Return the seed of the generator that belongs to `name`, from the run's seed, the name and the rank.
+
+        Example:
+            >>> State(seed=1).derive_seed("mixup") == State(seed=1).derive_seed("mixup")
+            True
+        """
+        digest = hashlib.sha256(f"{self.seed}/{name}/{self.rank}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _horizon(max_duration: Time | str) -> Time:
+    whole = Time(max_duration)
+    if whole.unit is TimeUnit.DURATION:
+        raise ArgumentError("max_duration can't be a fraction of itself: give it in ep, ba, sp, tok or sec")
+    return whole
+
+
+def length_of(loader: Iterable[Any] | None) -> int | None:
+    """Return the number of batches of a loader, or None where it does not say."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        return None

@@ -1,0 +1,239 @@
+"""Lengths and positions of a training run: `Time`, its units, and the immutable `Timestamp`. A leaf."""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import Enum
+from typing import NamedTuple
+
+from .errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["Time", "TimeUnit", "Timestamp"]
+
+
+class TimeUnit(str, Enum):
+    """What a `Time` counts."""
+
+    EPOCH = "ep"
+    BATCH = "ba"
+    SAMPLE = "sp"
+    TOKEN = "tok"  # noqa: S105  a token of text, no password
+    DURATION = "dur"
+    SECOND = "sec"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_CONTINUOUS = (TimeUnit.DURATION, TimeUnit.SECOND)
+_COUNTED = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ep|ba|sp|tok|dur|sec)")
+_CLOCK = re.compile(r"(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
+_FORMS = "write it as '10ep', '500ba', '4096sp', '1000tok', '0.5dur', '30sec' or '1h30m'"
+
+
+class Time:
+    """A length of training in one unit: `Time("10ep")`, `Time(10, "ep")`, `Time("1h30m")`.
+
+    Epochs, batches, samples and tokens are whole numbers; `dur` (the fraction of the whole training) and seconds
+    need not be. Arithmetic and comparison stay within one unit, and a bare number takes the unit of the other side.
+
+    Args:
+        value: text such as `"10ep"`, a number (then `unit` is required), or another Time.
+        unit: a `TimeUnit` or its short name.
+
+    Raises:
+        ArgumentError: (a ValueError) for text that names no length.
+        ArgumentTypeError: (a TypeError) for a bare number, or for mixed units in arithmetic and order.
+
+    Example:
+        >>> Time("90m") == Time(5400, "sec"), Time("10ep") - 4, Time("1ep") == Time("1ba")
+        (True, Time('6ep'), False)
+    """
+
+    __slots__ = ("unit", "value")
+    value: int | float
+    unit: TimeUnit
+
+    def __init__(self, value: float | str | Time, unit: TimeUnit | str | None = None) -> None:
+        if isinstance(value, Time) and unit is None:
+            unit, value = value.unit, value.value
+        elif isinstance(value, str) and unit is None:
+            value, unit = _parse(value)
+        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ArgumentTypeError(f"{value!r} is no length of training; {_FORMS}")
+        elif unit is None:
+            raise ArgumentTypeError(f"a bare number has no unit: write '{value}ep' for {value} epochs, or {_FORMS[9:]}")
+        object.__setattr__(self, "unit", _unit(unit))
+        object.__setattr__(self, "value", _checked(value, self.unit))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Time is immutable")
+
+    def __reduce__(self) -> tuple[type[Time], tuple[int | float, str]]:
+        return Time, (self.value, self.unit.value)
+
+    def __str__(self) -> str:
+        return f"{self.value}{self.unit.value}"
+
+    def __repr__(self) -> str:
+        return f"Time('{self}')"
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def _other(self, other: object) -> int | float:
+        """Return the number that `other` is in this unit."""
+        if isinstance(other, str):
+            other = Time(other)
+        if isinstance(other, Time):
+            if other.unit is not self.unit:
+                raise ArgumentTypeError(f"{self!r} and {other!r} have different units and can't be put together")
+            return other.value
+        if isinstance(other, (int, float)) and not isinstance(other, bool):
+            return other
+        raise ArgumentTypeError(f"{other!r} is no Time and no number")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Time):
+            return self.unit is other.unit and self.value == other.value
+        if isinstance(other, (int, float)):
+            return self.value == other
+        return NotImplemented
+
+    def __lt__(self, other: Time | float | str) -> bool:
+        return self.value < self._other(other)
+
+    def __le__(self, other: Time | float | str) -> bool:
+        return self.value <= self._other(other)
+
+    def __gt__(self, other: Time | float | str) -> bool:
+        return self.value > self._other(other)
+
+    def __ge__(self, other: Time | float | str) -> bool:
+        return self.value >= self._other(other)
+
+    def __add__(self, other: Time | float | str) -> Time:
+        return Time(self.value + self._other(other), self.unit)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Time | float | str) -> Time:
+        return Time(self.value - self._other(other), self.unit)
+
+    def __rsub__(self, other: float | str) -> Time:
+        return Time(self._other(other) - self.value, self.unit)
+
+    def __neg__(self) -> Time:
+        return Time(-self.value, self.unit)
+
+    def __mul__(self, factor: float) -> Time:
+        """Scale; whole-number units are cut to whole numbers, after `0.29 * 100` has become 29 again."""
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+            raise ArgumentTypeError(f"{self!r} can be multiplied by a number, not by {factor!r}")
+        product = self.value * factor
+        return Time(product if self.unit in _CONTINUOUS else int(round(product, 9)), self.unit)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Time | float | str) -> float:
+        """Return the ratio of two lengths of one unit."""
+        return self.value / self._other(other)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+def _unit(unit: TimeUnit | str) -> TimeUnit:
+    try:
+        return TimeUnit(unit)
+    except ValueError:
+        known = ", ".join(u.value for u in TimeUnit)
+        raise ArgumentError(f"{unit!r} is no unit of time; known: {known}") from None
+
+
+def _checked(value: float, unit: TimeUnit) -> int | float:
+    if not math.isfinite(value):
+        raise ArgumentError(f"{value!r} is no length of training")
+    if unit in _CONTINUOUS:
+        return value
+    if value != int(value):
+        raise ArgumentError(f"'{value}{unit.value}': {unit.name.lower()}s are counted in whole numbers")
+    return int(value)
+
+
+def _parse(text: str) -> tuple[int | float, str]:
+    cleaned = text.strip().lower()
+    if counted := _COUNTED.fullmatch(cleaned):
+        number, unit = counted.groups()
+        return (float(number) if "." in number else int(number)), unit
+    clock = _CLOCK.fullmatch(cleaned)
+    if cleaned and clock:
+        hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return 3600 * hours + 60 * minutes + seconds, "sec"
+    is_bare = cleaned.lstrip("-").replace(".", "", 1).isdigit()
+    raise ArgumentError(f"{text!r} {'has no unit' if is_bare else 'is no length of training'}; {_FORMS}")
+
+
+class Timestamp(NamedTuple):
+    """A position in a training run, in total and within the epoch. Immutable; advancing makes a new one.
+
+    Samples and tokens are counted as they come from the loader, before any algorithm prunes a batch. Seconds are
+    wall-clock time spent in training, evaluation left out.
+
+    Example:
+        >>> Timestamp().to_next_batch(samples=32).to_next_epoch().get("sp")
+        Time('32sp')
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    sample: int = 0
+    token: int = 0
+    batch_in_epoch: int = 0
+    sample_in_epoch: int = 0
+    token_in_epoch: int = 0
+    elapsed_s: float = 0.0
+    elapsed_s_in_epoch: float = 0.0
+
+    def to_next_batch(self, samples: int = 0, tokens: int = 0, duration_s: float = 0.0) -> Timestamp:
+        """Return the position one batch on."""
+        epoch, batch, sample, token, batch_in_epoch, sample_in_epoch, token_in_epoch, elapsed_s, in_epoch_s = self
+        position = (
+            epoch,
+            batch + 1,
+            sample + samples,
+            token + tokens,
+            batch_in_epoch + 1,
+            sample_in_epoch + samples,
+            token_in_epoch + tokens,
+            elapsed_s + duration_s,
+            in_epoch_s + duration_s,
+        )
+        return tuple.__new__(Timestamp, position)  # once a step: spares the Python frame of Timestamp(...)
+
+    def to_next_epoch(self) -> Timestamp:
+        """Return the position at the start of the next epoch."""
+        return Timestamp(self.epoch + 1, self.batch, self.sample, self.token, 0, 0, 0, self.elapsed_s, 0.0)
+
+    def get(self, unit: TimeUnit | str) -> Time:
+        """Return the total in `unit`; `dur` needs the length of the whole training, see `State`."""
+        unit = _unit(unit)
+        if unit is TimeUnit.DURATION:
+            raise ArgumentError("a Timestamp does not know the whole: use State.get_elapsed_duration() for 'dur'")
+        return Time(self[_FIELD_OF[unit]], unit)
+
+
+_FIELD_OF = {
+    TimeUnit.EPOCH: Timestamp._fields.index("epoch"),
+    TimeUnit.BATCH: Timestamp._fields.index("batch"),
+    TimeUnit.SAMPLE: Timestamp._fields.index("sample"),
+    TimeUnit.TOKEN: Timestamp._fields.index("token"),
+    TimeUnit.SECOND: Timestamp._fields.index("elapsed_s"),
+}
