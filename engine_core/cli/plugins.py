@@ -1,0 +1,44 @@
+"""`engine-core plugins`: what is installed, see `engine_core.registry.Registry`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import click
+
+from ..registry import PluginRecord, Registry
+
+__all__ = ["plugins"]
+
+
+@click.group()
+def plugins() -> None:
+    """See which plugins are installed."""
+
+
+@plugins.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print an array of records.")
+def list_plugins(as_json: bool) -> None:
+    """List the installed plugins; none of them is imported.
+
+    The status is available, disabled (by the environment), ambiguous (the name is claimed twice) or broken.
+    """
+    records = Registry.scan().records
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(record) for record in records], indent=2))
+    else:
+        click.echo(format_records(records))
+
+
+def format_records(records: Sequence[PluginRecord]) -> str:
+    """Return the records as a table, with the reason below each that is not simply available."""
+    rows = [("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")]
+    rows += [(r.kind, r.name, r.distribution, r.version, r.status) for r in records]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    reasons = ["", *(f"\n    {record.reason}" if record.reason else "" for record in records)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + reason
+        for row, reason in zip(rows, reasons, strict=True)
+    )

@@ -1,0 +1,80 @@
+"""`engine-core train`: see `engine_core.run.train`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..config import check_plugins, load_config, override
+from ..examples import EXAMPLES, find_example
+from .importing import import_beside
+
+if TYPE_CHECKING:
+    from ..run import RunResults
+
+__all__ = ["train"]
+
+Rows = Sequence[tuple[str, str]]
+
+
+@click.command()
+@click.argument("config", required=False, metavar="CONFIG.yaml", type=click.Path(path_type=Path))
+@click.option("--example", metavar="NAME", help=f"Train a built-in example instead: {', '.join(EXAMPLES)}.")
+@click.option("--max-duration", metavar="TIME", help="How long to train, as in 10ep, 500ba or 1h30m.")
+@click.option("--seed", type=int, help="Seed of every random draw.")
+@click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one below runs/.")
+@click.option("--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file.")
+def train(
+    config: Path | None, example: str | None, out: Path | None, profile: Path | None, **settings: str | int | None
+) -> None:
+    """Train what CONFIG.yaml describes, or a built-in example.
+
+    Options overrule the config. The run's folder gets manifest.json, metrics.jsonl, metrics.csv and results.json.
+    """
+    if (config is None) == (example is None):
+        raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
+    if config is not None:
+        import_beside(config)
+    path = config if config is not None else find_example(example or "")
+    checked = override(load_config(path), **settings)
+    check_plugins(checked)
+    from ..run import train as run_training  # noqa: PLC0415 - a mistake in the config need not wait for torch
+
+    results = run_training(checked, out, profile)
+    show_results(results)
+
+
+def show_results(results: RunResults) -> None:
+    """Print what a run came to: a table on a terminal, plain lines elsewhere."""
+    sections = [_metrics(results), _times(results), _algorithms(results)]
+    if sys.stdout.isatty():
+        table = Table("what", "value", show_header=False)
+        for rows in sections:
+            for row in rows:
+                table.add_row(*row)
+            table.add_section()
+        Console().print(table)
+    else:
+        width = max(len(name) for rows in sections for name, _ in rows)
+        click.echo("\n".join(f"{name.ljust(width)}  {value}" for rows in sections for name, value in rows))
+    click.echo(f"results in {results.folder}")
+
+
+def _metrics(results: RunResults) -> Rows:
+    return [(k, f"{v:.4g}" if isinstance(v, float) else str(v)) for k, v in sorted(results.metrics.items())]
+
+
+def _times(results: RunResults) -> Rows:
+    done = f"{results.epochs} epochs, {results.batches} batches, {results.samples} samples"
+    return [("trained", done), ("time", f"{results.seconds:.1f} s"), ("samples/s", f"{results.samples_per_second:.0f}")]
+
+
+def _algorithms(results: RunResults) -> Rows:
+    return [(name, f"{count}x") for name, count in results.algorithms.items()]

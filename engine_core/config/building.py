@@ -1,0 +1,190 @@
+"""Turn one entry of a config into an object. What goes wrong is told with its place in the file."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..errors import EngineError, PluginError, add_note
+from ..registry import Kind, PluginRecord, Registry
+from .reading import Place
+from .schema import PluginEntry, Target
+
+__all__ = [
+    "bind",
+    "build",
+    "build_plugin",
+    "find_plugin",
+    "find_target",
+    "load_plugin",
+    "make_factory",
+    "near",
+]
+
+
+def find_target(target: str, place: Place) -> Any:
+    """Import what `module:attribute` names, something that can be called.
+
+    Raises:
+        ConfigError: if there is no such module or attribute, with the nearest name. An error inside the module
+            comes as it is, with a note of the place.
+    """
+    module_name, _, path = target.partition(":")
+    found: Any = _import(module_name, place)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            owner = getattr(found, "__name__", module_name)
+            raise place.error(f"{owner!r} has no attribute {name!r}{near(name, dir(found))}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise place.error(f"{target!r} is no class and no function: it is {found!r}")
+    return found
+
+
+def build(section: Target, place: Place) -> Any:
+    """Import a target and call it with the arguments of its section."""
+    return _called(find_target(section.target, place), section.args, place)
+
+
+def make_factory(section: Target, place: Place) -> Callable[[Any], Any]:
+    """Return a function that calls the target with its argument first: how optimizers and schedulers are made.
+
+    Target and arguments are checked now, not when the function is called.
+    """
+    function = find_target(section.target, place)
+    check_arguments(function, section.args, place, given=1)
+    return lambda argument: _called(function, section.args, place, argument)
+
+
+def bind(section: Target, place: Place) -> Any:
+    """Return a class's instance, or a function with the arguments of the section bound to it."""
+    function = find_target(section.target, place)
+    if inspect.isclass(function):
+        return _called(function, section.args, place)
+    check_arguments(function, section.args, place, given=None)
+    return functools.partial(function, **section.args) if section.args else function
+
+
+def load_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
+    """Import an installed plugin by name, or an own class by target.
+
+    Raises:
+        ConfigError: if there is no such plugin, or it is disabled, ambiguous or broken.
+    """
+    if entry.name is None:
+        return find_target(entry.target or "", place)
+    find_plugin(kind, entry.name, place)
+    try:
+        return Registry.scan().load(kind, entry.name)
+    except PluginError as error:
+        raise place.error(str(error)) from error
+
+
+def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
+    """Return the record of an installed plugin; imports nothing.
+
+    Raises:
+        ConfigError: if there is none that can be used, with the nearest name.
+    """
+    registry = Registry.scan()
+    try:
+        return registry.find(kind, name)
+    except PluginError as error:
+        known = any(record.name == name.rpartition(":")[2] for record in registry.records)
+        hint = "" if known or "did you mean" in str(error) else "; see `engine-core plugins list`, pip installs more"
+        raise place.error(f"{error}{hint}") from error
+
+
+def build_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
+    """Return an instance of an installed plugin, or of an own class.
+
+    Raises:
+        ConfigError: as `load_plugin` does, or because it refuses its arguments.
+    """
+    return _called(load_plugin(kind, entry, place), entry.args, place)
+
+
+def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, given: int | None) -> None:
+    """Refuse arguments that the signature does not have; `given` more come first, None: an unknown number."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return
+    parameters = signature.parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        for name in arguments:
+            if name not in known:
+                hint = near(name, known) or f"; it takes: {', '.join(known) or 'none'}"
+                raise place.at("args", name).error(f"{_title(function)} has no argument {name!r}{hint}")
+    if given is None:
+        return
+    try:
+        signature.bind(*[None] * given, **arguments)
+    except TypeError as error:
+        raise place.at("args").error(f"{_title(function)}: {error}") from None
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` if something is near; other than `did_you_mean`, never a list of all there is."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _import(name: str, place: Place) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            missing = error.name
+            raise place.error(f"there is no module {missing!r}{near(missing, _siblings(missing))}") from None
+        add_note(error, f"raised while importing {name!r} for {place}")
+        raise
+    except EngineError as error:
+        raise place.error(str(error)) from error
+    except Exception as error:
+        add_note(error, f"raised while importing {name!r} for {place}")
+        raise
+
+
+def _siblings(module: str) -> list[str]:
+    """Return the modules beside one that does not exist."""
+    package, _, _ = module.rpartition(".")
+    try:
+        path = importlib.import_module(package).__path__ if package else None
+    except (ImportError, AttributeError):
+        return []
+    return [f"{package}.{m.name}" if package else m.name for m in pkgutil.iter_modules(path)]
+
+
+def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: Any) -> Any:
+    """Call, and tell refused arguments from a crash: those end in one message, this keeps its traceback."""
+    check_arguments(function, arguments, place, given=len(given))
+    try:
+        return function(*given, **arguments)
+    except EngineError as error:
+        raise place.error(str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise place.error(f"{_title(function)}: {error}{_raised_at(error)}") from error
+    except Exception as error:
+        add_note(error, f"raised while making what {place} describes")
+        raise
+
+
+def _title(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or type(function).__name__)
+
+
+def _raised_at(error: BaseException) -> str:
+    """Say where in the code of others an error was raised, since its traceback is not shown."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code.co_filename == __file__:
+        return ""
+    return f" (raised at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"

@@ -1,0 +1,100 @@
+"""Turn the sections of a config that concern the engine into objects: algorithms, callbacks, loggers, passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from ..algorithm import Algorithm
+from ..errors import PluginError, did_you_mean
+from ..logger import LoggerDestination
+from ..passes import AlgorithmPass, explicit_order, registered_name
+from ..registry import CORE, Kind, Registry
+from ..requirements import require_plugins
+from .building import bind, build_plugin, find_plugin, load_plugin
+from .reading import Place
+from .schema import Config, PassEntry, Target
+
+__all__ = ["build_algorithms", "build_listeners", "build_passes", "check_plugins"]
+
+_KIND_OF: dict[str, Kind] = {
+    "algorithms": "algorithms",
+    "callbacks": "callbacks",
+    "loggers": "callbacks",
+    "passes": "passes",
+}
+
+
+def check_plugins(config: Config) -> None:
+    """Check that what the config requires and names is installed; imports nothing.
+
+    Raises:
+        ConfigError: for the first that is not, with the nearest name and how to get it.
+    """
+    for index, requirement in enumerate(config.require_plugins):
+        try:
+            require_plugins([requirement])
+        except PluginError as error:
+            raise config.place("require_plugins", index).error(str(error)) from None
+    for section, kind in _KIND_OF.items():
+        for index, entry in enumerate(getattr(config, section)):
+            if entry.name is not None:
+                find_plugin(kind, entry.name, config.place(section, index))
+
+
+def build_algorithms(config: Config) -> list[Algorithm]:
+    """Return the algorithms in the order in which they are listed."""
+    return [
+        build_plugin("algorithms", entry, config.place("algorithms", index))
+        for index, entry in enumerate(config.algorithms)
+    ]
+
+
+def build_listeners(config: Config, section: Literal["callbacks", "loggers"]) -> list[Any]:
+    """Return the callbacks or the loggers in the order in which they are listed."""
+    built = []
+    for index, entry in enumerate(getattr(config, section)):
+        place = config.place(section, index)
+        listener = build_plugin("callbacks", entry, place)
+        if isinstance(listener, LoggerDestination) is not (section == "loggers"):
+            what = "is a logger; list it under loggers" if section == "callbacks" else "is no LoggerDestination"
+            raise place.error(f"{type(listener).__name__} {what}")
+        built.append(listener)
+    return built
+
+
+def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[AlgorithmPass, int]]:
+    """Return the passes of the user's own with their places; the table under `order` comes last.
+
+    Raises:
+        ConfigError: for a pass that runs anyway, or a name in the table that is none of the algorithms'.
+    """
+    owners = {CORE, *map(Registry.scan().distribution_of, algorithms)}
+    passes = []
+    for index, entry in enumerate(config.passes):
+        place = config.place("passes", index)
+        passes.append((_build_pass(entry, place, owners), entry.index))
+    if config.order:
+        _check_order(config, algorithms)
+        passes.append((explicit_order(dict(config.order)), -1))
+    return passes
+
+
+def _build_pass(entry: PassEntry, place: Place, owners: set[str | None]) -> AlgorithmPass:
+    if entry.name is None:
+        return bind(Target(target=entry.target or "", args=entry.args), place)  # type: ignore[no-any-return]
+    if entry.args:
+        raise place.at("args").error(f"an installed pass takes no arguments, not {entry.args!r}")
+    owner = find_plugin("passes", entry.name, place).distribution
+    if owner in owners:
+        raise place.error(f"pass {entry.name!r} runs anyway, as {owner} is in use; remove it here")
+    return load_plugin("passes", entry, place)  # type: ignore[no-any-return]
+
+
+def _check_order(config: Config, algorithms: Sequence[Algorithm]) -> None:
+    registered = {registered_name(a): type(a).__name__ for a in algorithms}
+    for event, names in config.order.items():
+        for index, name in enumerate(names):
+            if name not in registered and name not in registered.values():
+                place = config.place("order", event, index)
+                raise place.error(f"{name!r} is none of this config's algorithms{did_you_mean(name, registered)}")

@@ -1,0 +1,287 @@
+"""The keys of a config file and their types. Knows what a config may say, not what it means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from ..errors import ConfigError, did_you_mean
+from ..event import Event
+from ..time import Time
+from .reading import Place, Source, read_yaml
+
+__all__ = [
+    "Config",
+    "PassEntry",
+    "PluginEntry",
+    "ScheduleEntry",
+    "Target",
+    "TrainerSettings",
+    "load_config",
+    "override",
+]
+
+T = TypeVar("T")
+
+
+class _Section(BaseModel):
+    """A mapping with known keys only; values keep the type that the file gave them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            keys = ", ".join(cls.model_fields)
+            raise PydanticCustomError("keys", "{problem}", {"problem": f"has to be a mapping ({keys}), not {values!r}"})
+        for key in values:
+            if key not in cls.model_fields:
+                raise PydanticCustomError("keys", "{problem}", {"key": str(key), "problem": _unknown(key, cls)})
+        return values
+
+
+def _unknown(key: object, section: type[BaseModel]) -> str:
+    if section is Config and key in TrainerSettings.model_fields:
+        return f"unknown key here; it belongs under trainer: write it as trainer.{key}"
+    return f"unknown key{did_you_mean(str(key), section.model_fields)}"
+
+
+def _is_target(target: str) -> str:
+    if not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", target):
+        module, _, attribute = target.rpartition(".")
+        hint = f"; did you mean '{module}:{attribute}'?" if module.isidentifier() or "." in module else ""
+        raise ValueError(f"has to be 'module:attribute', as in 'torch.nn:Linear', not {target!r}{hint}")
+    return target
+
+
+def _is_duration(value: object) -> str:
+    try:
+        length = Time(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if length.value <= 0:
+        raise ValueError(f"has to be longer than nothing, not {value!r}")
+    return str(value)
+
+
+def _is_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ValueError(f"has to be auto, cpu, cuda, cuda:1 or mps, not {name!r}")
+    return name
+
+
+def _is_folder_name(name: str) -> str:
+    if not re.fullmatch(r"[^/\\\s]+", name) or name in (".", ".."):
+        raise ValueError(f"has to be a folder's name, without spaces and slashes, not {name!r}")
+    return name
+
+
+def _is_event(name: str) -> str:
+    return Event(name).value
+
+
+def _is_requirement(requirement: str) -> str:
+    try:
+        return str(Requirement(requirement))
+    except InvalidRequirement as error:
+        problem = " ".join(str(error).split("\n")[0].split())
+        raise ValueError(f"{requirement!r} is no requirement such as 'some-plugin>=1.2': {problem}") from None
+
+
+def _named(entry: object) -> object:
+    """Let a bare name stand for `{name: ...}`."""
+    return {"name": entry} if isinstance(entry, str) else entry
+
+
+Duration = Annotated[str, BeforeValidator(_is_duration)]
+EventName = Annotated[str, AfterValidator(_is_event)]
+TargetName = Annotated[str, AfterValidator(_is_target)]
+
+
+class Target(_Section):
+    """Something to import and call: `{target: "module:attribute", args: {...}}`."""
+
+    target: TargetName
+    args: dict[str, Any] = {}
+
+
+class ScheduleEntry(Target):
+    """A learning rate scheduler, and how often it steps; once an epoch by default."""
+
+    interval: Duration = "1ep"
+
+
+class PluginEntry(_Section):
+    """An installed plugin by name, or an own class by target, with its arguments."""
+
+    name: str | None = None
+    target: TargetName | None = None
+    args: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> PluginEntry:
+        if (self.name is None) == (self.target is None):
+            given = "has both" if self.name is not None else "has neither"
+            raise ValueError(f"{given}: give either the name of an installed plugin or a target 'module:attribute'")
+        return self
+
+
+class PassEntry(PluginEntry):
+    """A pass of the user's own: an installed one by name, or a function by target; `index` is its place."""
+
+    index: int = -1
+
+
+class TrainerSettings(_Section):
+    """The settings of `Trainer` of the same names."""
+
+    max_duration: Duration | None = None
+    eval_interval: Duration = "1ep"
+    microbatch_size: Annotated[int, Field(gt=0)] | None = None
+    grad_clip_norm: Annotated[float, Field(gt=0)] | None = None
+    precision: Literal["fp32", "amp_bf16", "amp_fp16"] = "fp32"
+    device: Annotated[str, AfterValidator(_is_device)] = "auto"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    progress_bar: Literal["auto", True, False] = "auto"
+    run_name: Annotated[str, AfterValidator(_is_folder_name)] | None = None
+
+
+Plugins = list[Annotated[PluginEntry, BeforeValidator(_named)]]
+
+
+class Config(_Section):
+    """A run, described by a file.
+
+    Args:
+        model: what makes the model; called after the seed is set.
+        data, eval_data: what makes a loader; `eval_data` may be a mapping of labels to such.
+        loss: a class is called with `args`; a function is the loss itself, with `args` bound to it.
+        metrics: metrics by name.
+        optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`.
+        trainer: settings of the Trainer.
+        algorithms, callbacks, loggers: plugins by name or target, in the order in which they are listed.
+        passes: passes of the user's own; `order`: a table of events and algorithm names, applied after them.
+        require_plugins: distributions that have to be installed, as in `some-plugin>=1.2`.
+
+    Example:
+        >>> Config(
+        ...     model={"target": "torch.nn:Linear", "args": {"in_features": 2, "out_features": 1}},
+        ...     data={"target": "my_data:make_loader"},
+        ...     optimizer={"target": "torch.optim:SGD", "args": {"lr": 0.1}},
+        ...     trainer={"max_duration": "2ep"},
+        ... ).trainer.max_duration
+        '2ep'
+    """
+
+    model: Target
+    data: Target
+    optimizer: Target
+    loss: Target | None = None
+    eval_data: dict[str, Target] = {}
+    metrics: dict[str, Target] = {}
+    schedulers: list[ScheduleEntry] = []
+    trainer: TrainerSettings = TrainerSettings()
+    algorithms: Plugins = []
+    callbacks: Plugins = []
+    loggers: Plugins = []
+    passes: list[Annotated[PassEntry, BeforeValidator(_named)]] = []
+    order: dict[EventName, list[str]] = {}
+    require_plugins: list[Annotated[str, AfterValidator(_is_requirement)]] = []
+
+    _source: Source = PrivateAttr(default=Source())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, values: Any) -> Any:
+        """A key with nothing after it, as when all its lines are commented out, is as good as absent."""
+        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
+
+    @field_validator("eval_data", mode="before")
+    @classmethod
+    def _one_loader(cls, value: Any) -> Any:
+        return {"eval": value} if isinstance(value, dict) and "target" in value else value
+
+    def model_post_init(self, context: Any) -> None:
+        """Take the file that the values came from out of the validation's context."""
+        self._source = context or Source()
+
+    def place(self, *keys: str | int) -> Place:
+        """Return where a value stands in the file, for messages."""
+        return Place(self._source, keys)
+
+
+def load_config(path: Path | str) -> Config:
+    """Read and check a config file; nothing that it names is imported.
+
+    Raises:
+        ConfigError: (a ValueError) with one line for each problem: file, line, key, what is wrong, the nearest name.
+    """
+    values, source = read_yaml(path)
+    if not isinstance(values, dict):
+        what = "is empty" if values is None else f"holds a {_KINDS.get(type(values), 'single value')}"
+        raise ConfigError(f"{source.file}: the file {what}; a config is a mapping with the keys model, data, optimizer")
+    return _checked(values, source, source)
+
+
+def override(config: Config, **settings: Any) -> Config:
+    """Return the config with trainer settings replaced; those that are None stay as they are.
+
+    Raises:
+        ConfigError: (a ValueError) if a setting is none of the Trainer's or has an impossible value.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    trainer = {**config.trainer.model_dump(exclude_unset=True), **given}
+    return _checked({**config.model_dump(exclude_unset=True), "trainer": trainer}, config.place().source, Source())
+
+
+_KINDS = {list: "list", str: "text", int: "number", float: "number"}
+
+
+def _checked(values: Mapping[str, Any], source: Source, blamed: Source) -> Config:
+    """Return the config; problems are told with the lines of `blamed`."""
+    try:
+        return Config.model_validate(dict(values), context=source)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_problems(error.errors(), blamed))) from None
+
+
+def _problems(details: Iterable[ErrorDetails], source: Source) -> list[str]:
+    """Return a line for each problem, in the order of the file."""
+    errors = []
+    for detail in details:
+        context = detail.get("ctx", {})
+        keys = [key for key in detail["loc"] if key != "[key]"]
+        if "key" in context:
+            keys.append(context["key"])
+        place = Place(source, tuple(keys))
+        errors.append((source.lines.get(place.keys, 0), str(place.error(_wording(detail)))))
+    return [message for _, message in sorted(errors, key=lambda item: item[0])]
+
+
+def _wording(detail: ErrorDetails) -> str:
+    if detail["type"] == "missing":
+        return "this key is missing"
+    if detail["type"] == "keys":
+        return detail["msg"]
+    if "error" in detail.get("ctx", {}):
+        return str(detail["ctx"]["error"])
+    return (
+        f"{detail['msg'].replace('Input should', 'has to').replace('String should', 'has to')}, not {detail['input']!r}"
+    )

@@ -1,0 +1,145 @@
+"""Keep what a run logs in files: `metrics.jsonl` and `metrics.csv`. Knows no Trainer."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ..errors import ArgumentError
+from ..logger import Logger, LoggerDestination
+
+if TYPE_CHECKING:
+    from ..state import State
+    from ..trace import Traces
+
+__all__ = ["RunFiles"]
+
+
+class RunFiles(LoggerDestination):
+    """Writes every logged value to `folder/metrics.jsonl`, and one row a step to `folder/metrics.csv`.
+
+    A line is in the file when `log_metrics` returns; the CSV's row when the next step begins, or at close. Columns
+    that come up later are added to the CSV. Values that are not finite are `null` in JSON. Files that are there
+    already are continued.
+
+    Args:
+        folder: made when the first line is written.
+
+    Example:
+        >>> import tempfile
+        >>> files = RunFiles(tempfile.mkdtemp())
+        >>> files.log_metrics({"train/loss": 0.5}, step=1)
+        >>> files.latest
+        {'train/loss': 0.5}
+        >>> files.close()
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ArgumentError(f"RunFiles needs a folder, and {str(folder)!r} is a file; choose another place")
+        self.latest: dict[str, Any] = {}
+        self.runs: Counter[str] = Counter()
+        self._started_s = time.perf_counter()
+        self._lines: IO[str] | None = None
+        self._table: _Table | None = None
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Count the seconds from here."""
+        self._started_s = time.perf_counter()
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Write a line."""
+        if self._lines is None or self._table is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lines = (self.folder / "metrics.jsonl").open("a", buffering=1, encoding="utf-8")
+            self._table = _Table(self.folder / "metrics.csv")
+        plain = {name: _plain(value) for name, value in metrics.items()}
+        seconds = round(time.perf_counter() - self._started_s, 6)
+        self._lines.write(json.dumps({"step": step, "seconds": seconds, **_finite(plain)}, default=str) + "\n")
+        self._table.add(step, plain)
+        self.latest.update(plain)
+
+    def log_traces(self, traces: Traces) -> None:
+        """Count in `runs` how often each algorithm ran at each event, as in `MixUp/AFTER_DATALOADER`."""
+        runs = self.runs
+        for name, trace in traces.items():
+            if trace.run:
+                runs[name] += 1
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """Write what is held and close the files."""
+        lines, self._lines = self._lines, None
+        table, self._table = self._table, None
+        if lines is not None:
+            lines.close()
+        if table is not None:
+            table.close()
+
+
+class _Table:
+    """A CSV file with one row a step, whose columns may grow."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns = ["step"]
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                self._columns = next(csv.reader(file), self._columns)
+        self._row: dict[str, Any] = {}
+        self._file = self._open()
+
+    def add(self, step: int, values: Mapping[str, Any]) -> None:
+        """Add values to the row of a step; a value that the row has already begins another."""
+        if self._row and (self._row["step"] != step or not values.keys().isdisjoint(self._row)):
+            self._write()
+        self._row = {**self._row, **values, "step": step}
+
+    def close(self) -> None:
+        """Write the row that is held."""
+        if self._row:
+            self._write()
+        self._file.close()
+
+    def _open(self) -> IO[str]:
+        file = self._path.open("a", buffering=1, newline="", encoding="utf-8")
+        if not file.tell():
+            csv.writer(file).writerow(self._columns)
+        return file
+
+    def _write(self) -> None:
+        new = [name for name in self._row if name not in self._columns]
+        if new:
+            self._widen([*self._columns, *new])
+        row, self._row = self._row, {}
+        csv.writer(self._file).writerow([row.get(name, "") for name in self._columns])
+
+    def _widen(self, columns: list[str]) -> None:
+        """Write the file anew with more columns, in one stroke: an interruption leaves the old one or the new one."""
+        beside = self._path.with_suffix(".csv.new")
+        with (
+            self._path.open(newline="", encoding="utf-8") as old,
+            beside.open("w", newline="", encoding="utf-8") as new,
+        ):
+            rows = csv.reader(old)
+            next(rows, None)
+            csv.writer(new).writerows([columns, *(row + [""] * (len(columns) - len(row)) for row in rows)])
+        self._file.close()
+        beside.replace(self._path)
+        self._columns = columns
+        self._file = self._open()
+
+
+def _plain(value: Any) -> Any:
+    """Return a tensor's or an array's numbers as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

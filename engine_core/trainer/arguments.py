@@ -1,0 +1,208 @@
+"""The Trainer's arguments: what was given, checked, by name turned into objects, in one shape."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError, ArgumentTypeError, add_note, did_you_mean
+from ..logger import LoggerDestination
+from ..registry import Kind, Registry
+from ..state import length_of
+from .intervals import Interval
+
+__all__ = [
+    "as_optimizers",
+    "as_plugins",
+    "as_schedulers",
+    "check_loader",
+    "check_loggers",
+    "check_model",
+    "check_positive",
+    "check_seed",
+    "choose_device",
+    "new_name",
+    "progress_bar",
+]
+
+
+def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
+    """Return instances for instances, names of installed plugins, and `(name, arguments)` pairs, mixed.
+
+    Raises:
+        PluginError: for a name that can't be used.
+        ArgumentError: (a ValueError) for arguments that the plugin does not take.
+    """
+    items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+    if len(items) == 2 and isinstance(items[0], str) and isinstance(items[1], Mapping):
+        raise ArgumentError(f"{what}: put the pair in a list: {what}=[({items[0]!r}, {dict(items[1])!r})]")
+    return [_as_plugin(kind, item, what) for item in items]
+
+
+def _as_plugin(kind: Kind, item: Any, what: str) -> Any:
+    if isinstance(item, str):
+        return _make(kind, item, {})
+    if isinstance(item, tuple):
+        if len(item) != 2 or not isinstance(item[0], str) or not isinstance(item[1], Mapping):
+            raise ArgumentError(f"{what}: a pair is (name, arguments), as ('ema', {{'decay': 0.9}}), not {item!r}")
+        return _make(kind, item[0], item[1])
+    return item
+
+
+def _make(kind: Kind, name: str, arguments: Mapping[str, Any]) -> Any:
+    plugin = Registry.scan().load(kind, name)
+    signature = inspect.signature(plugin)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        unknown = [a for a in arguments if a not in signature.parameters]
+        hint = f"{did_you_mean(unknown[0], signature.parameters)}" if unknown else ""
+        raise ArgumentError(f"{kind[:-1]} {name!r}: {error}{hint}") from error
+    try:
+        return plugin(**arguments)
+    except Exception as error:
+        add_note(error, f"while making {kind[:-1]} {name!r} with {dict(arguments)!r}")
+        raise
+
+
+def check_model(model: Any) -> torch.nn.Module:
+    """Return the model if it is one that can be trained."""
+    if isinstance(model, type) or not isinstance(model, torch.nn.Module):
+        hint = f"; write {model.__name__}()" if isinstance(model, type) else ""
+        raise ArgumentTypeError(f"model has to be a torch.nn.Module, not {model!r}{hint}")
+    return model
+
+
+def check_loader(loader: Any) -> Any:
+    """Return the train loader if it can be iterated over and is not empty."""
+    if loader is not None and not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise ArgumentTypeError(f"train_dataloader is {loader!r}, which can't be iterated over")
+    if length_of(loader) == 0:
+        raise ArgumentError("train_dataloader is empty")
+    return loader
+
+
+def check_loggers(loggers: Iterable[Any]) -> list[LoggerDestination]:
+    """Return the logger destinations."""
+    for destination in loggers:
+        missing = [m for m in _RECEIVES if not callable(getattr(destination, m, None))]
+        if missing and not isinstance(destination, type):
+            raise ArgumentTypeError(
+                f"logger {destination!r} has no {', no '.join(missing)}; a logger is a LoggerDestination"
+            )
+    return list(loggers)
+
+
+_RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
+
+
+def check_positive(value: Any, what: str, kind: type[int] | type[float]) -> Any:
+    """Return a number that is None or positive."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0:
+        raise ArgumentError(f"{what} has to be a positive {kind.__name__} or None, not {value!r}")
+    return value
+
+
+def check_seed(seed: Any) -> int:
+    """Return the seed, or draw one where it is None."""
+    if seed is None:
+        return secrets.randbits(32)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ArgumentError(f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}")
+    return seed
+
+
+def progress_bar(given: bool | str) -> list[str]:
+    """Return the name of the progress bar's plugin if there shall be one."""
+    if given not in (True, False, "auto"):
+        raise ArgumentError(f"progress_bar is True, False or 'auto', not {given!r}")
+    return ["progress_bar"] if given is True or (given == "auto" and sys.stderr.isatty()) else []
+
+
+def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.device:
+    """Return the device to train on: `auto` is the model's own if it has left the CPU, else the best there is.
+
+    Raises:
+        ArgumentError: if the model is on another device than asked for, on several, or on `meta`.
+    """
+    homes = {tensor.device: name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    away = {device: name for device, name in homes.items() if device.type != "cpu"}
+    if len(homes) > 1:
+        where = ", ".join(f"{name} on {device}" for device, name in homes.items())
+        raise ArgumentError(f"the model is spread over several devices ({where}); move it with model.to(...)")
+    if any(device.type == "meta" for device in away):
+        raise ArgumentError("the model is on the meta device and has no values; give it some with model.to_empty(...)")
+    if given == "auto":
+        return next(iter(away), None) or _best_device()
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(f"device {given!r} is none of 'auto', 'cpu', 'cuda', 'mps'") from error
+    if device.type != "cpu" and not _is_available(device.type):
+        raise ArgumentError(f"device {str(device)!r} is not available here; use 'auto' or 'cpu'")
+    for home in away:
+        if home.type != device.type or device.index not in (None, home.index):
+            raise ArgumentError(f"the model is on {home} and device is {str(device)!r}; move it with model.to(...)")
+    return device
+
+
+def _best_device() -> torch.device:
+    return torch.device(next((kind for kind in ("cuda", "mps") if _is_available(kind)), "cpu"))
+
+
+def _is_available(kind: str) -> bool:
+    return bool({"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}.get(kind, lambda: False)())
+
+
+def as_optimizers(given: Any, model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Return optimizers for an optimizer, several, or a callable that gets the parameters."""
+    if given is None:
+        return []
+    made = [
+        item(model.parameters()) if callable(item) and not isinstance(item, torch.optim.Optimizer) else item
+        for item in (given if isinstance(given, (list, tuple)) else [given])
+    ]
+    for optimizer in made:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ArgumentTypeError(
+                f"optimizers: {optimizer!r} is no torch.optim.Optimizer; give one, "
+                "or a callable that makes one from parameters, as functools.partial(torch.optim.SGD, lr=0.1)"
+            )
+    return made
+
+
+def as_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list[tuple[Any, Interval]]:
+    """Return each scheduler with the interval at which it steps, every epoch unless it came in a pair with another."""
+    alone = given is not None and (not isinstance(given, (list, tuple)) or _is_timed(given))
+    items = [given] if alone else (given or [])
+    return [_as_scheduler(item, optimizers) for item in items]
+
+
+def _is_timed(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str)
+
+
+def _as_scheduler(item: Any, optimizers: list[torch.optim.Optimizer]) -> tuple[Any, Interval]:
+    scheduler, length = item if _is_timed(item) else (item, "1ep")
+    if callable(scheduler) and not hasattr(scheduler, "step"):
+        if not optimizers:
+            raise ArgumentError("schedulers: a callable scheduler needs an optimizer to schedule")
+        scheduler = scheduler(optimizers[0])
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ArgumentError("ReduceLROnPlateau steps on a metric: step it from a callback at eval_end instead")
+    if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
+        raise ArgumentTypeError(f"schedulers: {scheduler!r} has no step(); give torch schedulers, or (scheduler, '1ba')")
+    return scheduler, Interval(length, "a scheduler's interval")
+
+
+def new_name() -> str:
+    """Return a name for a run, from the time of day and chance that no generator of the run knows."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

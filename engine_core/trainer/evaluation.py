@@ -1,0 +1,173 @@
+"""Evaluation: run the model over a loader, and leave everything else as it was. Fires the evaluation events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..batch import count_rows, move_batch
+from ..engine import Engine
+from ..errors import ArgumentError, ArgumentTypeError, EngineError
+from ..event import Event
+from ..precision import Precision
+from ..randomness import preserve_generators
+from ..state import State, length_of
+from ..time import Timestamp
+from .objective import compute_loss, compute_outputs, reduce_loss
+
+__all__ = ["as_loaders", "check_metrics", "run_eval"]
+
+
+def run_eval(
+    engine: Engine,
+    loaders: Mapping[str, Iterable[Any]],
+    metrics: Mapping[str, Any],
+    precision: Precision,
+    device: torch.device,
+) -> dict[str, float]:
+    """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
+
+    Losses are means weighted by the rows of each batch. Modes of the modules, the position in training, the batch
+    in work and the global random generators are afterwards what they were.
+    """
+    state = engine.state
+    with _set_aside(state), preserve_generators(device), _eval_mode(state.model), torch.no_grad():
+        for label, loader in loaders.items():
+            state.dataloader, state.dataloader_label = loader, label
+            state.dataloader_len = length_of(loader)
+            state.eval_timestamp = Timestamp()
+            _evaluate_loader(engine, loader, metrics, precision, device)
+    return dict(state.metrics)
+
+
+def _evaluate_loader(
+    engine: Engine, loader: Iterable[Any], metrics: Mapping[str, Any], precision: Precision, device: torch.device
+) -> None:
+    state, fire = engine.state, engine.run_event
+    label = state.dataloader_label
+    forward, loss_of = precision.wrap(_forward), precision.wrap(compute_loss)
+    for metric in metrics.values():
+        metric.reset()
+    losses: list[tuple[torch.Tensor, int]] = []
+    fire(Event.EVAL_START)
+    for batch in loader:
+        started_s = time.perf_counter()
+        state.batch = move_batch(batch, device) if device.type != "cpu" else batch
+        rows = count_rows(state.batch)
+        fire(Event.EVAL_BATCH_START)
+        fire(Event.EVAL_BEFORE_FORWARD)
+        targets = forward(state)
+        fire(Event.EVAL_AFTER_FORWARD)
+        state.loss, _ = reduce_loss(loss_of(state), None)
+        losses.append((state.loss, rows))
+        for metric in metrics.values():
+            metric.update(state.outputs, state.batch[1] if targets is None else targets)
+        state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
+        fire(Event.EVAL_BATCH_END)
+    if not losses:
+        raise EngineError(
+            f"the evaluation loader {label!r} gave no batch; "
+            "it has to be an iterable with data that starts anew for each evaluation, as a DataLoader or a list does"
+        )
+    results = {f"{label}/loss": sum(loss.item() * rows for loss, rows in losses) / sum(rows for _, rows in losses)}
+    for name, metric in metrics.items():
+        results |= _flat(f"{label}/{name}", metric.compute())
+    state.metrics = {**state.metrics, **results}
+    fire(Event.EVAL_END)
+    engine.logger.log_metrics(results)
+
+
+def _forward(state: State) -> Any:
+    """Set `state.outputs`; return the targets that the model gives, or None where the batch holds them."""
+    model: Any = state.model
+    if state.loss_fn is None and hasattr(model, "eval_forward"):
+        state.outputs, targets = model.eval_forward(state.batch)
+        return targets
+    state.outputs = compute_outputs(state)
+    return None
+
+
+def _flat(name: str, value: Any) -> dict[str, float]:
+    """Return what a metric computed as named numbers."""
+    if isinstance(value, Mapping):
+        return {key: number for part, v in value.items() for key, number in _flat(f"{name}/{part}", v).items()}
+    try:
+        return {name: float(value)}
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+        raise ArgumentError(
+            f"metric {name!r} computed a {type(value).__name__}{shape}; it has to be one number, or a mapping of them"
+        ) from error
+
+
+def as_loaders(dataloader: Any) -> dict[str, Iterable[Any]]:
+    """Return evaluation loaders by label; one alone gets the label `eval`."""
+    if dataloader is None:
+        return {}
+    loaders = dict(dataloader) if isinstance(dataloader, Mapping) else {"eval": dataloader}
+    for label, loader in loaders.items():
+        if not isinstance(label, str) or not label or "/" in label:
+            raise ArgumentError(f"an evaluation loader's label is a string without '/', not {label!r}")
+        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+            raise ArgumentTypeError(f"the evaluation loader {label!r} is {loader!r}, which can't be iterated over")
+        if length_of(loader) == 0:
+            raise ArgumentError(f"the evaluation loader {label!r} is empty")
+    return loaders
+
+
+def check_metrics(metrics: Mapping[str, Any] | None, model: Any, has_loss_fn: bool) -> dict[str, Any]:
+    """Return the metrics by name, if each has `update`, `compute` and `reset`, and targets to compare with."""
+    if metrics is not None and not callable(getattr(metrics, "items", None)):
+        raise ArgumentTypeError(f"metrics are a mapping of names to objects, as {{'accuracy': ...}}, not {metrics!r}")
+    named = {} if metrics is None else dict(metrics.items())
+    for name, metric in named.items():
+        if isinstance(metric, type):
+            raise ArgumentTypeError(f"metric {name!r} is the class {metric.__name__}; write {metric.__name__}(...)")
+        missing = [m for m in ("update", "compute", "reset") if not callable(getattr(metric, m, None))]
+        if missing:
+            raise ArgumentTypeError(
+                f"metric {name!r} ({type(metric).__name__}) has no {' and no '.join(missing)}; "
+                "a metric has update(outputs, targets), compute() and reset()"
+            )
+        if name == "loss":
+            raise ArgumentError("a metric can't be called 'loss': '<label>/loss' is the loss function's; rename it")
+    if named and not has_loss_fn and hasattr(model, "loss") and not hasattr(model, "eval_forward"):
+        raise ArgumentError(
+            f"{type(model).__name__} has its own loss, so its metrics need a method "
+            "eval_forward(batch) -> (outputs, targets)"
+        )
+    return named
+
+
+@contextmanager
+def _set_aside(state: State) -> Iterator[None]:
+    """Keep what training has in work, and where evaluation fails the former results too."""
+    kept = {name: getattr(state, name) for name in _IN_WORK}
+    metrics, state.metrics = state.metrics, {}
+    try:
+        yield
+    except BaseException:
+        state.metrics = metrics
+        raise
+    finally:
+        for name, value in kept.items():
+            setattr(state, name, value)
+
+
+_IN_WORK = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
+
+
+@contextmanager
+def _eval_mode(model: Any) -> Iterator[None]:
+    """Put every module in eval mode, and each back in its own."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

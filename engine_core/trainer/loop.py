@@ -1,0 +1,205 @@
+"""The training loop, from `fit` down to the microbatch: the only file that fires training events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..batch import count_rows, move_batch, split_batch
+from ..engine import Engine
+from ..errors import EngineError
+from ..precision import Precision
+from ..state import State, length_of
+from ..time import Time, Timestamp
+from .intervals import Interval, end_test
+from .objective import compute_loss, compute_outputs, reduce_loss
+from .readings import LossReader
+
+__all__ = ["Run", "run_fit"]
+
+
+@dataclass(eq=False)
+class Run:
+    """What the loop works with, and what it keeps from one `fit` to the next.
+
+    Args:
+        schedulers: torch schedulers, each with the interval at which it steps.
+        evaluate: runs all evaluation loaders.
+        batches: the loader in mid-epoch, or None between epochs.
+        evaluated_at: the batch count at the latest evaluation.
+    """
+
+    engine: Engine
+    state: State
+    precision: Precision
+    device: torch.device
+    readings: LossReader
+    schedulers: Sequence[tuple[Any, Interval]]
+    eval_interval: Interval
+    evaluate: Callable[[], None]
+    microbatch_size: int | None = None
+    grad_clip_norm: float | None = None
+    batches: Iterator[Any] | None = field(default=None, init=False)
+    evaluated_at: int | None = field(default=None, init=False)
+
+
+def run_fit(run: Run, end: Time) -> None:
+    """Train until the clock of `run.state` reaches `end`, or somebody asks to stop."""
+    state, engine, device = run.state, run.engine, run.device
+    fire = engine.run_event
+    scaler = run.precision.scaler
+    outputs_of, loss_of = run.precision.wrap(compute_outputs), run.precision.wrap(compute_loss)
+    at_end = end_test(state, end, "duration")
+    counts_batches = not all(i.in_epochs for i in (run.eval_interval, *(i for _, i in run.schedulers)))
+    counted_s = time.perf_counter()
+
+    def fit() -> None:
+        """Run epochs until the end, and evaluate once more if the last interval is not complete."""
+        state.dataloader, state.dataloader_label = state.train_dataloader, "train"
+        state.dataloader_len = length_of(state.train_dataloader)
+        fire("fit_start")
+        while not at_end():
+            epoch()
+        if run.evaluated_at != state.timestamp.batch:
+            evaluate()
+        run.readings.flush()
+        fire("fit_end")
+
+    def epoch() -> None:
+        """Run the batches of one epoch, or those that an earlier fit has left of it."""
+        if run.batches is None:
+            fire("epoch_start")
+            run.batches = start_epoch(state)
+        while True:
+            fire("before_dataloader")
+            try:
+                state.batch = next(run.batches)
+            except StopIteration:
+                engine.run_marker_only_event("after_dataloader")
+                break
+            batch()
+            if at_end():
+                if state.timestamp.batch_in_epoch == state.dataloader_len:
+                    break
+                return
+        end_epoch()
+
+    def batch() -> None:
+        """Train on one batch, from the loader to the checkpoint."""
+        nonlocal counted_s
+        if device.type != "cpu":
+            state.batch = move_batch(state.batch, device)
+        samples = count_rows(state.batch)
+        fire("after_dataloader")
+        fire("batch_start")
+        train_batch()
+        before = state.timestamp
+        now_s = time.perf_counter()
+        state.timestamp = after = before.to_next_batch(samples, 0, now_s - counted_s)
+        counted_s = now_s
+        if counts_batches:
+            step_schedulers(before, after)
+        fire("batch_end")
+        if counts_batches and run.eval_interval.passed(before, after):
+            evaluate()
+        fire("batch_checkpoint")
+
+    def train_batch() -> None:
+        """Add up the gradients of the microbatches and step the optimizers."""
+        optimizers = state.optimizers
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        fire("before_train_batch")
+        whole = state.batch
+        if run.microbatch_size is None:
+            loss, parts = microbatch(None)
+        else:
+            loss, parts = microbatches(whole, run.microbatch_size)
+        if scaler is not None:
+            for optimizer in optimizers:
+                scaler.unscale_(optimizer)
+        if run.grad_clip_norm is not None:
+            parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, run.grad_clip_norm)
+        fire("after_train_batch")
+        for optimizer in optimizers:
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+        if scaler is not None:
+            scaler.update()
+        run.readings.take(loss, parts)
+
+    def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Run each microbatch; return the loss of the whole batch and its parts."""
+        pieces = split_batch(whole, size)
+        total, parts = torch.zeros((), device=device), dict[str, torch.Tensor]()
+        for piece, share in pieces:
+            state.batch = piece
+            loss, own_parts = microbatch(share)
+            total = total + loss.detach()
+            parts = {name: part.detach() + parts.get(name, 0) for name, part in own_parts.items()}
+        state.batch, state.loss = whole, total
+        return total, parts
+
+    def microbatch(share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Forward, loss and backward of `state.batch`; return its weighted loss and the loss's parts."""
+        fire("before_forward")
+        state.outputs = outputs_of(state)
+        fire("after_forward")
+        fire("before_loss")
+        state.loss = loss_of(state)
+        fire("after_loss")
+        state.loss, parts = reduce_loss(state.loss, share)
+        fire("before_backward")
+        loss: torch.Tensor = state.loss
+        (loss if scaler is None else scaler.scale(loss)).backward(create_graph=engine.backwards_create_graph)
+        fire("after_backward")
+        return loss, parts
+
+    def end_epoch() -> None:
+        """Count the epoch, step the schedulers of epochs, evaluate."""
+        run.batches = None
+        before = state.timestamp
+        if not before.batch_in_epoch:
+            raise EngineError(
+                f"the train_dataloader gave no batch in epoch {before.epoch}; "
+                "it has to be an iterable with data that starts anew for each epoch, as a DataLoader or a list does"
+            )
+        state.timestamp = after = before.to_next_epoch()
+        step_schedulers(before, after)
+        fire("epoch_end")
+        if run.eval_interval.passed(before, after):
+            evaluate()
+        fire("epoch_checkpoint")
+
+    def step_schedulers(before: Timestamp, after: Timestamp) -> None:
+        """Step each scheduler whose interval is complete."""
+        for scheduler, interval in run.schedulers:
+            if interval.passed(before, after):
+                scheduler.step()
+
+    def evaluate() -> None:
+        """Evaluate between two batches; the clock of training stands still."""
+        nonlocal counted_s
+        run.readings.flush()
+        run.evaluated_at = state.timestamp.batch
+        stopped_s = time.perf_counter()
+        run.evaluate()
+        counted_s += time.perf_counter() - stopped_s
+
+    fit()
+
+
+def start_epoch(state: State) -> Iterator[Any]:
+    """Return an iterator over the train loader; a distributed sampler is told the epoch."""
+    loader: Any = state.train_dataloader
+    set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+    if set_epoch is not None:
+        set_epoch(state.timestamp.epoch)
+    return iter(loader)

@@ -1,0 +1,69 @@
+"""Read the loss of each step: log it, and warn if it is not finite. Knows no loop."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import NonFiniteLossWarning
+from ..logger import Logger
+from ..state import State
+
+__all__ = ["LossReader"]
+
+
+class _Reading(NamedTuple):
+    step: int
+    epoch: int
+    loss: Any
+    parts: Mapping[str, Any]
+    rates: Mapping[str, float]
+
+
+class LossReader:
+    """Reads losses at once on the CPU, and one step late elsewhere, so that the device need not be waited for."""
+
+    def __init__(self, state: State, logger: Logger, *, late: bool) -> None:
+        self._state = state
+        self._logger = logger
+        self._late = late
+        self._held: _Reading | None = None
+
+    def take(self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
+        """Take the loss of the batch that the clock is about to count."""
+        logs = self._logger.destinations
+        if not logs and not self._late and math.isfinite(loss.item()):
+            return
+        now = self._state.timestamp
+        reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, self._rates() if logs else {})
+        if self._late:
+            reading, self._held = self._held, reading._replace(loss=loss.detach())  # type: ignore[assignment]
+        if reading is not None:
+            self._read(reading)
+
+    def flush(self) -> None:
+        """Read what is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._read(held)
+
+    def _read(self, reading: _Reading) -> None:
+        value = reading.loss.item()
+        if not math.isfinite(value):
+            warnings.warn(
+                f"the training loss is {value} at batch {reading.step} (epoch {reading.epoch}); training goes on. "
+                "To stop instead: warnings.simplefilter('error', engine_core.errors.NonFiniteLossWarning)",
+                NonFiniteLossWarning,
+                stacklevel=2,
+            )
+        if self._logger.destinations:
+            parts = {f"train/loss/{name}": part.item() for name, part in reading.parts.items()}
+            self._logger.log_metrics({"train/loss": value, **parts, **reading.rates}, reading.step)
+
+    def _rates(self) -> dict[str, float]:
+        groups = [group for optimizer in self._state.optimizers for group in optimizer.param_groups]
+        return {f"train/lr/{group.get('name', index)}": float(group["lr"]) for index, group in enumerate(groups)}
