@@ -1,0 +1,25 @@
+"""The place of Selective Backprop among other algorithms: first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine_core import Algorithm, Event, algorithm_pass, passes
+
+from .algorithm import SelectiveBackprop
+
+__all__ = ["sort_selective_backprop_first"]
+
+
+@algorithm_pass(
+    name="sort_selective_backprop_first",
+    description="prune a batch before anything else changes it",
+    stage="placement",
+    events=(Event.INIT, Event.AFTER_DATALOADER),
+)
+def sort_selective_backprop_first(
+    algorithms: Sequence[Algorithm],
+    event: Event,  # noqa: ARG001  every pass gets it
+) -> Sequence[Algorithm]:
+    """Put SelectiveBackprop first: it scores rows as they come from the loader, and saves others work on the rest."""
+    return passes.sort_to_front(algorithms, SelectiveBackprop)

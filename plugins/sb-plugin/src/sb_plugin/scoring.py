@@ -1,0 +1,145 @@
+"""The scoring forward: the loss of each row of a batch, all else left as it was. Knows no engine."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from engine_core.batch import count_rows, map_batch, take_rows
+from engine_core.errors import ArgumentError, BatchKeyError
+from engine_core.items import BatchKey, get_item, set_item
+
+from .losses import Loss, check_losses, in_fp32
+from .untouched import frozen_buffers, own_randomness
+
+__all__ = ["Objective", "autocast_of", "check_scalable", "score"]
+
+_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+_REDUCED = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How a model and its loss see a batch.
+
+    Args:
+        loss: gives the loss of each row.
+        whole_batch: do model and loss get the whole batch, instead of inputs and targets?
+    """
+
+    loss: Loss
+    input_key: BatchKey = 0
+    target_key: BatchKey = 1
+    whole_batch: bool = False
+
+    def check(self, batch: Any, scale_factor: float) -> None:
+        """Raise if rows of this batch can't be scored and dropped; run nothing."""
+        if self.whole_batch:
+            count_rows(batch)
+        else:
+            self._check_pair(batch)
+        if scale_factor != 1:
+            check_scalable(self._item(batch, "input_key"))
+
+    def received(self, batch: Any, scale_factor: float = 1) -> Any:
+        """Return what the model gets, with the input scaled."""
+        if self.whole_batch:
+            return batch if scale_factor == 1 else self._with_small_input(batch, scale_factor)
+        inputs = get_item(batch, self.input_key)
+        return inputs if scale_factor == 1 else _scaled(inputs, scale_factor)
+
+    def losses(self, outputs: Any, received: Any, batch: Any) -> Any:
+        """Return the loss of each row, as the loss gives it."""
+        return in_fp32(self.loss, outputs, received if self.whole_batch else get_item(batch, self.target_key))
+
+    def _with_small_input(self, batch: Any, scale_factor: float) -> Any:
+        twin = map_batch(copy.copy(batch), lambda leaf: leaf)  # a user's setter may write to what it gets
+        return set_item(twin, self.input_key, _scaled(get_item(batch, self.input_key), scale_factor))
+
+    def _check_pair(self, batch: Any) -> None:
+        """Raise unless inputs and targets have the same rows, and taking rows of the batch takes them of both."""
+        rows, others = (count_rows(self._item(batch, which)) for which in ("input_key", "target_key"))
+        if others != rows:
+            raise ArgumentError(f"the inputs have {rows} rows and the targets {others}: they have to be paired by rows")
+        first = take_rows(batch, rows, torch.zeros(1, dtype=torch.long))
+        for which in ("input_key", "target_key"):
+            if count_rows(self._item(first, which)) != 1:
+                raise ArgumentError(
+                    f"rows can't be taken from what {which}={getattr(self, which)!r} finds in a batch of type "
+                    f"{type(batch).__name__}: make it of tuples, lists, mappings and dataclasses"
+                )
+
+    def _item(self, batch: Any, which: str) -> Any:
+        key = getattr(self, which)
+        try:
+            return get_item(batch, key)
+        except BatchKeyError as error:
+            raise ArgumentError(f"{which}={key!r}: {error}; set {which} to where it is") from error
+
+
+def check_scalable(inputs: Any) -> None:
+    """Raise if inputs have no spatial dimensions to scale."""
+    if not isinstance(inputs, torch.Tensor):
+        raise ArgumentError(f"scale_factor scales one tensor, the input is a {type(inputs).__name__}: set it to 1")
+    if inputs.dim() not in _MODES:
+        raise ArgumentError(
+            f"scale_factor needs inputs of 3, 4 or 5 dimensions, these have {inputs.dim()} "
+            f"(shape {tuple(inputs.shape)}): set scale_factor=1"
+        )
+
+
+def _scaled(inputs: torch.Tensor, scale_factor: float) -> torch.Tensor:
+    return F.interpolate(inputs, scale_factor=scale_factor, mode=_MODES[inputs.dim()])
+
+
+def autocast_of(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context in which a forward of this precision runs."""
+    return torch.autocast(device.type, dtype=_REDUCED[precision]) if precision in _REDUCED else nullcontext()
+
+
+def score(
+    objective: Objective,
+    model: Callable[[Any], Any],
+    batch: Any,
+    seed: int,
+    scale_factor: float = 1,
+    autocast: AbstractContextManager[Any] | None = None,
+) -> tuple[torch.Tensor, bool]:
+    """Return the loss of each row (n,) in single precision, and whether the model took the input as scaled.
+
+    The model runs as it is, in the mode it is in, with dropout drawn from `seed`, and leaves no trace: no graph, no
+    recorded statistics, no draw from a global generator. Where it can't take a scaled input, as a net of fixed input
+    size can't, it gets the full one, and a warning says so.
+    """
+
+    def run(factor: float) -> Any:
+        received = objective.received(batch, factor)
+        return objective.losses(model(received), received, batch)
+
+    refusal: str | None = None
+    losses: Any = None
+    with torch.no_grad(), frozen_buffers(model), own_randomness(seed), autocast or nullcontext():
+        if scale_factor != 1:
+            try:
+                losses = run(scale_factor)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  a model may raise anything there; at full size it will count
+                refusal = f"{type(error).__name__}: {error}"
+        if scale_factor == 1 or refusal is not None:
+            losses = run(1)
+    if refusal is not None:
+        name = type(model).__name__
+        warnings.warn(
+            f"{name} can't take inputs scaled by scale_factor={scale_factor} ({refusal}); "
+            "rows are scored at full size: set scale_factor=1",
+            stacklevel=3,
+        )
+    return check_losses(losses, count_rows(objective.received(batch))), refusal is None

@@ -1,0 +1,140 @@
+"""What a scoring forward would change, held still: buffers and global generators. Knows no batch and no loss."""
+# ruff: noqa: SLF001  what torch keeps to itself is what has to be put back, and its public ways make copies
+
+from __future__ import annotations
+
+import random
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+__all__ = ["fresh_seed", "frozen_buffers", "own_randomness"]
+
+# These take the statistics of the batch, and leave the running ones alone, where `track_running_stats` is off.
+_OBEDIENT = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
+
+
+class _Held(NamedTuple):
+    """A buffer as it was."""
+
+    home: dict[str, torch.Tensor | None]
+    name: str
+    buffer: torch.Tensor
+    copy: torch.Tensor
+    version: int | None
+    """None where it may change without its version changing, as `F.batch_norm` changes running statistics."""
+
+
+@contextmanager
+def frozen_buffers(model: object) -> Iterator[None]:
+    """Leave every buffer of `model` bit-equal, running statistics first of all, whatever its forward does.
+
+    BatchNorm normalises with the statistics of the batch, as in the training step, and does not record them.
+    `model` may be any callable: the modules it calls are found as they are called.
+    """
+    hold = _Hold()
+    root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
+    if isinstance(root, nn.Module):
+        hold.tree(root)
+    watch = None if isinstance(model, nn.Module) else register_module_forward_pre_hook(lambda called, _: hold(called))
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.remove()
+        hold.release()
+
+
+class _Hold:
+    """The modules that are held still."""
+
+    def __init__(self) -> None:
+        self._seen: set[nn.Module] = set()
+        self._norms: list[nn.Module] = []
+        self._buffers: list[_Held] = []
+
+    def tree(self, root: nn.Module) -> None:
+        """Hold a module and all below it; `root.modules()` does this at twice the cost, for it makes names."""
+        found, left = {root}, [root]
+        while left:
+            module = left.pop()
+            if module._buffers:
+                self(module)
+            for child in module._modules.values():
+                if child is not None and child not in found:
+                    found.add(child)
+                    left.append(child)
+
+    def __call__(self, module: nn.Module) -> None:
+        """Hold a module still, its children not."""
+        if module in self._seen:
+            return
+        self._seen.add(module)
+        if type(module).forward in _OBEDIENT and "forward" not in module.__dict__:
+            if module.training and module.track_running_stats:
+                module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which takes its time
+                self._norms.append(module)
+            return
+        silent = "running_mean" in module._buffers
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                version = None if silent else buffer._version
+                self._buffers.append(_Held(module._buffers, name, buffer, buffer.detach().clone(), version))
+
+    def release(self) -> None:
+        """Put back what was changed, and write to nothing else: a graph may have saved it for its backward pass."""
+        for norm in self._norms:
+            norm.__dict__["track_running_stats"] = True
+        with torch.no_grad():
+            for home, name, buffer, copy, version in self._buffers:
+                if version is None or buffer._version != version:
+                    buffer.copy_(copy)
+                if home.get(name) is not buffer:
+                    home[name] = buffer
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Give torch's global generators another stream from `seed`, and put those of torch, NumPy and Python back.
+
+    Dropout takes no generator of its own, so it is the global ones that are lent.
+    """
+    restores: list[Callable[[], object]] = []
+    for generator in _torch_generators():
+        restores.append(_restore(generator.set_state, generator.get_state()))
+        generator.manual_seed(seed)
+    restores.append(_restore(random.setstate, random.getstate()))
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        restores.append(_restore(numpy.random.set_state, numpy.random.get_state()))
+    try:
+        yield
+    finally:
+        for restore in restores:
+            restore()
+
+
+def _restore(setter: Callable[[Any], object], state: Any) -> Callable[[], object]:
+    return lambda: setter(state)
+
+
+def _torch_generators() -> list[torch.Generator]:
+    """Return the global generators of all devices in use; CUDA has none before its first use."""
+    generators = [torch.default_generator, *torch.cuda.default_generators]
+    if torch.backends.mps.is_available():
+        generators.append(torch.mps._get_default_mps_generator())
+    return generators
+
+
+def fresh_seed(generator: torch.Generator) -> int:
+    """Return a seed that is another one whenever `generator` has been drawn from, without waiting for a device."""
+    if generator.device.type == "cpu":
+        return int(torch.randint(2**31, (), generator=generator))
+    return zlib.crc32(bytes(generator.get_state().tolist()))

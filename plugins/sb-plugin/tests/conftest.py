@@ -1,0 +1,52 @@
+"""What all tests of sb-plugin share: one thread, so that they are gentle and repeatable, and an engine to drive."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Engine, Event, Logger, State
+
+X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def engine_of() -> Iterator[Callable[..., Engine]]:
+    """Return a function that makes an engine with one algorithm, past INIT, with a batch of 8 rows."""
+    engines = []
+
+    def make(algorithm: Any, logger: Logger | None = None, **fields: Any) -> Engine:
+        torch.manual_seed(3)
+        given = {"model": nn.Linear(3, 4), "loss_fn": F.cross_entropy, "seed": 7, "batch": (X, Y), **fields}
+        engines.append(Engine(State(algorithms=[algorithm], **given), logger or Logger()))
+        engines[-1].run_event(Event.INIT)
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def pruned() -> Callable[..., Any]:
+    """Return a function that lets an engine prune a batch, and gives what is left of it."""
+
+    def prune(engine: Engine, batch: Any = (X, Y)) -> Any:
+        engine.state.batch = batch
+        engine.run_event(Event.AFTER_DATALOADER)
+        return engine.state.batch
+
+    return prune

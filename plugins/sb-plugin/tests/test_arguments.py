@@ -1,0 +1,88 @@
+"""Wrong arguments are refused where they are given, with the value and what to do."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sb_plugin import SelectiveBackprop, select_using_loss
+
+WRONG = [
+    ({"keep": 0.0}, ValueError, r"keep=0\.0 .*\(0, 1\].*as 0\.5"),
+    ({"keep": 1.5}, ValueError, r"keep=1\.5 .*\(0, 1\]"),
+    ({"keep": -0.1}, ValueError, r"keep=-0\.1"),
+    ({"keep": math.nan}, ValueError, "keep=nan .*finite"),
+    ({"keep": True}, TypeError, r"keep=True \(bool\) has to be a number"),
+    ({"keep": "0.5"}, TypeError, r"keep='0\.5' \(str\)"),
+    ({"keep": None}, TypeError, "keep=None"),
+    ({"scale_factor": 1.5}, ValueError, r"scale_factor=1\.5 .*1 at full size"),
+    ({"scale_factor": 0}, ValueError, "scale_factor=0 "),
+    ({"scale_factor": math.inf}, ValueError, "scale_factor=inf"),
+    ({"start": 0.9, "end": 0.9}, ValueError, r"start=0\.9 has to be before end=0\.9"),
+    ({"start": 0.95}, ValueError, r"start=0\.95 has to be before end=0\.9"),
+    ({"start": -0.1}, ValueError, r"start=-0\.1 .*\[0, 1\]"),
+    ({"end": 1.1}, ValueError, r"end=1\.1 .*\[0, 1\]"),
+    ({"start": math.nan}, ValueError, "start=nan"),
+    ({"start": False}, TypeError, "start=False"),
+    ({"end": "1"}, TypeError, "end='1'"),
+    ({"interrupt": -1}, ValueError, "interrupt=-1 can't be negative.*0 for never"),
+    ({"interrupt": 2.0}, TypeError, r"interrupt=2\.0 has to be a whole number"),
+    ({"interrupt": True}, TypeError, "interrupt=True"),
+    ({"interrupt": None}, TypeError, "interrupt=None"),
+    ({"input_key": None}, TypeError, "input_key=None has to be an index"),
+    ({"input_key": True}, TypeError, "input_key=True"),
+    ({"target_key": 1.0}, TypeError, r"target_key=1\.0"),
+    ({"target_key": (len, "x")}, TypeError, r"target_key=.*pair \(getter, setter\)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), WRONG, ids=lambda value: str(value)[:30])
+def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SelectiveBackprop(**arguments)
+
+
+def test_the_defaults_are_those_of_the_reference() -> None:
+    given = vars(SelectiveBackprop())
+    assert {name: value for name, value in given.items() if name[0] != "_"} == {
+        "start": 0.5,
+        "end": 0.9,
+        "keep": 0.5,
+        "scale_factor": 0.5,
+        "interrupt": 2,
+        "input_key": 0,
+        "target_key": 1,
+    }
+
+
+def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
+    pair = (lambda batch: batch.x, setattr)
+    algorithm = SelectiveBackprop(keep=np.float32(0.5), interrupt=np.int64(3), input_key="x", target_key=pair)
+    assert (algorithm.keep, algorithm.interrupt, algorithm.target_key) == (0.5, 3, pair)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"keep": 0}, ValueError, "keep=0 "),
+        ({"scale_factor": 2}, ValueError, "scale_factor=2 "),
+        (
+            {"scale_factor": 0.5},
+            ValueError,
+            r"3, 4 or 5 dimensions, these have 2 \(shape \(8, 3\)\): set scale_factor=1",
+        ),
+        ({"loss_fun": "mse"}, TypeError, "'mse' can't be called"),
+        ({"loss_fun": lambda a, b: a}, TypeError, "takes no `reduction`.*reduction='mean'"),
+        ({"loss_fun": nn.Linear(1, 1)}, TypeError, "Linear takes no `reduction`"),
+        ({"target": torch.zeros(7)}, ValueError, "input has 8 rows and target 7"),
+        ({"target": 3}, TypeError, "target has to be a tensor"),
+        ({"input": torch.tensor(1.0)}, TypeError, "input has to be a tensor of rows"),
+    ],
+)
+def test_the_function_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    right = {"input": torch.zeros(8, 3), "target": torch.zeros(8), "model": nn.Identity(), "loss_fun": nn.L1Loss()}
+    with pytest.raises(error, match=message):
+        select_using_loss(**{**right, **arguments})

@@ -1,0 +1,32 @@
+"""The README's examples run, and its table of arguments is the signature."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from sb_plugin import SelectiveBackprop
+
+README = Path(__file__).parents[1] / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_example_runs(example: str) -> None:
+    exec(compile(example, str(README), "exec"), {})
+
+
+def test_there_are_examples_for_all_three_ways_to_use_it() -> None:
+    assert len(EXAMPLES) == 3
+
+
+def test_the_table_gives_every_argument_and_default() -> None:
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\d., ]+) \|", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    table = {
+        name.strip("`"): float(default)
+        for names, defaults in rows
+        for name, default in zip(names.split(", "), defaults.split(", "), strict=True)
+    }
+    signature = inspect.signature(SelectiveBackprop).parameters
+    assert table == {name: parameter.default for name, parameter in signature.items()}

@@ -1,0 +1,150 @@
+"""The function of one batch."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sb_plugin import select_using_loss
+
+
+def absolute(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    return (outputs - targets).abs()
+
+
+def rows_of(losses: list[float], keep: float = 0.5, seed: int = 0) -> list[int]:
+    """Return the places kept of rows with these losses."""
+    places = torch.arange(len(losses)).float()
+    _, kept = select_using_loss(
+        torch.tensor(losses), places, nn.Identity(), lambda x, y, reduction: x, keep, generator=seeded(seed)
+    )
+    return [int(place) for place in kept]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_kept_rows_are_hard_ones_in_their_original_order() -> None:
+    draws = [rows_of([9.0, 0.0, 7.0, 0.1, 8.0, 0.2], seed=seed) for seed in range(200)]
+    assert all(rows == sorted(set(rows)) and len(rows) == 3 for rows in draws)
+    hard = sum(place in (0, 2, 4) for rows in draws for place in rows)
+    assert 0.65 < hard / 600 < 0.8  # .71 by the law, .5 by chance
+
+
+def test_a_keep_that_would_leave_nothing_leaves_one_row() -> None:
+    assert len(rows_of([1.0, 2.0, 3.0], keep=0.1)) == 1
+
+
+def test_rows_with_nan_or_infinite_loss_are_never_kept_while_finite_ones_are_left() -> None:
+    losses = [math.nan, 1.0, math.inf, 2.0, -math.inf, 3.0]
+    assert [rows_of(losses, seed=seed) for seed in range(50)] == [[1, 3, 5]] * 50
+
+
+def test_inputs_and_targets_stay_paired() -> None:
+    x = torch.randn(10, 3)
+    rows, targets = select_using_loss(x, x.sum(1), nn.Flatten(), lambda o, t, reduction: o.sum(1) ** 2, 0.7)
+    assert rows.shape == (7, 3)
+    assert torch.equal(rows.sum(1), targets)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dtype_and_full_size_are_kept(dtype: torch.dtype) -> None:
+    x, y = torch.randn(8, 1, 6, 6).to(dtype), torch.randn(8).to(torch.float16)
+    rows, targets = select_using_loss(x, y, lambda v: v.flatten(1).mean(1), absolute, 0.5, 0.5)
+    assert (rows.dtype, rows.shape, targets.dtype) == (dtype, (4, 1, 6, 6), torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "memory"), [((8, 3, 6, 6), torch.channels_last), ((8, 3, 6, 6, 6), torch.channels_last_3d)]
+)
+def test_memory_format_is_kept(shape: tuple[int, ...], memory: torch.memory_format) -> None:
+    x = torch.randn(shape).to(memory_format=memory)
+    rows, _ = select_using_loss(x, torch.zeros(8), lambda v: v.flatten(1).mean(1), absolute)
+    assert rows.is_contiguous(memory_format=memory)
+    assert not rows.is_contiguous()
+
+
+def test_where_nothing_is_dropped_the_same_objects_come_back_and_no_model_runs() -> None:
+    def never(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError
+
+    for x, keep in ((torch.zeros(8), 1), (torch.zeros(1), 0.3), (torch.zeros(0), 0.5)):
+        y = torch.zeros(len(x))
+        rows, targets = select_using_loss(x, y, never, absolute, keep)
+        assert rows is x
+        assert targets is y
+
+
+@pytest.mark.parametrize(
+    ("shape", "mode"), [((4, 2, 8), "linear"), ((4, 2, 8, 8), "bilinear"), ((4, 2, 8, 8, 8), "trilinear")]
+)
+def test_scoring_sees_the_scaled_input(shape: tuple[int, ...], mode: str) -> None:
+    x, seen = torch.randn(shape), []
+
+    def model(received: torch.Tensor) -> torch.Tensor:
+        seen.append(received)
+        return received.flatten(1).mean(1)
+
+    rows, _ = select_using_loss(x, torch.zeros(4), model, absolute, 0.5, 0.5)
+    assert rows.shape == (2, *shape[1:])
+    assert torch.equal(seen[0], F.interpolate(x, scale_factor=0.5, mode=mode))
+
+
+def fixed_size_net() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 4))
+
+
+def test_a_net_of_fixed_input_size_is_scored_at_full_size_with_a_warning() -> None:
+    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
+    net = fixed_size_net()
+    full = select_using_loss(x, y, net, F.cross_entropy, generator=seeded(3))
+    with pytest.warns(
+        UserWarning, match=r"Sequential can't take .*scale_factor=0\.5.*RuntimeError.*set scale_factor=1"
+    ):
+        small = select_using_loss(x, y, net, F.cross_entropy, 0.5, 0.5, generator=seeded(3))
+    assert torch.equal(small[0], full[0])
+    assert net[0].num_batches_tracked == 0
+
+
+def test_inputs_too_small_to_be_scaled_are_scored_at_full_size() -> None:
+    with pytest.warns(UserWarning, match="scale_factor"):
+        rows, _ = select_using_loss(torch.randn(4, 1, 1), torch.zeros(4), lambda v: v.flatten(), absolute, 0.5, 0.5)
+    assert rows.shape == (2, 1, 1)
+
+
+def test_a_model_that_fails_at_any_size_raises_its_own_error_and_no_warning() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(f"no use for {tuple(x.shape)}")
+
+    with pytest.raises(RuntimeError, match=r"no use for \(8, 1, 8, 8\)"):
+        select_using_loss(torch.randn(8, 1, 8, 8), torch.zeros(8), broken, absolute, 0.5, 0.5)
+
+
+def test_one_generator_state_gives_one_choice() -> None:
+    losses = [float(i) for i in range(32)]
+    assert rows_of(losses, seed=4) == rows_of(losses, seed=4) != rows_of(losses, seed=5)
+
+
+def test_without_a_generator_a_private_one_draws() -> None:
+    x = torch.arange(64.0)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first, _ = select_using_loss(x, x, nn.Identity(), absolute)
+    torch.manual_seed(1)
+    second, _ = select_using_loss(x, x, nn.Identity(), absolute)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.tolist() != second.tolist()
+
+
+def per_pixel(outputs: Any, targets: Any, reduction: str = "mean") -> torch.Tensor:
+    return F.mse_loss(outputs, targets, reduction=reduction)
+
+
+def test_losses_per_element_are_refused_with_the_remedy() -> None:
+    x = torch.randn(8, 5)
+    with pytest.raises(ValueError, match=r"\(8, 5\), not \(8,\).*take the mean over the rest"):
+        select_using_loss(x, x, nn.Identity(), per_pixel)
