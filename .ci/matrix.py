@@ -49,7 +49,7 @@ def install(plugins: list[Path], *, require_torch: bool) -> None:
         sys.exit(f"{reason}, and this environment needs it")
     WHY_NO_TORCH.write_text(reason)
     pip_install("--no-deps", str(ROOT), *map(str, plugins))
-    pip_install(*requirements_without_torch())
+    pip_install("--no-warn-conflicts", *requirements_without_torch())  # it would miss torch
 
 
 def install_torch() -> str:

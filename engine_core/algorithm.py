@@ -80,14 +80,14 @@ def snake_case(name: str) -> str:
     """Return a class's name as a registered name.
 
     Example:
-        >>> snake_case("SelectiveBackprop"), snake_case("EMA"), snake_case("MixUp2D")
-        ('selective_backprop', 'ema', 'mix_up2_d')
+        >>> snake_case("FreezeLayers"), snake_case("SWA"), snake_case("Noise2D")
+        ('freeze_layers', 'swa', 'noise2_d')
     """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def unique_names(objects: Iterable[object], taken: Iterable[str] = ()) -> list[str]:
-    """Return the class names of objects, made unique in order: the second `MixUp` is `MixUp-2`.
+    """Return the class names of objects, made unique in order: the second `Freeze` is `Freeze-2`.
 
     Example:
         >>> unique_names([1, "a", 2])

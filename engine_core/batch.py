@@ -151,10 +151,10 @@ def _is_container(item: Any) -> bool:
 
 
 def _is_batch(batch: Any) -> bool:
-    """Is this looked into where it is the whole batch? Then it may be one of lists of values."""
-    return _is_container(batch) or (
-        isinstance(batch, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in batch)
-    )
+    """Is this looked into where it is the whole batch? Then a tuple is no list of values, nor is a list of lists."""
+    if isinstance(batch, list):
+        return _is_container(batch) or any(isinstance(item, (list, tuple)) for item in batch)
+    return isinstance(batch, tuple) or _is_container(batch)
 
 
 def _are_samples(item: Any) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import logging
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,12 +20,16 @@ __all__ = ["Life"]
 
 log = logging.getLogger("engine_core")
 
-_open: dict[int, Callback] = {}
-"""The callbacks that some engine of this process has opened and not closed, by id: they may be unhashable."""
+_open: dict[int, weakref.ref[Life]] = {}
+"""Who has opened the callbacks of this process that are not closed yet, by the callback's id: it may be unhashable."""
 
 
 class Life:
-    """The callbacks that one engine has opened, with what closing them needs."""
+    """The callbacks that one engine has opened, with what closing them needs.
+
+    They are closed when the engine says so, when it is collected (also out of a cycle, as a callback that knows its
+    engine makes one), or at the interpreter's exit.
+    """
 
     def __init__(self, state: State, logger: Logger) -> None:
         self._state = state
@@ -44,8 +51,9 @@ class Life:
                     "close that engine first, or make a second instance"
                 )
         for callback in new:
-            _open[id(callback)] = callback
+            _open[id(callback)] = weakref.ref(self)
             self._opened.append(callback)
+        _close_the_rest_at_exit()
 
     def close(self) -> None:
         """Call `close` of each callback in order, destinations last, then `post_close` of those that succeeded."""
@@ -61,6 +69,21 @@ class Life:
             post_close = getattr(callback, "post_close", None)
             if post_close is not None:
                 _survives(callback, "post_close", post_close)
+
+    __del__ = close
+
+
+@functools.cache
+def _close_the_rest_at_exit() -> None:
+    atexit.register(_close_the_rest)
+
+
+def _close_the_rest() -> None:
+    """Close what is open, the youngest engine first."""
+    while _open:
+        life = _open.popitem()[1]()
+        if life is not None:
+            life.close()
 
 
 def _survives(callback: Callback, what: str, call: object) -> bool:

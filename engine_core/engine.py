@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -66,7 +65,6 @@ class Engine:
         self._profiler: Profiler | None = None
         self._started = self._closed = False
         self._life = Life(state, logger)
-        self._finalizer = weakref.finalize(self, _shut, self._life, self._handlers)
         self._algorithms: Members[Any] = Members()
         self._callbacks: Members[Any] = Members()
         self._destinations: Members[Any] = Members()
@@ -108,7 +106,7 @@ class Engine:
 
     @property
     def algorithm_passes(self) -> list[AlgorithmPass]:
-        """The passes in running order: the installed ones sorted, with the user's own where they were inserted."""
+        """The passes in running order, the installed ones sorted and the user's own where they were inserted."""
         self._refresh()
         return [active.function for active in self._passes.active]
 
@@ -134,7 +132,8 @@ class Engine:
     def close(self) -> None:
         """Close each callback once; safe to call twice, nothing escapes; afterwards events are refused."""
         self._closed = True
-        self._finalizer()
+        self._handlers.clear()
+        self._life.close()
         for watched in (self._algorithms, self._callbacks, self._destinations):
             watched.unwatch(self._handlers.clear)
         for adapter in self._adapters:
@@ -253,11 +252,6 @@ class Engine:
         if self.state.profiler is not self._profiler and not self._closed:
             self._connect()
         return traces
-
-
-def _shut(life: Life, handlers: dict[str, Callable[[], Traces]]) -> None:
-    handlers.clear()
-    life.close()
 
 
 def _overrides(algorithm: Algorithm, name: str) -> bool:

@@ -51,9 +51,6 @@ class Event(str, Enum):
     EVAL_BATCH_END = "eval_batch_end"
     EVAL_END = "eval_end"
 
-    __hash__ = str.__hash__
-    """That of the value, in C: events are dictionary keys in the hot path, and `"init"` finds what Event.INIT does."""
-
     def __str__(self) -> str:
         return self.value
 
@@ -68,7 +65,7 @@ class Event(str, Enum):
 
     @property
     def canonical_name(self) -> str:
-        """The name without its before/after, start/end marker: `epoch` for EPOCH_START and EPOCH_END."""
+        """The name without its before/after, start/end marker, `epoch` for EPOCH_START and EPOCH_END."""
         return _HALVES[self].pair
 
     @property

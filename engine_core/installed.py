@@ -60,11 +60,11 @@ def import_object(entry_point: EntryPoint) -> Any:
 
 
 def normalise(name: str) -> str:
-    """Return the one spelling of a name: `Sb_Plugin`, `sb.plugin` and `sb-plugin` are the same distribution.
+    """Return the one spelling of a name: `My_Plugin`, `my.plugin` and `my-plugin` are the same distribution.
 
     Example:
-        >>> normalise("Sb_Plugin")
-        'sb-plugin'
+        >>> normalise("My_Plugin")
+        'my-plugin'
     """
     return re.sub(r"[-_.]+", "-", name).lower()
 

@@ -12,7 +12,7 @@ from .errors import BatchKeyError, did_you_mean
 __all__ = ["BatchKey", "get_item", "set_item"]
 
 BatchKey: TypeAlias = "int | str | tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]"
-"""Where an item is in a batch: an index, a key or attribute name, or a pair of functions (getter, setter)."""
+"""Where an item is in a batch, as an index, a key or attribute name, or a pair of functions (getter, setter)."""
 
 
 def get_item(batch: Any, key: BatchKey) -> Any:

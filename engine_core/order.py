@@ -154,7 +154,7 @@ def _resolve(distributions: Sequence[str], users: Sequence[tuple[AlgorithmPass, 
     """Return the passes of distributions, sorted, with the user's own inserted one by one."""
     registry = Registry.scan()
     source: dict[str, tuple[AlgorithmPass, str]] = {}
-    for distribution in distributions:
+    for distribution in sorted(distributions, key=lambda name: name != CORE):
         for record in registry.passes_of(distribution):
             function = registry.load("passes", record.qualified_name)
             name = name_of(function)
@@ -225,10 +225,8 @@ def _check_members(active: ActivePass, before: list[Algorithm], after: list[Algo
         twice = next(type(a).__name__ for place, a in enumerate(after) if any(a is other for other in after[:place]))
         raise OrderError(f"{active} returned {twice} twice at {event.name}")
     for item in after:
-        if id(item) not in had and not (
-            callable(getattr(item, "match", None)) and callable(getattr(item, "apply", None))
-        ):
-            raise OrderError(f"{active} added {item!r} at {event.name}, which has no match and apply")
+        if isinstance(item, type) or not all(callable(getattr(item, name, None)) for name in ("match", "apply")):
+            raise OrderError(f"{active} added {item!r} at {event.name}, which is no instance with match and apply")
     if (lost or added) and active.distribution is not None and not active.metadata.changes_members:
         what = " and ".join(f"{verb} {', '.join(sorted(n))}" for verb, n in (("lost", lost), ("added", added)) if n)
         raise OrderError(f"{active} {what} at {event.name} without declaring changes_members=True")

@@ -128,7 +128,7 @@ def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
     The named algorithms share the places that they had, in the order of the table.
 
     Example:
-        >>> explicit_order({"after_dataloader": ["selective_backprop", "MixUp"]}).__name__
+        >>> explicit_order({"after_dataloader": ["freeze_layers", "Noise"]}).__name__
         'explicit_order'
     """
     wanted = {Event(event): [names] if isinstance(names, str) else list(names) for event, names in table.items()}

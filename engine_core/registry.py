@@ -48,7 +48,7 @@ class PluginRecord:
 
     @property
     def qualified_name(self) -> str:
-        """The name that nobody else can claim: `distribution:name`."""
+        """The name with the distribution and a colon before it, which nobody else can claim."""
         return f"{self.distribution}:{self.name}"
 
 

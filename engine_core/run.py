@@ -28,7 +28,7 @@ from .config import (
 from .config.building import load_plugin
 from .errors import ArgumentError, ArgumentTypeError, add_note
 from .event import Event
-from .loggers.run_files import RunFiles
+from .loggers.run_files import RunFiles, finite
 from .randomness import seed_generators
 from .registry import CORE, Registry
 from .trainer.arguments import check_seed
@@ -89,19 +89,9 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     except KeyboardInterrupt as interruption:
         add_note(interruption, f"what was logged until then is in {folder}")
         raise
-    now = trainer.state.timestamp
-    results = RunResults(
-        folder=folder,
-        metrics=files.latest,
-        seconds=round(seconds, 3),
-        epochs=now.epoch,
-        batches=now.batch,
-        samples=now.sample,
-        samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
-        algorithms=dict(files.runs),
-    )
+    results = _results(trainer, files, seconds)
     flat = {name: value for name, value in asdict(results).items() if name not in ("folder", "metrics")}
-    _write_json(folder / "results.json", {**results.metrics, **flat})
+    _write_json(folder / "results.json", {**finite(results.metrics), **flat})
     return results
 
 
@@ -177,6 +167,20 @@ def _import_all(config: Config) -> None:
     for section in ("eval_data", "metrics"):
         for name, target in getattr(config, section).items():
             find_target(target.target, config.place(section, name))
+
+
+def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
+    now = trainer.state.timestamp
+    return RunResults(
+        folder=files.folder,
+        metrics=files.latest,
+        seconds=round(seconds, 3),
+        epochs=now.epoch,
+        batches=now.batch,
+        samples=now.sample,
+        samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
+        algorithms=dict(files.runs),
+    )
 
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class State:
         """Return the seed of the generator that belongs to `name`, from the run's seed, the name and the rank.
 
         Example:
-            >>> State(seed=1).derive_seed("mixup") == State(seed=1).derive_seed("mixup")
+            >>> State(seed=1).derive_seed("noise") == State(seed=1).derive_seed("noise")
             True
         """
         digest = hashlib.sha256(f"{self.seed}/{name}/{self.rank}".encode()).digest()

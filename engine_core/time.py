@@ -164,7 +164,8 @@ def _checked(value: float, unit: TimeUnit) -> int | float:
     if unit in _CONTINUOUS:
         return value
     if value != int(value):
-        raise ArgumentError(f"'{value}{unit.value}': {unit.name.lower()}s are counted in whole numbers")
+        name = {TimeUnit.BATCH: "batches"}.get(unit, f"{unit.name.lower()}s")
+        raise ArgumentError(f"'{value}{unit.value}': {name} are counted in whole numbers")
     return int(value)
 
 

@@ -14,7 +14,7 @@ class Trace(NamedTuple):
     """One algorithm at one event.
 
     Args:
-        name: the algorithm's unique name in its engine, such as `MixUp-2`.
+        name: the algorithm's unique name in its engine, such as `Freeze-2`.
         event: the event.
         exit_code: what `apply` returned.
         order: its place among the algorithms that ran, from 0.
@@ -29,6 +29,6 @@ class Trace(NamedTuple):
 
 
 class Traces(OrderedDict[str, Trace]):
-    """The traces of one event in running order, under `<algorithm_name>/<EVENT>`, as in `Blurpool/INIT`."""
+    """The traces of one event in running order, under `<algorithm_name>/<EVENT>`, as in `Freeze-2/INIT`."""
 
     __slots__ = ()

@@ -45,6 +45,10 @@ class _Lazy(click.Group):
         except KeyboardInterrupt as interruption:
             click.echo("\n".join(["interrupted", *getattr(interruption, "__notes__", ())]), err=True)
             ctx.exit(130)
+        except Exception as crash:
+            if not hasattr(crash, "add_note") and hasattr(crash, "__notes__"):  # Python 3.10 does not show them
+                click.echo("\n".join(crash.__notes__), err=True)
+            raise
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

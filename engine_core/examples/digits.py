@@ -8,7 +8,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ..callback import Callback
 from ..errors import EngineError
+from ..logger import Logger
+from ..state import State
 
 try:
     from sklearn.datasets import load_digits
@@ -17,7 +20,7 @@ except ModuleNotFoundError as missing:
         "the digits example needs scikit-learn for its data; install it with: pip install 'engine-core[examples]'"
     ) from missing
 
-__all__ = ["Accuracy", "DigitsNet", "make_loader"]
+__all__ = ["Accuracy", "DigitsNet", "OneThread", "make_loader"]
 
 
 class DigitsNet(nn.Module):
@@ -54,6 +57,22 @@ def make_loader(split: str, batch_size: int = 64) -> DataLoader[tuple[torch.Tens
     labels = torch.tensor(digits.target)
     rows = (torch.arange(len(labels)) % 5 == 4) == (split == "test")
     return DataLoader(TensorDataset(images[rows], labels[rows]), batch_size, shuffle=split == "train")
+
+
+class OneThread(Callback):
+    """Trains on one thread: this net is too small for more, which on a busy machine mostly wait for each other."""
+
+    def __init__(self) -> None:
+        self._before = torch.get_num_threads()
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Go down to one thread."""
+        self._before = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Give the threads back."""
+        torch.set_num_threads(self._before)
 
 
 class Accuracy:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..state import State
     from ..trace import Traces
 
-__all__ = ["RunFiles"]
+__all__ = ["RunFiles", "finite"]
 
 
 class RunFiles(LoggerDestination):
@@ -62,7 +62,7 @@ class RunFiles(LoggerDestination):
             self._table = _Table(self.folder / "metrics.csv")
         plain = {name: _plain(value) for name, value in metrics.items()}
         seconds = round(time.perf_counter() - self._started_s, 6)
-        self._lines.write(json.dumps({"step": step, "seconds": seconds, **_finite(plain)}, default=str) + "\n")
+        self._lines.write(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str) + "\n")
         self._table.add(step, plain)
         self.latest.update(plain)
 
@@ -129,7 +129,9 @@ class _Table:
         ):
             rows = csv.reader(old)
             next(rows, None)
-            csv.writer(new).writerows([columns, *(row + [""] * (len(columns) - len(row)) for row in rows)])
+            table = csv.writer(new)
+            table.writerow(columns)
+            table.writerows(row + [""] * (len(columns) - len(row)) for row in rows)
         self._file.close()
         beside.replace(self._path)
         self._columns = columns
@@ -141,5 +143,6 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None for what JSON has no number for."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

@@ -10,19 +10,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import ArgumentError, ArgumentTypeError, add_note, did_you_mean
 from ..logger import LoggerDestination
 from ..registry import Kind, Registry
 from ..state import length_of
-from .intervals import Interval
 
 __all__ = [
-    "as_optimizers",
     "as_plugins",
-    "as_schedulers",
     "check_loader",
     "check_loggers",
+    "check_loss_fn",
     "check_model",
     "check_positive",
     "check_seed",
@@ -48,7 +47,7 @@ def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
 def _as_plugin(kind: Kind, item: Any, what: str) -> Any:
     if isinstance(item, str):
         return _make(kind, item, {})
-    if isinstance(item, tuple):
+    if isinstance(item, (tuple, list)):
         if len(item) != 2 or not isinstance(item[0], str) or not isinstance(item[1], Mapping):
             raise ArgumentError(f"{what}: a pair is (name, arguments), as ('ema', {{'decay': 0.9}}), not {item!r}")
         return _make(kind, item[0], item[1])
@@ -79,12 +78,26 @@ def check_model(model: Any) -> torch.nn.Module:
     return model
 
 
-def check_loader(loader: Any) -> Any:
-    """Return the train loader if it can be iterated over and is not empty."""
-    if loader is not None and not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise ArgumentTypeError(f"train_dataloader is {loader!r}, which can't be iterated over")
+def check_loss_fn(loss_fn: Any) -> Any:
+    """Return the loss function if it can be called with outputs and targets."""
+    if isinstance(loss_fn, type):
+        raise ArgumentTypeError(f"loss_fn is the class {loss_fn.__name__}; write {loss_fn.__name__}()")
+    if loss_fn is not None and not callable(loss_fn):
+        raise ArgumentTypeError(f"loss_fn has to be callable as loss_fn(outputs, targets), not {loss_fn!r}")
+    return loss_fn
+
+
+def check_loader(loader: Any, what: str) -> Any:
+    """Return the loader if batches can be had from it."""
+    if isinstance(loader, (type, str)) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise ArgumentTypeError(f"{what} is {loader!r}; it has to be an iterable of batches, as a DataLoader is")
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise ArgumentTypeError(
+            f"{what} is the dataset {type(loader).__name__}, which gives single samples; "
+            f"write DataLoader(dataset, batch_size=...), with batch_size=None if it gives whole batches"
+        )
     if length_of(loader) == 0:
-        raise ArgumentError("train_dataloader is empty")
+        raise ArgumentError(f"{what} is empty; with drop_last=True the data has to fill at least one batch")
     return loader
 
 
@@ -102,7 +115,7 @@ def check_loggers(loggers: Iterable[Any]) -> list[LoggerDestination]:
 _RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
-def check_positive(value: Any, what: str, kind: type[int] | type[float]) -> Any:
+def check_positive(value: Any, what: str, kind: type[int | float]) -> Any:
     """Return a number that is None or positive."""
     if value is None:
         return None
@@ -120,9 +133,9 @@ def check_seed(seed: Any) -> int:
     return seed
 
 
-def progress_bar(given: bool | str) -> list[str]:
+def progress_bar(given: object) -> list[str]:
     """Return the name of the progress bar's plugin if there shall be one."""
-    if given not in (True, False, "auto"):
+    if not isinstance(given, bool) and given != "auto":
         raise ArgumentError(f"progress_bar is True, False or 'auto', not {given!r}")
     return ["progress_bar"] if given is True or (given == "auto" and sys.stderr.isatty()) else []
 
@@ -133,7 +146,9 @@ def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.de
     Raises:
         ArgumentError: if the model is on another device than asked for, on several, or on `meta`.
     """
-    homes = {tensor.device: name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    homes: dict[torch.device, str] = {}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        homes.setdefault(tensor.device, name)
     away = {device: name for device, name in homes.items() if device.type != "cpu"}
     if len(homes) > 1:
         where = ", ".join(f"{name} on {device}" for device, name in homes.items())
@@ -146,61 +161,23 @@ def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.de
         device = torch.device(given)
     except (RuntimeError, TypeError) as error:
         raise ArgumentError(f"device {given!r} is none of 'auto', 'cpu', 'cuda', 'mps'") from error
-    if device.type != "cpu" and not _is_available(device.type):
+    if device.type != "cpu" and not _is_available(device):
         raise ArgumentError(f"device {str(device)!r} is not available here; use 'auto' or 'cpu'")
     for home in away:
         if home.type != device.type or device.index not in (None, home.index):
             raise ArgumentError(f"the model is on {home} and device is {str(device)!r}; move it with model.to(...)")
+        return home
     return device
 
 
 def _best_device() -> torch.device:
-    return torch.device(next((kind for kind in ("cuda", "mps") if _is_available(kind)), "cpu"))
+    return next((d for d in map(torch.device, ("cuda", "mps")) if _is_available(d)), torch.device("cpu"))
 
 
-def _is_available(kind: str) -> bool:
-    return bool({"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}.get(kind, lambda: False)())
-
-
-def as_optimizers(given: Any, model: torch.nn.Module) -> list[torch.optim.Optimizer]:
-    """Return optimizers for an optimizer, several, or a callable that gets the parameters."""
-    if given is None:
-        return []
-    made = [
-        item(model.parameters()) if callable(item) and not isinstance(item, torch.optim.Optimizer) else item
-        for item in (given if isinstance(given, (list, tuple)) else [given])
-    ]
-    for optimizer in made:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ArgumentTypeError(
-                f"optimizers: {optimizer!r} is no torch.optim.Optimizer; give one, "
-                "or a callable that makes one from parameters, as functools.partial(torch.optim.SGD, lr=0.1)"
-            )
-    return made
-
-
-def as_schedulers(given: Any, optimizers: list[torch.optim.Optimizer]) -> list[tuple[Any, Interval]]:
-    """Return each scheduler with the interval at which it steps, every epoch unless it came in a pair with another."""
-    alone = given is not None and (not isinstance(given, (list, tuple)) or _is_timed(given))
-    items = [given] if alone else (given or [])
-    return [_as_scheduler(item, optimizers) for item in items]
-
-
-def _is_timed(item: Any) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str)
-
-
-def _as_scheduler(item: Any, optimizers: list[torch.optim.Optimizer]) -> tuple[Any, Interval]:
-    scheduler, length = item if _is_timed(item) else (item, "1ep")
-    if callable(scheduler) and not hasattr(scheduler, "step"):
-        if not optimizers:
-            raise ArgumentError("schedulers: a callable scheduler needs an optimizer to schedule")
-        scheduler = scheduler(optimizers[0])
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ArgumentError("ReduceLROnPlateau steps on a metric: step it from a callback at eval_end instead")
-    if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
-        raise ArgumentTypeError(f"schedulers: {scheduler!r} has no step(); give torch schedulers, or (scheduler, '1ba')")
-    return scheduler, Interval(length, "a scheduler's interval")
+def _is_available(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return (device.index or 0) < torch.cuda.device_count()
+    return device.type == "mps" and torch.backends.mps.is_available()
 
 
 def new_name() -> str:

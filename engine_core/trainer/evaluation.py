@@ -17,6 +17,7 @@ from ..precision import Precision
 from ..randomness import preserve_generators
 from ..state import State, length_of
 from ..time import Timestamp
+from .arguments import check_loader
 from .objective import compute_loss, compute_outputs, reduce_loss
 
 __all__ = ["as_loaders", "check_metrics", "run_eval"]
@@ -112,14 +113,11 @@ def as_loaders(dataloader: Any) -> dict[str, Iterable[Any]]:
     for label, loader in loaders.items():
         if not isinstance(label, str) or not label or "/" in label:
             raise ArgumentError(f"an evaluation loader's label is a string without '/', not {label!r}")
-        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-            raise ArgumentTypeError(f"the evaluation loader {label!r} is {loader!r}, which can't be iterated over")
-        if length_of(loader) == 0:
-            raise ArgumentError(f"the evaluation loader {label!r} is empty")
+        check_loader(loader, f"the evaluation loader {label!r}")
     return loaders
 
 
-def check_metrics(metrics: Mapping[str, Any] | None, model: Any, has_loss_fn: bool) -> dict[str, Any]:
+def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn: bool) -> dict[str, Any]:
     """Return the metrics by name, if each has `update`, `compute` and `reset`, and targets to compare with."""
     if metrics is not None and not callable(getattr(metrics, "items", None)):
         raise ArgumentTypeError(f"metrics are a mapping of names to objects, as {{'accuracy': ...}}, not {metrics!r}")

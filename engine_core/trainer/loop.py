@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..errors import EngineError
 from ..precision import Precision
 from ..state import State, length_of
 from ..time import Time, Timestamp
+from .evaluation import run_eval
 from .intervals import Interval, end_test
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .readings import LossReader
@@ -28,8 +30,9 @@ class Run:
 
     Args:
         schedulers: torch schedulers, each with the interval at which it steps.
-        evaluate: runs all evaluation loaders.
+        metrics: what an evaluation measures beside the loss.
         batches: the loader in mid-epoch, or None between epochs.
+        counted_s: until when the clock of training has counted; evaluation puts it forward.
         evaluated_at: the batch count at the latest evaluation.
     """
 
@@ -40,11 +43,20 @@ class Run:
     readings: LossReader
     schedulers: Sequence[tuple[Any, Interval]]
     eval_interval: Interval
-    evaluate: Callable[[], None]
+    metrics: Mapping[str, Any]
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
     batches: Iterator[Any] | None = field(default=None, init=False)
+    counted_s: float = field(default=0.0, init=False)
     evaluated_at: int | None = field(default=None, init=False)
+
+    def evaluate(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
+        """Evaluate on loaders by label; the clock of training stands still."""
+        started_s = time.perf_counter()
+        try:
+            return run_eval(self.engine, loaders, self.metrics, self.precision, self.device)
+        finally:
+            self.counted_s += time.perf_counter() - started_s
 
 
 def run_fit(run: Run, end: Time) -> None:
@@ -55,7 +67,7 @@ def run_fit(run: Run, end: Time) -> None:
     outputs_of, loss_of = run.precision.wrap(compute_outputs), run.precision.wrap(compute_loss)
     at_end = end_test(state, end, "duration")
     counts_batches = not all(i.in_epochs for i in (run.eval_interval, *(i for _, i in run.schedulers)))
-    counted_s = time.perf_counter()
+    run.counted_s = time.perf_counter()
 
     def fit() -> None:
         """Run epochs until the end, and evaluate once more if the last interval is not complete."""
@@ -90,7 +102,6 @@ def run_fit(run: Run, end: Time) -> None:
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
-        nonlocal counted_s
         if device.type != "cpu":
             state.batch = move_batch(state.batch, device)
         samples = count_rows(state.batch)
@@ -99,8 +110,8 @@ def run_fit(run: Run, end: Time) -> None:
         train_batch()
         before = state.timestamp
         now_s = time.perf_counter()
-        state.timestamp = after = before.to_next_batch(samples, 0, now_s - counted_s)
-        counted_s = now_s
+        state.timestamp = after = before.to_next_batch(samples, 0, now_s - run.counted_s)
+        run.counted_s = now_s
         if counts_batches:
             step_schedulers(before, after)
         fire("batch_end")
@@ -109,7 +120,7 @@ def run_fit(run: Run, end: Time) -> None:
         fire("batch_checkpoint")
 
     def train_batch() -> None:
-        """Add up the gradients of the microbatches and step the optimizers."""
+        """Add up the gradients of the microbatches, read the loss, and step the optimizers."""
         optimizers = state.optimizers
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -119,6 +130,7 @@ def run_fit(run: Run, end: Time) -> None:
             loss, parts = microbatch(None)
         else:
             loss, parts = microbatches(whole, run.microbatch_size)
+        state.batch = whole
         if scaler is not None:
             for optimizer in optimizers:
                 scaler.unscale_(optimizer)
@@ -126,6 +138,7 @@ def run_fit(run: Run, end: Time) -> None:
             parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, run.grad_clip_norm)
         fire("after_train_batch")
+        run.readings.take(loss, parts)
         for optimizer in optimizers:
             if scaler is None:
                 optimizer.step()
@@ -133,18 +146,17 @@ def run_fit(run: Run, end: Time) -> None:
                 scaler.step(optimizer)
         if scaler is not None:
             scaler.update()
-        run.readings.take(loss, parts)
 
     def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Run each microbatch; return the loss of the whole batch and its parts."""
-        pieces = split_batch(whole, size)
+        is_sum = getattr(state.loss_fn, "reduction", None) == "sum"
         total, parts = torch.zeros((), device=device), dict[str, torch.Tensor]()
-        for piece, share in pieces:
+        for piece, share in split_batch(whole, size):
             state.batch = piece
-            loss, own_parts = microbatch(share)
+            loss, own_parts = microbatch(None if is_sum else share)
             total = total + loss.detach()
             parts = {name: part.detach() + parts.get(name, 0) for name, part in own_parts.items()}
-        state.batch, state.loss = whole, total
+        state.loss = total
         return total, parts
 
     def microbatch(share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -157,8 +169,12 @@ def run_fit(run: Run, end: Time) -> None:
         fire("after_loss")
         state.loss, parts = reduce_loss(state.loss, share)
         fire("before_backward")
-        loss: torch.Tensor = state.loss
-        (loss if scaler is None else scaler.scale(loss)).backward(create_graph=engine.backwards_create_graph)
+        loss: Any = state.loss
+        scaled: Any = loss if scaler is None else scaler.scale(loss)
+        if engine.backwards_create_graph:
+            backward_with_graph(scaled)
+        else:
+            scaled.backward()
         fire("after_backward")
         return loss, parts
 
@@ -185,15 +201,17 @@ def run_fit(run: Run, end: Time) -> None:
                 scheduler.step()
 
     def evaluate() -> None:
-        """Evaluate between two batches; the clock of training stands still."""
-        nonlocal counted_s
+        """Evaluate between two batches, if there is anything to evaluate on."""
         run.readings.flush()
         run.evaluated_at = state.timestamp.batch
-        stopped_s = time.perf_counter()
-        run.evaluate()
-        counted_s += time.perf_counter() - stopped_s
+        if state.evaluators:
+            run.evaluate(state.evaluators)
 
-    fit()
+    try:
+        fit()
+    except BaseException as error:
+        run.readings.salvage(error)
+        raise
 
 
 def start_epoch(state: State) -> Iterator[Any]:
@@ -203,3 +221,10 @@ def start_epoch(state: State) -> Iterator[Any]:
     if set_epoch is not None:
         set_epoch(state.timestamp.epoch)
     return iter(loader)
+
+
+def backward_with_graph(loss: Any) -> None:
+    """Build a graph of the backward pass; torch's warning is about gradients that nobody resets, and the loop does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
+        loss.backward(create_graph=True)

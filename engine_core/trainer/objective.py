@@ -28,10 +28,13 @@ def compute_outputs(state: State) -> Any:
     model: Any = state.model
     if state.loss_fn is None:
         return model(state.batch)
+    batch = state.batch
+    if isinstance(batch, torch.Tensor):  # its rows would pass for inputs and targets
+        raise _not_a_pair(batch)
     try:
-        inputs = state.batch[0]
+        inputs = batch[0]
     except (LookupError, TypeError) as error:
-        raise _not_a_pair(state.batch) from error
+        raise _not_a_pair(batch) from error
     return model(inputs)
 
 
@@ -94,7 +97,8 @@ def _scalar(loss: Any, what: str) -> torch.Tensor:
 
 
 def _not_a_pair(batch: Any) -> ArgumentTypeError:
+    items = f" of length {len(batch)}" if isinstance(batch, (tuple, list)) else ""
     return ArgumentTypeError(
-        f"with loss_fn a batch is (inputs, targets), this one is a {type(batch).__name__}; "
+        f"with loss_fn a batch is (inputs, targets), this one is a {type(batch).__name__}{items}; "
         "other batches need a model with its own loss(outputs, batch)"
     )

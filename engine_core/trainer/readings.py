@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import NonFiniteLossWarning
+from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
 from ..state import State
 
@@ -41,7 +41,8 @@ class LossReader:
         now = self._state.timestamp
         reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, self._rates() if logs else {})
         if self._late:
-            reading, self._held = self._held, reading._replace(loss=loss.detach())  # type: ignore[assignment]
+            detached = {name: part.detach() for name, part in reading.parts.items()}
+            reading, self._held = self._held, reading._replace(loss=loss.detach(), parts=detached)  # type: ignore[assignment]
         if reading is not None:
             self._read(reading)
 
@@ -50,6 +51,13 @@ class LossReader:
         held, self._held = self._held, None
         if held is not None:
             self._read(held)
+
+    def salvage(self, error: BaseException) -> None:
+        """Read what is held although `error` ended training; what goes wrong with that is a note on it."""
+        try:
+            self.flush()
+        except Exception as second:  # noqa: BLE001  nothing may take the place of the error that came first
+            add_note(error, f"the loss of the last batch could not be read: {second}")
 
     def _read(self, reading: _Reading) -> None:
         value = reading.loss.item()

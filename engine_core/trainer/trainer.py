@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
 
 from ..engine import Engine
-from ..errors import ArgumentError, DurationWarning
+from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
 from ..logger import Logger
 from ..order import PassArgument
@@ -19,11 +19,10 @@ from ..randomness import seed_generators
 from ..state import State
 from ..time import Time
 from .arguments import (
-    as_optimizers,
     as_plugins,
-    as_schedulers,
     check_loader,
     check_loggers,
+    check_loss_fn,
     check_model,
     check_positive,
     check_seed,
@@ -31,10 +30,11 @@ from .arguments import (
     new_name,
 )
 from .arguments import progress_bar as bar
-from .evaluation import as_loaders, check_metrics, run_eval
+from .evaluation import as_loaders, check_metrics
 from .intervals import Interval
 from .loop import Run, run_fit
 from .objective import check_objective
+from .optimizing import check_optimizers, check_schedulers, check_surgery, make_optimizers, make_schedulers
 from .readings import LossReader
 
 __all__ = ["Trainer"]
@@ -103,23 +103,27 @@ class Trainer:
         progress_bar: bool | Literal["auto"] = "auto",
         run_name: str | None = None,
     ) -> None:
-        if loss_fn is not None and not callable(loss_fn):
-            raise ArgumentError(f"loss_fn has to be callable as loss_fn(outputs, targets), not {loss_fn!r}")
         self._device = choose_device(device, check_model(model))
         self._precision = Precision(precision, self._device)
-        self._metrics = check_metrics(metrics, model, loss_fn is not None)
+        self._metrics = check_metrics(metrics, model, has_loss_fn=loss_fn is not None)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
         self._grad_clip_norm = check_positive(grad_clip_norm, "grad_clip_norm", float)
         self._eval_interval = Interval(eval_interval, "eval_interval")
+        self._optimizers = check_optimizers(optimizers)
+        self._schedulers = check_schedulers(schedulers)
+        self._own_horizon: Time | None = None
+        self._closed = False
+        if train_dataloader is not None:
+            check_loader(train_dataloader, "train_dataloader")
         callbacks = [*as_plugins("callbacks", callbacks, "callbacks"), *as_plugins("callbacks", bar(progress_bar), "")]
         self.logger = Logger(check_loggers(as_plugins("callbacks", loggers, "loggers")))
         self.state = State(
             model=model,
-            train_dataloader=check_loader(train_dataloader),
+            train_dataloader=train_dataloader,
             evaluators=as_loaders(eval_dataloader),
             algorithms=as_plugins("algorithms", algorithms, "algorithms"),
             callbacks=callbacks,
-            loss_fn=loss_fn,
+            loss_fn=check_loss_fn(loss_fn),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,
             precision=precision,
@@ -128,7 +132,7 @@ class Trainer:
         )
         self.engine = Engine(self.state, self.logger, algorithm_passes)
         try:
-            self._initialise(optimizers, schedulers)
+            self._initialise()
         except BaseException:
             self.close()
             raise
@@ -140,11 +144,14 @@ class Trainer:
             ArgumentError: (a ValueError) if there is no loader, optimizer, loss or duration.
             ClosedEngineError: (a RuntimeError) if the trainer is closed.
         """
+        self._check_open()
+        self._check_trainable()
         end = self._end_of_fit(duration)
         if end is None:
             return
-        if not self.state.model.training:
-            self.state.model.train()
+        model: Any = self.state.model
+        if not model.training:
+            model.train()
         self.state.stop_requested = False
         run_fit(self._run, end)
 
@@ -153,15 +160,18 @@ class Trainer:
 
         Raises:
             ArgumentError: (a ValueError) if there is no loader or no loss.
+            ClosedEngineError: (a RuntimeError) if the trainer is closed.
         """
+        self._check_open()
         loaders = self.state.evaluators if dataloader is None else as_loaders(dataloader)
         if not loaders:
             raise ArgumentError("there is nothing to evaluate on: give eval_dataloader to the Trainer or to eval()")
         check_objective(self.state)
-        return run_eval(self.engine, loaders, self._metrics, self._precision, self._device)
+        return self._run.evaluate(loaders)
 
     def close(self) -> None:
         """Close callbacks and loggers, each once; safe to call twice."""
+        self._closed = True
         self.engine.close()
 
     def __enter__(self) -> Trainer:
@@ -172,17 +182,19 @@ class Trainer:
     ) -> None:
         self.close()
 
-    def _initialise(self, optimizers: Any, schedulers: Any) -> None:
+    def _initialise(self) -> None:
         """Run INIT on the model as it was given, then move it, and make what depends on its parameters."""
-        state = self.state
+        state: Any = self.state
+        parameters = set(state.model.parameters())
         seed_generators(state.seed)
         self.engine.run_event(Event.INIT)
+        check_surgery(self._optimizers, parameters, state.model)
         state.model.to(self._device)
         for metric in self._metrics.values():
             if callable(getattr(metric, "to", None)):
                 metric.to(self._device)
-        state.optimizers = as_optimizers(optimizers, state.model)
-        timed_schedulers = as_schedulers(schedulers, state.optimizers)
+        state.optimizers = make_optimizers(self._optimizers, state.model)
+        timed_schedulers = make_schedulers(self._schedulers, state.optimizers)
         state.schedulers = [scheduler for scheduler, _ in timed_schedulers]
         self._run = Run(
             engine=self.engine,
@@ -192,7 +204,7 @@ class Trainer:
             readings=LossReader(state, self.logger, late=self._device.type != "cpu"),
             schedulers=timed_schedulers,
             eval_interval=self._eval_interval,
-            evaluate=self._evaluate,
+            metrics=self._metrics,
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,
         )
@@ -209,42 +221,44 @@ class Trainer:
             }
         )
 
-    def _evaluate(self) -> None:
-        if self.state.evaluators:
-            self.eval()
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedEngineError("the trainer is closed; make a new one")
 
-    def _end_of_fit(self, duration: Time | str | None) -> Time | None:
-        """Return where this call of `fit` ends, after checking that it can start; None: it is there already."""
-        state = self.state
-        if state.train_dataloader is None:
+    def _check_trainable(self) -> None:
+        """Raise if something is missing without which there is no training."""
+        if self.state.train_dataloader is None:
             raise ArgumentError("there is nothing to train on: give Trainer(train_dataloader=...)")
-        if not state.optimizers:
+        if not self.state.optimizers:
             raise ArgumentError(
                 "there is no optimizer: give Trainer(optimizers=torch.optim.SGD(model.parameters(), lr=0.1))"
             )
-        check_objective(state)
-        if duration is None and state.max_duration is None:
-            raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
+        check_objective(self.state)
+
+    def _end_of_fit(self, duration: Time | str | None) -> Time | None:
+        """Return where this call of `fit` ends; None: it is there already. Without a horizon this becomes it."""
+        state = self.state
         horizon = None if state.max_duration is None else Time(state.max_duration)
         if duration is None:
-            if state.timestamp.get(horizon.unit) >= horizon:
-                warnings.warn(
-                    f"fit() has nothing to do: the training is at its max_duration of {horizon}; "
-                    f"fit('1{horizon.unit}') would go on",
-                    DurationWarning,
-                    stacklevel=3,
-                )
-                return None
-            return horizon
-        length = Interval(duration, "duration").length
-        end = state.timestamp.get(length.unit) + length
-        if horizon is None:
-            state.max_duration = end
-        elif end.unit is horizon.unit and end > horizon:
-            warnings.warn(
-                f"fit('{length}') goes past the max_duration of {horizon}; schedules now end at {end}",
-                DurationWarning,
-                stacklevel=3,
+            if horizon is None:
+                raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
+            if state.timestamp.get(horizon.unit) < horizon:
+                return horizon
+            _warn(
+                f"fit() has nothing to do: the training is at its max_duration of {horizon}; "
+                f"fit('1{horizon.unit}') would go on"
             )
+            return None
+        length = Interval(duration, "fit: the duration").length
+        end = state.timestamp.get(length.unit) + length
+        if horizon is None or state.max_duration is self._own_horizon:
+            state.max_duration = self._own_horizon = end
+        elif end > horizon if end.unit is horizon.unit else state.timestamp.get(horizon.unit) >= horizon:
+            _warn(f"fit('{length}') goes past the max_duration of {horizon}; schedules now end at {end}")
             state.max_duration = end
         return end
+
+
+def _warn(message: str) -> None:
+    """Warn at the line that called `fit`."""
+    warnings.warn(message, DurationWarning, stacklevel=4)

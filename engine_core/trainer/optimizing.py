@@ -1,0 +1,106 @@
+"""Optimizers and schedulers: what was given is checked before INIT, what depends on parameters is made after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..time import Time
+from .intervals import Interval
+
+__all__ = ["check_optimizers", "check_schedulers", "check_surgery", "make_optimizers", "make_schedulers"]
+
+
+def check_optimizers(given: Any) -> list[Any]:
+    """Return what was given as a list of optimizers, and of callables that make one from the parameters."""
+    items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+    for item in items:
+        if not callable(item):
+            _check_optimizer(item)
+    return items
+
+
+def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Return the optimizers; the callables get the parameters of the model as it is now."""
+    return [
+        _check_optimizer(item if isinstance(item, torch.optim.Optimizer) else item(model.parameters()))
+        for item in items
+    ]
+
+
+def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ArgumentTypeError(
+            f"optimizers: {optimizer!r} is no torch.optim.Optimizer; give one, "
+            "or a callable that makes one from parameters, as functools.partial(torch.optim.SGD, lr=0.1)"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ArgumentTypeError("optimizers: LBFGS runs the model itself, several times a step; the loop runs it once")
+    return optimizer
+
+
+def check_surgery(optimizers: Iterable[Any], before: set[torch.nn.Parameter], model: torch.nn.Module) -> None:
+    """Raise if INIT took parameters out of the model that an optimizer made earlier goes on training."""
+    removed = before.difference(model.parameters())
+    for optimizer in optimizers:
+        groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else ()
+        stale = [p for group in groups for p in group["params"] if p in removed]
+        if stale:
+            raise ArgumentError(
+                f"optimizers: an algorithm replaced {len(stale)} parameters at INIT, and {type(optimizer).__name__} "
+                f"still has the former ones; give a callable that makes it after INIT, "
+                f"as functools.partial(torch.optim.{type(optimizer).__name__}, lr=...)"
+            )
+
+
+def check_schedulers(given: Any) -> list[tuple[Any, Interval]]:
+    """Return each scheduler, or callable that makes one, with its interval: an epoch unless it came in a pair."""
+    alone = given is not None and (not isinstance(given, (list, tuple)) or _is_timed(given))
+    items = [given] if alone else (given or [])
+    pairs = [item if _is_timed(item) else (item, "1ep") for item in items]
+    for scheduler, _ in pairs:
+        if not _makes_scheduler(scheduler):
+            _check_scheduler(scheduler)
+    return [(scheduler, Interval(length, "schedulers: the interval")) for scheduler, length in pairs]
+
+
+def make_schedulers(
+    items: Iterable[tuple[Any, Interval]], optimizers: list[torch.optim.Optimizer]
+) -> list[tuple[Any, Interval]]:
+    """Return the schedulers; a callable gets the optimizer, of which there has to be just one then."""
+    made = []
+    for item, interval in items:
+        scheduler = item
+        if _makes_scheduler(item):
+            if len(optimizers) != 1:
+                raise ArgumentError(
+                    f"schedulers: a callable gets the optimizer, and there are {len(optimizers)}; "
+                    "make optimizers and schedulers yourself"
+                )
+            scheduler = item(optimizers[0])
+        made.append((_check_scheduler(scheduler), interval))
+    return made
+
+
+def _is_timed(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], (str, Time))
+
+
+def _makes_scheduler(item: Any) -> bool:
+    return callable(item) and not hasattr(item, "step")
+
+
+def _check_scheduler(scheduler: Any) -> Any:
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ArgumentError("schedulers: ReduceLROnPlateau steps on a metric; step it in a callback's eval_end instead")
+    if isinstance(scheduler, type):
+        name = scheduler.__name__
+        raise ArgumentTypeError(f"schedulers: {name} is a class; write {name}(optimizer, ...)")
+    if not callable(getattr(scheduler, "step", None)):
+        raise ArgumentTypeError(
+            f"schedulers: {scheduler!r} has no step(); give torch schedulers, or (scheduler, '1ba')"
+        )
+    return scheduler
