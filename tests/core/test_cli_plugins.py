@@ -1,0 +1,68 @@
+"""`engine-core plugins list`: what is installed, shown without importing any of it."""
+
+import json
+import resource
+import subprocess
+import sys
+
+from click.testing import CliRunner
+
+from engine_core.cli import main
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["plugins", "list", *arguments])
+
+
+def test_json_is_an_array_of_the_records(install):
+    install("acme-plugin", {"algorithms": {"acme": "acme:Acme"}}, version="1.2")
+    records = json.loads(run("--json").output)
+    assert [record for record in records if record["distribution"] == "acme-plugin"] == [
+        {
+            "kind": "algorithms",
+            "name": "acme",
+            "distribution": "acme-plugin",
+            "version": "1.2",
+            "entry_point": "acme:Acme",
+            "status": "available",
+            "reason": "",
+        }
+    ]
+
+
+def test_the_table_tells_why_a_plugin_is_not_available(install, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugin")
+    install("acme-plugin", {"algorithms": {"acme": "acme:Acme"}}, version="1.2")
+    assert run().output.splitlines()[:3] == [
+        "KIND        NAME                                 DISTRIBUTION  VERSION  STATUS",
+        "algorithms  acme                                 acme-plugin   1.2      disabled",
+        "    listed in ENGINE_CORE_DISABLE_PLUGINS",
+    ]
+
+
+def test_a_broken_plugin_is_listed_and_not_imported(install):
+    install("acme-plugin", {"algorithms": {"acme": "acme_broken:Acme"}}, {"acme_broken": "raise SystemExit('no')"})
+    result = run()
+    assert (result.exit_code, "acme_broken" in sys.modules) == (0, False)
+    assert "acme-plugin" in result.output
+
+
+def test_listing_imports_nothing_heavy(tmp_path):
+    heavy = "{'torch', 'numpy', 'yaml', 'rich', 'engine_core.engine', 'engine_core.config', 'engine_core.run'}"
+    script = (
+        "import sys; from engine_core.cli import main; main(['plugins', 'list'], standalone_mode=False);"
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_listing_takes_less_than_0_4_s_of_cpu(tmp_path):
+    def cpu_s():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "engine_core", "plugins", "list"]
+        subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cpu_s() for _ in range(3)) < 0.4

@@ -1,0 +1,186 @@
+"""What a config names is imported, checked and made; what can't be is told with its place."""
+
+import functools
+
+import pytest
+
+from engine_core import LoggerDestination
+from engine_core.config import (
+    Config,
+    ConfigError,
+    Target,
+    bind,
+    build,
+    build_algorithms,
+    build_listeners,
+    build_passes,
+    check_plugins,
+    make_factory,
+)
+from engine_core.config.reading import Place, Source
+
+PARTS = """
+    from engine_core import Algorithm, Callback, LoggerDestination
+
+    class Fade(Algorithm):
+        def __init__(self, speed=1):
+            if speed < 0:
+                raise ValueError(f"speed has to be positive, not {speed}")
+            self.speed = speed
+
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            pass
+
+    class Watch(Callback):
+        pass
+
+    class Keep(LoggerDestination):
+        pass
+
+    def step(parameters, rate):
+        return parameters, rate
+
+    def crash():
+        return {}["missing"]
+
+    def turn(algorithms, event, by=1):
+        return list(reversed(algorithms))
+
+    number = 3
+"""
+PLACE = Place(Source("run.yaml", {("model",): 7}), ("model",))
+
+
+@pytest.fixture
+def parts(install):
+    install(
+        "fade-plugin",
+        {"algorithms": {"fade": "parts:Fade"}, "callbacks": {"watch": "parts:Watch", "keep": "parts:Keep"}},
+        {"parts": PARTS},
+    )
+
+
+def config(**sections):
+    target = {"target": "a:b"}
+    return Config(model=target, data=target, optimizer=target, **sections)
+
+
+def test_build_calls_the_target_with_its_arguments(parts):
+    assert build(Target(target="parts:Fade", args={"speed": 3}), PLACE).speed == 3
+
+
+def test_a_target_may_lie_in_a_class(parts):
+    assert build(Target(target="parts:Fade.metadata.model_dump"), PLACE)["tags"] == ()
+
+
+def test_a_factory_gets_its_argument_first(parts):
+    assert make_factory(Target(target="parts:step", args={"rate": 2}), PLACE)("p") == ("p", 2)
+
+
+def test_bind_makes_classes_and_leaves_functions(parts):
+    turn = bind(Target(target="parts:turn", args={"by": 2}), PLACE)
+    assert (type(turn), turn.keywords) == (functools.partial, {"by": 2})
+    assert bind(Target(target="parts:turn"), PLACE).__name__ == "turn"
+    assert type(bind(Target(target="parts:Fade"), PLACE)).__name__ == "Fade"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("pats:Fade", "run.yaml:7: model: there is no module 'pats'; did you mean 'parts'?"),
+        ("email.mim:Fade", "run.yaml:7: model: there is no module 'email.mim'; did you mean 'email.mime'?"),
+        ("parts:Fad", "run.yaml:7: model: 'parts' has no attribute 'Fad'; did you mean 'Fade'?"),
+        ("parts:Fade.xyz", "run.yaml:7: model: 'Fade' has no attribute 'xyz'"),
+        ("parts:number", "run.yaml:7: model: 'parts:number' is no class and no function: it is 3"),
+        ("parts:step", "run.yaml:7: model.args: step: missing a required argument: 'parameters'"),
+    ],
+)
+def test_a_target_that_can_not_be_called_is_told_with_its_place(parts, target, message):
+    with pytest.raises(ConfigError) as caught:
+        build(Target(target=target), PLACE)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sped": 1}, "run.yaml:7: model.args.sped: Fade has no argument 'sped'; did you mean 'speed'?"),
+        ({"xyz": 1}, "run.yaml:7: model.args.xyz: Fade has no argument 'xyz'; it takes: speed"),
+        ({"speed": -1}, "run.yaml:7: model: Fade: speed has to be positive, not -1 (raised at "),
+        ({"speed": "x"}, "run.yaml:7: model: Fade: '<' not supported between instances of 'str' and 'int' (raised at "),
+    ],
+)
+def test_refused_arguments_are_told_with_their_place(parts, arguments, message):
+    with pytest.raises(ConfigError) as caught:
+        build(Target(target="parts:Fade", args=arguments), PLACE)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_crash_in_the_users_code_keeps_its_type_and_gets_a_note(parts):
+    with pytest.raises(KeyError) as caught:
+        build(Target(target="parts:crash"), PLACE)
+    assert caught.value.__notes__ == ["raised while making what run.yaml:7: model describes"]
+
+
+def test_a_missing_import_inside_the_users_module_is_a_crash(install):
+    install("odd-plugin", {}, {"odd_module": "import not_there_at_all"})
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all") as caught:
+        build(Target(target="odd_module:Net"), PLACE)
+    assert caught.value.__notes__ == ["raised while importing 'odd_module' for run.yaml:7: model"]
+
+
+def test_algorithms_come_by_name_and_by_target(parts):
+    listed = [{"name": "fade", "args": {"speed": 2}}, {"target": "parts:Fade"}]
+    assert [algorithm.speed for algorithm in build_algorithms(config(algorithms=listed))] == [2, 1]
+
+
+def test_an_unknown_plugin_is_found_before_anything_is_imported(parts):
+    with pytest.raises(ConfigError, match=r"^algorithms\[1\]: 'fad' is not among .*; did you mean 'fade'\?$"):
+        check_plugins(config(algorithms=["fade", "fad"]))
+
+
+def test_an_unmet_requirement_is_told_with_its_place(parts):
+    with pytest.raises(ConfigError, match=r"^require_plugins\[0\]: fade-plugin>=2 is required, installed is .* 1\.0; "):
+        check_plugins(config(require_plugins=["fade-plugin>=2"]))
+
+
+def test_a_disabled_distribution_does_not_meet_a_requirement(parts, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
+    with pytest.raises(
+        ConfigError, match=r"^require_plugins\[0\]: fade-plugin is required, but fade-plugin is disabled"
+    ):
+        check_plugins(config(require_plugins=["fade-plugin"]))
+
+
+def test_a_logger_stands_under_loggers(parts):
+    assert isinstance(build_listeners(config(loggers=["keep"]), "loggers")[0], LoggerDestination)
+    with pytest.raises(ConfigError, match=r"^callbacks\[0\]: Keep is a logger; list it under loggers$"):
+        build_listeners(config(callbacks=["keep"]), "callbacks")
+    with pytest.raises(ConfigError, match=r"^loggers\[0\]: Watch is no LoggerDestination$"):
+        build_listeners(config(loggers=["watch"]), "loggers")
+
+
+def test_passes_keep_their_index_and_the_order_comes_last(parts):
+    given = config(
+        algorithms=["fade"],
+        passes=[{"target": "parts:turn", "index": 0}],
+        order={"init": ["fade"]},
+    )
+    passes = build_passes(given, build_algorithms(given))
+    assert [(function.__name__, index) for function, index in passes] == [("turn", 0), ("explicit_order", -1)]
+
+
+def test_a_pass_that_runs_anyway_is_refused():
+    with pytest.raises(ConfigError, match=r"^passes\[0\]: pass 'set_filo_order' runs anyway, as engine-core is in use"):
+        build_passes(config(passes=["set_filo_order"]), [])
+
+
+def test_an_unknown_name_in_the_order_is_refused(parts):
+    given = config(algorithms=["fade"], order={"init": ["Fade", "fad"]})
+    with pytest.raises(
+        ConfigError, match=r"^order.init\[1\]: 'fad' is none of this config's .*; did you mean 'fade'\?$"
+    ):
+        build_passes(given, build_algorithms(given))

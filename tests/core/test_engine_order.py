@@ -1,0 +1,178 @@
+"""Who runs when at an event: algorithms, callbacks, destinations; at INIT the other way round."""
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State
+
+calls: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    calls.clear()
+
+
+class Alg(Algorithm):
+    def __init__(self, name):
+        self.name = name
+
+    def match(self, event, state):
+        calls.append(f"{self.name}?")
+        return True
+
+    def apply(self, event, state, logger):
+        calls.append(self.name)
+
+
+def listening(base):
+    """Return a class with a method for every event."""
+
+    def hear(self, state, logger):
+        calls.append(self.name)
+
+    def remember(self, name):
+        self.name = name
+
+    return type("Listening", (base,), {"__init__": remember, **{event.value: hear for event in Event}})
+
+
+Cb, Dest = listening(Callback), listening(LoggerDestination)
+
+
+def make():
+    state = State(algorithms=[Alg("a1"), Alg("a2")], callbacks=[Cb("c1"), Cb("c2")])
+    return Engine(state, Logger([Dest("d1"), Dest("d2")]))
+
+
+@pytest.mark.parametrize("event", [event for event in Event if not event.is_undo and event is not Event.INIT])
+def test_algorithms_then_callbacks_then_destinations(event):
+    make().run_event(event)
+    assert calls == ["a1?", "a2?", "a1", "a2", "c1", "c2", "d1", "d2"]
+
+
+@pytest.mark.parametrize("event", [event for event in Event if event.is_undo])
+def test_on_undo_events_the_algorithms_alone_are_reversed(event):
+    make().run_event(event)
+    assert calls == ["a1?", "a2?", "a2", "a1", "c1", "c2", "d1", "d2"]
+
+
+def test_at_init_destinations_then_callbacks_then_algorithms():
+    make().run_event("init")
+    assert calls == ["d1", "d2", "c1", "c2", "a1?", "a2?", "a1", "a2"]
+
+
+def test_all_are_asked_to_match_before_one_is_applied():
+    class Hiding(Alg):
+        def match(self, event, state):
+            super().match(event, state)
+            return state.batch is None
+
+        def apply(self, event, state, logger):
+            super().apply(event, state, logger)
+            state.batch = "taken"
+
+    engine = Engine(State(algorithms=[Hiding("h1"), Hiding("h2")]), Logger())
+    engine.run_event("batch_start")
+    engine.run_event("batch_start")
+    assert calls == ["h1?", "h2?", "h1", "h2", "h1?", "h2?"]
+
+
+def test_match_and_apply_get_the_event_state_and_logger():
+    class Curious(Algorithm):
+        def match(self, event, state):
+            calls.append((event, state is engine.state))
+            return True
+
+        def apply(self, event, state, logger):
+            calls.append((event, state is engine.state, logger is engine.logger))
+
+    engine = Engine(State(algorithms=[Curious()]), Logger())
+    engine.run_event("EVAL_END")
+    assert calls == [(Event.EVAL_END, True), (Event.EVAL_END, True, True)]
+
+
+def test_match_is_asked_only_where_the_metadata_lists_the_event():
+    class Picky(Alg):
+        metadata = AlgorithmMetadata(events=("before_loss", "fit_end"))
+
+    engine = Engine(State(algorithms=[Picky("p")]), Logger())
+    for event in Event:
+        engine.run_event(event)
+    assert calls == ["p?", "p", "p?", "p"]
+
+
+def test_without_declared_events_match_is_asked_at_each():
+    engine = Engine(State(algorithms=[Alg("a")]), Logger())
+    for event in Event:
+        engine.run_event(event)
+    assert calls == ["a?", "a"] * 26
+
+
+def test_who_does_not_match_is_not_applied():
+    class Never(Alg):
+        def match(self, event, state):
+            return 0
+
+    engine = Engine(State(algorithms=[Never("n"), Alg("a")]), Logger())
+    assert list(engine.run_event("batch_end")) == ["Alg/BATCH_END"]
+    assert calls == ["a?", "a"]
+
+
+def test_anything_with_match_and_apply_is_an_algorithm():
+    class Duck:
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            return 7
+
+    engine = Engine(State(algorithms=[Duck()]), Logger())
+    assert [tuple(trace) for trace in engine.run_event("init").values()] == [("Duck", Event.INIT, 7, 0, True)]
+
+
+def test_one_object_may_be_callback_and_destination_and_is_called_once():
+    both = Dest("both")
+    engine = Engine(State(callbacks=[Cb("c"), both]), Logger([Dest("d"), both]))
+    engine.run_event("batch_end")
+    assert calls == ["c", "both", "d"]
+
+
+def test_an_algorithm_that_is_a_callback_too_is_both():
+    class Both(Alg):
+        def batch_end(self, state, logger):
+            calls.append("heard")
+
+    both = Both("both")
+    engine = Engine(State(algorithms=[both], callbacks=[both]), Logger())
+    engine.run_event("batch_end")
+    assert calls == ["both?", "both", "heard"]
+
+
+def test_an_event_may_be_fired_inside_an_event():
+    class Evaluating(Callback):
+        def batch_end(self, state, logger):
+            engine.run_event("eval_start")
+            calls.append("evaluated")
+
+    engine = Engine(State(algorithms=[Alg("a")], callbacks=[Evaluating(), Cb("c")]), Logger())
+    engine.run_event("batch_end")
+    assert calls == ["a?", "a", "a?", "a", "c", "evaluated", "c"]
+
+
+def test_a_marker_only_event_runs_nothing():
+    make().run_marker_only_event("after_dataloader")
+    assert calls == []
+
+
+def test_destinations_receive_the_traces_of_each_event_at_which_algorithms_ran():
+    class Keeping(LoggerDestination):
+        def log_traces(self, traces):
+            calls.append(list(traces))
+
+    class Picky(Alg):
+        metadata = AlgorithmMetadata(events=("fit_end",))
+
+    engine = Engine(State(algorithms=[Picky("p")]), Logger([Keeping()]))
+    engine.run_event("fit_start")
+    engine.run_event("fit_end")
+    assert calls == ["p?", "p", ["Picky/FIT_END"]]

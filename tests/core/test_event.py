@@ -1,0 +1,97 @@
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core import Event
+
+# name, canonical name, half of a pair ("before"/"after"), partner, fired by evaluation; in the order of the contract
+TABLE = [
+    ("INIT", "init", None, None, False),
+    ("AFTER_LOAD", "load", None, None, False),
+    ("FIT_START", "fit", "before", "FIT_END", False),
+    ("EPOCH_START", "epoch", "before", "EPOCH_END", False),
+    ("BEFORE_DATALOADER", "dataloader", "before", "AFTER_DATALOADER", False),
+    ("AFTER_DATALOADER", "dataloader", "after", "BEFORE_DATALOADER", False),
+    ("BATCH_START", "batch", "before", "BATCH_END", False),
+    ("BEFORE_TRAIN_BATCH", "train_batch", "before", "AFTER_TRAIN_BATCH", False),
+    ("BEFORE_FORWARD", "forward", "before", "AFTER_FORWARD", False),
+    ("AFTER_FORWARD", "forward", "after", "BEFORE_FORWARD", False),
+    ("BEFORE_LOSS", "loss", "before", "AFTER_LOSS", False),
+    ("AFTER_LOSS", "loss", "after", "BEFORE_LOSS", False),
+    ("BEFORE_BACKWARD", "backward", "before", "AFTER_BACKWARD", False),
+    ("AFTER_BACKWARD", "backward", "after", "BEFORE_BACKWARD", False),
+    ("AFTER_TRAIN_BATCH", "train_batch", "after", "BEFORE_TRAIN_BATCH", False),
+    ("BATCH_END", "batch", "after", "BATCH_START", False),
+    ("BATCH_CHECKPOINT", "batch_checkpoint", None, None, False),
+    ("EPOCH_END", "epoch", "after", "EPOCH_START", False),
+    ("EPOCH_CHECKPOINT", "epoch_checkpoint", None, None, False),
+    ("FIT_END", "fit", "after", "FIT_START", False),
+    ("EVAL_START", "eval", "before", "EVAL_END", True),
+    ("EVAL_BATCH_START", "eval_batch", "before", "EVAL_BATCH_END", True),
+    ("EVAL_BEFORE_FORWARD", "eval_forward", "before", "EVAL_AFTER_FORWARD", True),
+    ("EVAL_AFTER_FORWARD", "eval_forward", "after", "EVAL_BEFORE_FORWARD", True),
+    ("EVAL_BATCH_END", "eval_batch", "after", "EVAL_BATCH_START", True),
+    ("EVAL_END", "eval", "after", "EVAL_START", True),
+]
+
+
+def test_there_are_these_26_events_in_this_order():
+    assert [event.name for event in Event] == [row[0] for row in TABLE]
+    assert len(TABLE) == 26
+
+
+@pytest.mark.parametrize(("name", "canonical", "half", "partner", "is_eval"), TABLE)
+def test_each_event_knows_its_pair(name, canonical, half, partner, is_eval):
+    event = Event[name]
+    known = (event.value, event.canonical_name, event.is_before_event, event.is_after_event, event.is_eval)
+    assert known == (name.lower(), canonical, half == "before", half == "after", is_eval)
+    assert event.partner is (Event[partner] if partner else None)
+
+
+def test_only_the_after_halves_of_before_after_pairs_undo():
+    undo = ["AFTER_DATALOADER", "AFTER_FORWARD", "AFTER_LOSS", "AFTER_BACKWARD", "AFTER_TRAIN_BATCH"]
+    assert [event.name for event in Event if event.is_undo] == [*undo, "EVAL_AFTER_FORWARD"]
+
+
+@given(st.sampled_from(list(Event)), st.lists(st.booleans(), min_size=20, max_size=20))
+def test_an_event_is_found_by_its_name_in_any_case(event, upper):
+    name = "".join(letter.upper() if up else letter for letter, up in zip(event.value, [*upper, False], strict=False))
+    assert Event(name + event.value[len(name) :]) is event
+    assert Event(event) is event
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("befor_loss", "'befor_loss' is not an event; did you mean 'before_loss'?"),
+        ("EPOCH_STOP", "'EPOCH_STOP' is not an event; did you mean 'epoch_start'?"),
+        ("", "'' is not an event; known: after_backward, after_dataloader"),
+    ],
+)
+def test_an_unknown_name_is_a_value_error_that_suggests_the_nearest(name, hint):
+    with pytest.raises(ValueError, match="is not an event") as refusal:
+        Event(name)
+    assert str(refusal.value).startswith(hint)
+
+
+@pytest.mark.parametrize("value", [3, None, b"init", ["init"]])
+def test_what_is_no_string_is_a_type_error_that_names_it(value):
+    with pytest.raises(TypeError) as refusal:
+        Event(value)
+    assert str(refusal.value) == f"an event is named by a string or an Event, not by {value!r}"
+
+
+def test_an_event_is_its_value_as_a_string():
+    assert (str(Event.BATCH_END), f"{Event.BATCH_END}", "%s" % Event.BATCH_END) == ("batch_end",) * 3  # noqa: UP031
+    assert Event.BATCH_END == "batch_end"
+
+
+def test_an_event_and_its_value_are_the_same_dictionary_key():
+    assert {Event.BATCH_END: 1}["batch_end"] == 1
+    assert {"batch_end": 1}[Event.BATCH_END] == 1
+
+
+def test_an_event_survives_pickling_as_itself():
+    assert pickle.loads(pickle.dumps(Event.EVAL_END)) is Event.EVAL_END

@@ -1,0 +1,117 @@
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
+
+
+class A(Algorithm):
+    def match(self, event, state):
+        return False
+
+    def apply(self, event, state, logger):
+        raise AssertionError
+
+
+class B(A):
+    metadata = AlgorithmMetadata(name="bee")
+
+
+class C(A):
+    pass
+
+
+def explain(event, algorithms, algorithm_passes=None):
+    engine = Engine(State(algorithms=algorithms), Logger(), algorithm_passes)
+    return [tuple(explained) for explained in engine.explain(event)]
+
+
+def test_it_tells_the_order_as_if_every_algorithm_that_lists_the_event_matched():
+    class Elsewhere(A):
+        metadata = AlgorithmMetadata(events=("fit_end",))
+
+    assert explain("init", [A(), Elsewhere(), B()]) == [
+        ("A", "a", "before B: list position"),
+        ("B", "bee", "after A: list position"),
+    ]
+    assert explain("batch_end", [Elsewhere()]) == []
+
+
+def test_one_alone_has_no_neighbours():
+    assert explain("INIT", [A()]) == [("A", "a", "the only one")]
+
+
+def test_filo_is_a_reason():
+    assert explain("after_loss", [A(), B()]) == [
+        ("B", "bee", "before A: FILO, the list is reversed on AFTER events"),
+        ("A", "a", "after B: FILO, the list is reversed on AFTER events"),
+    ]
+
+
+def test_a_declaration_is_a_reason_and_says_whose():
+    class First(A):
+        metadata = AlgorithmMetadata(before=("bee",))
+
+    assert explain("init", [B(), First()]) == [
+        ("First", "first", "before B: declared by First (before='bee')"),
+        ("B", "bee", "after First: declared by First (before='bee')"),
+    ]
+
+
+def test_who_was_moved_with_others_is_told_so():
+    class First(A):
+        metadata = AlgorithmMetadata(before=("bee",))
+
+    assert explain("init", [B(), C(), First()]) == [
+        ("C", "c", "before First: list position"),
+        ("First", "first", "after C: list position"),
+        ("B", "bee", "after First: declared by First (before='bee')"),
+    ]
+
+
+def test_the_users_pass_is_a_reason():
+    def mine(algorithms, event):
+        return algorithms[::-1]
+
+    assert explain("init", [A(), B()], mine) == [
+        ("B", "bee", "before A: pass 'mine' of the user"),
+        ("A", "a", "after B: pass 'mine' of the user"),
+    ]
+
+
+def test_members_that_a_pass_changed_are_shown():
+    extra = C()
+    assert explain("init", [A(), B()], lambda algorithms, event: [algorithms[1], extra]) == [
+        ("B", "bee", "before C: added by a pass"),
+        ("C", "c", "after B: added by a pass"),
+    ]
+
+
+def test_it_tells_what_a_run_then_does():
+    class Running(A):
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            return None
+
+    class Early(Running):
+        metadata = AlgorithmMetadata(before=("running",))
+
+    engine = Engine(State(algorithms=[Running(), Early(), Running()]), Logger())
+    for event in ("before_loss", "after_loss", "init", "eval_after_forward"):
+        told = [explained.algorithm for explained in engine.explain(event)]
+        assert told == [trace.name for trace in engine.run_event(event).values()]
+
+
+def test_an_unknown_event_is_refused():
+    with pytest.raises(ValueError, match="did you mean 'after_loss'"):
+        explain("afterloss", [A()])
+
+
+def test_a_closed_engine_still_explains_and_opens_nothing():
+    callback = Callback()
+    engine = Engine(State(algorithms=[A()]), Logger())
+    engine.run_event("init")
+    engine.close()
+    engine.state.callbacks.append(callback)
+    assert [tuple(e) for e in engine.explain("init")] == [("A", "a", "the only one")]
+    Engine(State(callbacks=[callback]), Logger()).run_event("init")

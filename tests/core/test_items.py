@@ -1,0 +1,94 @@
+import dataclasses
+from collections import OrderedDict, UserDict
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from engine_core.items import get_item, set_item
+
+
+class Pair(NamedTuple):
+    inputs: str
+    targets: str
+
+
+@dataclasses.dataclass
+class Batch:
+    inputs: str
+    targets: str
+
+
+class Encoding(UserDict):
+    """As Hugging Face's BatchEncoding: a mapping whose items are attributes too."""
+
+    def __getattr__(self, name):
+        return self.data[name]
+
+
+class Output(OrderedDict):
+    """As Hugging Face's ModelOutput: a mapping that also counts as a sequence of its values."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) if isinstance(key, str) else list(self.values())[key]
+
+
+def second(batch):
+    return batch[1]
+
+
+def replace_second(batch, value):
+    batch[1] = value
+
+
+CASES = {
+    "tuple": (("x", "y"), 1, ("x", "z")),
+    "tuple from the end": (("x", "y"), -1, ("x", "z")),
+    "list": (["x", "y"], 1, ["x", "z"]),
+    "dict": ({"inputs": "x", "targets": "y"}, "targets", {"inputs": "x", "targets": "z"}),
+    "namedtuple by name": (Pair("x", "y"), "targets", Pair("x", "z")),
+    "namedtuple by index": (Pair("x", "y"), 1, Pair("x", "z")),
+    "dataclass": (Batch("x", "y"), "targets", Batch("x", "z")),
+    "attribute": (SimpleNamespace(inputs="x", targets="y"), "targets", SimpleNamespace(inputs="x", targets="z")),
+    "encoding": (Encoding(inputs="x", targets="y"), "targets", Encoding(inputs="x", targets="z")),
+    "output by name": (Output(inputs="x", targets="y"), "targets", Output(inputs="x", targets="z")),
+    "functions": (["x", "y"], (second, replace_second), ["x", "z"]),
+}
+
+
+@pytest.mark.parametrize(("batch", "key", "changed"), CASES.values(), ids=CASES)
+def test_an_item_is_read_and_replaced_in_every_container(batch, key, changed):
+    assert get_item(batch, key) == "y"
+    result = set_item(batch, key, "z")
+    assert result == changed
+    assert type(result) is type(batch)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "functions"])
+def test_the_loaders_own_container_is_not_changed(name):
+    batch, key, _ = CASES[name]
+    set_item(batch, key, "z")
+    assert get_item(batch, key) == "y"
+
+
+def test_a_setter_may_return_another_batch():
+    assert set_item(("x", "y"), (second, lambda batch, value: (batch[0], value)), "z") == ("x", "z")
+
+
+MISSING = {
+    "index": (("x", "y"), 2, "a batch of type tuple with 2 items has no item 2"),
+    "key": ({"targets": "y"}, "target", "a batch of type dict has no item 'target'; did you mean 'targets'?"),
+    "field": (Pair("x", "y"), "target", "a batch of type Pair has no attribute 'target'; did you mean 'targets'?"),
+    "attribute": (Batch("x", "y"), "labels", "a batch of type Batch has no attribute 'labels'; known: inputs, targets"),
+    "name in a list": (["x", "y"], "inputs", "a batch of type list has no attribute 'inputs'; none is known"),
+    "index of a tensor": (5, 0, "a batch of type int with no items has no item 0"),
+    "index of a dict": ({"inputs": "x"}, 0, "a batch of type dict has no item 0; known: inputs"),
+}
+
+
+@pytest.mark.parametrize(("batch", "key", "message"), MISSING.values(), ids=MISSING)
+@pytest.mark.parametrize("access", [get_item, lambda batch, key: set_item(batch, key, "z")], ids=["get", "set"])
+def test_a_missing_item_is_an_error_that_says_what_is_there(access, batch, key, message):
+    with pytest.raises(LookupError) as refusal:
+        access(batch, key)
+    assert str(refusal.value) == message

@@ -1,0 +1,87 @@
+import pytest
+from pydantic import ValidationError
+
+from engine_core import AlgorithmMetadata, Event, PassMetadata
+
+
+def test_nothing_has_to_be_declared():
+    assert AlgorithmMetadata().model_dump() == {
+        "name": None,
+        "description": "",
+        "events": None,
+        "tags": (),
+        "before": (),
+        "after": (),
+        "requires": (),
+        "conflicts": (),
+        "writes": None,
+        "hook_api": 1,
+    }
+    assert PassMetadata().model_dump() == {
+        "name": None,
+        "description": "",
+        "stage": "placement",
+        "before": (),
+        "after": (),
+        "events": None,
+        "pure": True,
+        "changes_members": False,
+        "hook_api": 1,
+    }
+
+
+def test_events_may_be_given_by_name():
+    assert AlgorithmMetadata(events=["AFTER_LOSS", Event.INIT]).events == (Event.AFTER_LOSS, Event.INIT)
+    assert PassMetadata(events=("init",)).events == (Event.INIT,)
+
+
+def test_tags_are_kept_without_their_mark_and_references_with_it():
+    metadata = AlgorithmMetadata(tags=("@compile", "loss"), before=("@loss", "ema"))
+    assert (metadata.tags, metadata.before) == (("compile", "loss"), ("@loss", "ema"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"events": ("befor_loss",)}, "'befor_loss' is not an event; did you mean 'before_loss'?"),
+        ({"event": ("init",)}, "unknown field 'event'; did you mean 'events'?"),
+        ({"writes": ("batches",)}, "'batches' is no State field that an algorithm writes; did you mean 'batch'?"),
+        ({"name": ""}, "'' can't be a name"),
+        ({"name": "sb-plugin:sb"}, "'sb-plugin:sb' can't be a name"),
+        ({"before": ("two words",)}, "'two words' can't be a name"),
+        ({"tags": ("@",)}, "'' can't be a name"),
+        ({"name": "ema", "after": ("ema",)}, "after: 'ema' names itself"),
+        ({"before": ("ema",), "after": ("ema",)}, "'ema' stands in both before and after"),
+        ({"hook_api": 2}, "made for hook API 2, this engine-core has 1"),
+        ({"events": "init"}, "Input should be a valid tuple"),
+        ({"before": "ema"}, "Input should be a valid tuple"),
+        ({"description": 3}, "Input should be a valid string"),
+    ],
+)
+def test_an_impossible_algorithm_is_refused_with_field_and_value(fields, message):
+    with pytest.raises(ValueError, match="validation error") as refusal:
+        AlgorithmMetadata(**fields)
+    field = list(fields)[-1]
+    assert message in str(refusal.value)
+    assert field in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stage": "end"}, "Input should be 'direction', 'placement' or 'check'"),
+        ({"pur": False}, "unknown field 'pur'; did you mean 'pure'?"),
+        ({"before": ("@tag",)}, "'@tag' can't be a name"),
+        ({"hook_api": 0}, "made for hook API 0, this engine-core has 1"),
+    ],
+)
+def test_an_impossible_pass_is_refused_with_field_and_value(fields, message):
+    with pytest.raises(ValueError, match="validation error") as refusal:
+        PassMetadata(**fields)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("metadata", [AlgorithmMetadata(), PassMetadata()])
+def test_metadata_is_frozen(metadata):
+    with pytest.raises(ValidationError, match="frozen"):
+        metadata.name = "other"

@@ -1,0 +1,89 @@
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.errors import OrderError
+from engine_core.ordering import Edge, stable_sort
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@st.composite
+def acyclic(draw):
+    """Names in some order, and edges that agree with another order of them."""
+    names = draw(st.permutations(NAMES))
+    hidden = draw(st.permutations(NAMES))
+    pairs = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(lambda p: p[0] < p[1]), max_size=8))
+    return names, [Edge(hidden[i], hidden[j], "test") for i, j in pairs]
+
+
+def holds(order, edges):
+    return all(order.index(edge.first) < order.index(edge.second) for edge in edges)
+
+
+@given(acyclic())
+def test_the_result_has_each_name_once_and_respects_each_edge(case):
+    names, edges = case
+    result = stable_sort(names, edges)
+    assert sorted(result) == sorted(names)
+    assert holds(result, edges)
+
+
+@given(acyclic())
+def test_of_all_orders_that_respect_the_edges_it_is_the_first_by_given_places(case):
+    names, edges = case
+    allowed = [order for order in permutations(names) if holds(order, edges)]
+    assert tuple(stable_sort(names, edges)) == min(allowed, key=lambda order: [names.index(name) for name in order])
+
+
+@given(st.permutations(NAMES))
+def test_without_edges_the_given_order_stays(names):
+    assert stable_sort(names, []) == names
+
+
+@given(acyclic())
+def test_an_order_that_respects_the_edges_stays(case):
+    names, edges = case
+    result = stable_sort(names, edges)
+    assert stable_sort(result, edges) == result
+
+
+@given(acyclic(), st.randoms(use_true_random=False))
+def test_the_order_of_the_edges_and_their_repetition_does_not_matter(case, random):
+    names, edges = case
+    again = random.sample(edges * 2, len(edges) * 2)
+    assert stable_sort(names, again) == stable_sort(names, edges)
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=8))
+def test_it_refuses_exactly_what_no_order_can_satisfy(pairs):
+    edges = [Edge(first, second, "test") for first, second in pairs]
+    possible = any(holds(order, edges) for order in permutations(NAMES))
+    if possible:
+        assert holds(stable_sort(NAMES, edges), edges)
+    else:
+        with pytest.raises(OrderError, match="cycle"):
+            stable_sort(NAMES, edges)
+
+
+def test_edges_of_names_that_are_absent_are_no_constraint():
+    assert stable_sort(["b", "a"], [Edge("a", "x", "a"), Edge("x", "b", "x")]) == ["b", "a"]
+
+
+def test_a_cycle_is_printed_with_who_declared_each_edge():
+    edges = [Edge("a", "b", "A"), Edge("b", "c", "B"), Edge("c", "a", "C"), Edge("c", "d", "D"), Edge("e", "a", "E")]
+    with pytest.raises(OrderError) as refusal:
+        stable_sort(NAMES, edges)
+    assert str(refusal.value).splitlines() == [
+        "the declared order has a cycle, remove one of these:",
+        "  a before b: declared by A",
+        "  b before c: declared by B",
+        "  c before a: declared by C",
+    ]
+
+
+def test_a_name_before_itself_is_a_cycle():
+    with pytest.raises(OrderError, match="a before a: declared by A"):
+        stable_sort(NAMES, [Edge("a", "a", "A")])

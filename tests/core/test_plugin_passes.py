@@ -1,0 +1,242 @@
+"""Passes of plugin distributions: when they come, what they may do, and who is blamed."""
+
+import sys
+from importlib import import_module
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State, algorithm_pass
+from engine_core.errors import OrderError, PluginError
+from engine_core.passes import apply_declared_order, set_filo_order, warn_if_multiple_loss_interpolation
+
+FAKE = """
+    from engine_core import Algorithm, algorithm_pass
+    from engine_core.passes import sort_to_front
+
+    class Prune(Algorithm):
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            if event == "fit_end":
+                raise ValueError("at the end")
+
+    @algorithm_pass(stage="placement", events=("after_dataloader",))
+    def prune_first(algorithms, event):
+        return sort_to_front(algorithms, Prune)
+"""
+
+
+class A(Algorithm):
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        return None
+
+
+class B(A):
+    pass
+
+
+def names_at(engine, event):
+    return [trace.name for trace in engine.run_event(event).values()]
+
+
+@pytest.fixture
+def prune(install):
+    entry_points = {
+        "algorithms": {"prune": "prune_module:Prune"},
+        "passes": {"prune_first": "prune_module:prune_first"},
+    }
+    install("prune-plugin", entry_points, {"prune_module": FAKE}, version="0.7")
+
+    def make():
+        return import_module("prune_module").Prune()
+
+    return make
+
+
+@pytest.fixture
+def with_pass(install):
+    """Return a function that makes an engine whose third algorithm brings the given text as its pass."""
+
+    def make(text, algorithms):
+        plain = FAKE[: FAKE.index("    @algorithm_pass")]
+        entry_points = {"algorithms": {"prune": "bad_module:Prune"}, "passes": {"bad": "bad_module:bad"}}
+        install("bad-plugin", entry_points, {"bad_module": plain + text})
+        return Engine(State(algorithms=[*algorithms, import_module("bad_module").Prune()]), Logger())
+
+    return make
+
+
+def test_a_placement_pass_is_truly_first_on_an_undo_event_and_filo_among_the_others(prune):
+    engine = Engine(State(algorithms=[A(), prune(), B()]), Logger())
+    assert names_at(engine, "after_dataloader") == ["Prune", "B", "A"]
+    assert names_at(engine, "before_dataloader") == ["A", "Prune", "B"]
+    assert names_at(engine, "after_loss") == ["B", "Prune", "A"]
+
+
+def test_installed_is_not_active(prune):
+    engine = Engine(State(algorithms=[A()]), Logger())
+    assert [p.__name__ for p in engine.algorithm_passes] == [
+        "set_filo_order",
+        "apply_declared_order",
+        "warn_if_multiple_loss_interpolation",
+    ]
+    assert "prune_module" not in sys.modules
+
+
+def test_an_instance_brings_the_passes_of_its_distribution_along(prune):
+    engine = Engine(State(algorithms=[prune()]), Logger())
+    assert [p.__name__ for p in engine.algorithm_passes] == [
+        "set_filo_order",
+        "apply_declared_order",
+        "prune_first",
+        "warn_if_multiple_loss_interpolation",
+    ]
+
+
+def test_an_algorithm_that_joins_later_brings_them_too_and_the_users_are_inserted_again(prune):
+    def mine(algorithms, event):
+        return algorithms
+
+    engine = Engine(State(algorithms=[A(), B()]), Logger(), [(mine, 1), mine])
+    assert names_at(engine, "after_dataloader") == ["B", "A"]
+    engine.state.algorithms.append(prune())
+    assert names_at(engine, "after_dataloader") == ["Prune", "B", "A"]
+    prune_first = sys.modules["prune_module"].prune_first
+    installed = [apply_declared_order, prune_first, warn_if_multiple_loss_interpolation]
+    assert engine.algorithm_passes == [set_filo_order, mine, *installed, mine]
+
+
+def test_a_subclass_of_the_users_belongs_to_the_same_distribution(prune):
+    mine = type("Mine", (type(prune()),), {})
+    engine = Engine(State(algorithms=[A(), mine(), B()]), Logger())
+    assert names_at(engine, "after_dataloader") == ["Mine", "B", "A"]
+
+
+def test_a_disabled_pass_is_not_brought(prune, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune_first")
+    engine = Engine(State(algorithms=[A(), prune(), B()]), Logger())
+    assert names_at(engine, "after_dataloader") == ["B", "Prune", "A"]
+
+
+def test_explain_names_pass_and_distribution(prune):
+    engine = Engine(State(algorithms=[A(), prune()]), Logger())
+    assert [tuple(explained) for explained in engine.explain("after_dataloader")] == [
+        ("Prune", "prune", "before A: FILO, the list is reversed on AFTER events"),
+        ("A", "a", "after Prune: FILO, the list is reversed on AFTER events"),
+    ]
+    engine.state.algorithms.reverse()
+    assert [tuple(explained) for explained in engine.explain("after_dataloader")] == [
+        ("Prune", "prune", "before A: pass 'prune_first' of prune-plugin"),
+        ("A", "a", "after Prune: pass 'prune_first' of prune-plugin"),
+    ]
+
+
+def test_what_a_plugins_algorithm_raises_names_its_distribution(prune):
+    engine = Engine(State(algorithms=[prune()]), Logger())
+    with pytest.raises(ValueError, match="at the end") as failure:
+        engine.run_event("fit_end")
+    assert failure.value.__notes__ == ["raised by apply of algorithm Prune (prune-plugin 0.7) at FIT_END"]
+
+
+def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all(prune):
+    class Before(A):
+        metadata = AlgorithmMetadata(before=("prune",))
+
+    engine = Engine(State(algorithms=[prune(), Before()]), Logger())
+    assert names_at(engine, "init") == ["Before", "Prune"]
+    with pytest.raises(OrderError) as refusal:
+        engine.run_event("after_dataloader")
+    assert str(refusal.value) == (
+        "pass 'prune_first' of prune-plugin puts Prune before Before at AFTER_DATALOADER, against what "
+        "Before (before='prune') declares; disable that pass or fix its distribution"
+    )
+
+
+def test_a_users_pass_may_put_right_what_a_plugins_pass_broke(prune):
+    class Before(A):
+        metadata = AlgorithmMetadata(before=("prune",))
+
+    engine = Engine(State(algorithms=[prune(), Before()]), Logger(), lambda algorithms, event: algorithms[::-1])
+    assert names_at(engine, "after_dataloader") == ["Before", "Prune"]
+
+
+HEAD = "\n    @algorithm_pass(stage='placement')\n    def bad(algorithms, event):\n        "
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("sorted(algorithms, key=str)", "returned None at INIT; a pass returns the list of algorithms"),
+        ("return algorithms[1:]", "lost A at INIT without declaring changes_members=True"),
+        ("return [*algorithms, Prune()]", "added Prune at INIT without declaring changes_members=True"),
+        ("return [Prune(), *algorithms[1:]]", "lost A and added Prune at INIT without declaring changes_members=True"),
+        ("return [*algorithms, algorithms[0]]", "returned A twice at INIT"),
+        ("return 5", "returned 5 at INIT; a pass returns the list of algorithms"),
+    ],
+)
+def test_a_plugins_pass_that_returns_nonsense_is_named(with_pass, body, message):
+    engine = with_pass(HEAD + body, [A(), B()])
+    with pytest.raises(OrderError) as refusal:
+        engine.run_event("init")
+    assert str(refusal.value) == f"pass 'bad' of bad-plugin {message}"
+
+
+def test_a_plugins_pass_may_change_members_if_it_says_so(with_pass):
+    body = HEAD.replace("'placement'", "'placement', changes_members=True") + "return [Prune(), *algorithms[1:]]"
+    engine = with_pass(body, [A(), B()])
+    assert names_at(engine, "init") == ["Prune-2", "B", "Prune"]
+
+
+def test_a_broken_pass_of_a_distribution_in_use_is_no_secret(with_pass):
+    with pytest.raises(PluginError, match=r"pass 'bad' of bad-plugin .* can't be loaded from 'bad_module:bad'"):
+        with_pass("", [])
+
+
+def test_a_late_comer_whose_pass_is_broken_is_refused_each_time_and_nothing_is_half_done(install):
+    entry_points = {"algorithms": {"prune": "half_module:Prune"}, "passes": {"gone": "half_module:gone"}}
+    install("half-plugin", entry_points, {"half_module": FAKE})
+    engine = Engine(State(algorithms=[A()]), Logger())
+    engine.state.algorithms.append(import_module("half_module").Prune())
+    for _ in range(2):
+        with pytest.raises(PluginError, match="pass 'gone' of half-plugin "):
+            engine.run_event("init")
+    engine.state.algorithms.pop()
+    assert names_at(engine, "init") == ["A"]
+
+
+def test_a_pass_that_takes_the_name_of_a_built_in_is_refused(with_pass):
+    text = HEAD.replace("'placement'", "'direction', name='set_filo_order'") + "return algorithms"
+    with pytest.raises(PluginError, match="DISABLE_PLUGINS=bad-plugin:bad"):
+        with_pass(text, [])
+
+
+def test_passes_of_two_distributions_are_sorted_by_name_never_by_install_order(install):
+    for name in ("zebra", "aardvark"):
+        text = FAKE.replace("prune_first", f"{name}_first").replace("Prune", name.capitalize())
+        entry_points = {
+            "algorithms": {name: f"{name}_module:{name.capitalize()}"},
+            "passes": {name: f"{name}_module:{name}_first"},
+        }
+        install(f"{name}-plugin", entry_points, {f"{name}_module": text})
+    zebra, aardvark = import_module("zebra_module").Zebra(), import_module("aardvark_module").Aardvark()
+    engine = Engine(State(algorithms=[zebra, aardvark, A()]), Logger())
+    assert [p.__name__ for p in engine.algorithm_passes][2:4] == ["aardvark_first", "zebra_first"]
+    assert names_at(engine, "after_dataloader") == ["Zebra", "Aardvark", "A"]
+
+
+def test_a_plugins_pass_given_as_an_argument_is_the_users_own(prune):
+    engine = Engine(State(algorithms=[A(), B()]), Logger(), import_module("prune_module").prune_first)
+    assert [(p.metadata.name, p.distribution) for p in engine._passes.active][-1] == ("prune_first", None)
+
+
+def test_the_same_marked_function_may_serve_two_engines():
+    @algorithm_pass(stage="placement")
+    def turn(algorithms, event):
+        return algorithms[::-1]
+
+    engines = [Engine(State(algorithms=[A(), B()]), Logger(), turn) for _ in range(2)]
+    assert [names_at(engine, "init") for engine in engines] == [["B", "A"]] * 2

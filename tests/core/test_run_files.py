@@ -1,0 +1,89 @@
+"""`RunFiles`: what is logged is in the files at once, and the CSV's columns may grow."""
+
+import json
+
+import pytest
+
+from engine_core import Event, Trace, Traces
+from engine_core.errors import ArgumentError
+from engine_core.loggers.run_files import RunFiles
+
+
+@pytest.fixture
+def files(tmp_path):
+    files = RunFiles(tmp_path / "run")
+    yield files
+    files.close()
+
+
+def lines(files):
+    read = [json.loads(line) for line in (files.folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in read]
+
+
+def test_a_line_is_there_before_the_file_is_closed(files):
+    files.log_metrics({"train/loss": 0.5}, 3)
+    assert lines(files) == [{"step": 3, "train/loss": 0.5}]
+
+
+def test_nothing_is_made_before_something_is_logged(files):
+    assert not files.folder.exists()
+
+
+def test_the_csv_has_a_row_a_step_and_grows_new_columns(files):
+    files.log_metrics({"train/loss": 0.5}, 0)
+    files.log_metrics({"kept": 4}, 0)
+    files.log_metrics({"train/loss": 0.25}, 1)
+    files.log_metrics({"eval/loss": 1.0}, 1)
+    files.close()
+    assert (files.folder / "metrics.csv").read_text().splitlines() == [
+        "step,train/loss,kept,eval/loss",
+        "0,0.5,4,",
+        "1,0.25,,1.0",
+    ]
+
+
+def test_a_value_that_comes_again_in_a_step_gets_a_row_of_its_own(files):
+    files.log_metrics({"eval/loss": 1.0}, 1)
+    files.log_metrics({"eval/loss": 2.0}, 1)
+    files.close()
+    assert (files.folder / "metrics.csv").read_text().splitlines() == ["step,eval/loss", "1,1.0", "1,2.0"]
+
+
+def test_values_that_are_not_finite_are_null_in_json(files):
+    files.log_metrics({"a": float("nan"), "b": float("inf"), "c": "text"}, 0)
+    assert lines(files) == [{"step": 0, "a": None, "b": None, "c": "text"}]
+
+
+def test_an_array_becomes_numbers(files):
+    files.log_metrics({"a": memoryview(b"\x01\x02")}, 0)
+    assert lines(files) == [{"step": 0, "a": [1, 2]}]
+
+
+def test_files_that_are_there_are_continued(files):
+    files.log_metrics({"a": 1}, 0)
+    files.close()
+    again = RunFiles(files.folder)
+    again.log_metrics({"b": 2}, 1)
+    again.close()
+    assert lines(files) == [{"step": 0, "a": 1}, {"step": 1, "b": 2}]
+    assert (files.folder / "metrics.csv").read_text().splitlines() == ["step,a,b", "0,1,", "1,,2"]
+
+
+def test_latest_holds_the_last_value_of_each_name(files):
+    files.log_metrics({"a": 1, "b": 2}, 0)
+    files.log_metrics({"a": 3}, 1)
+    assert files.latest == {"a": 3, "b": 2}
+
+
+def test_runs_counts_what_was_reached(files):
+    done, missed = Trace("MixUp", Event.INIT, None, 0, run=True), Trace("EMA", Event.INIT, None, 1, run=False)
+    for _ in range(2):
+        files.log_traces(Traces({"MixUp/INIT": done, "EMA/INIT": missed}))
+    assert files.runs == {"MixUp/INIT": 2}
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(ArgumentError, match="is a file; choose another place"):
+        RunFiles(tmp_path / "taken")

@@ -1,0 +1,95 @@
+"""Files, functions and argument lists stay small; the exceptions are few, and each has a reason."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import engine_core
+
+REPOSITORY = Path(__file__).parents[2]
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 300, 40, 6
+
+LONGER_FUNCTIONS = {
+    "trainer/loop.py:run_fit": "the loop: one nested function for each level, to be read top-down",
+    "trainer/trainer.py:__init__": "the Trainer's arguments, one line each, frozen by a test",
+}
+MORE_PARAMETERS = {
+    "trainer/trainer.py:__init__": "the Trainer's arguments, frozen by a test",
+    "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, known by these names from elsewhere",
+    "sb-plugin/src/sb_plugin/functional.py:select_using_loss": "the same, as a function",
+}
+
+
+def sources():
+    """Return the Python files of the core and of the plugins beside it, by a short name."""
+    core = Path(engine_core.__file__).parent
+    found = {str(path.relative_to(core)): path for path in sorted(core.rglob("*.py"))}
+    plugins = REPOSITORY / "plugins"
+    return found | {str(path.relative_to(plugins)): path for path in sorted(plugins.glob("*/src/**/*.py"))}
+
+
+def functions():
+    """Return each function with its name here; a nested one counts for itself too."""
+    for name, path in sources().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield f"{name}:{node.name}", node
+
+
+def lines_without_docstring(function):
+    docstring = ast.get_docstring(function, clean=False)
+    return function.end_lineno - function.lineno + 1 - (len(docstring.splitlines()) if docstring else 0)
+
+
+def parameters(function):
+    given = function.args
+    names = [p.arg for p in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def test_a_file_has_at_most_300_lines():
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in sources().items()}
+    assert {name: length for name, length in lengths.items() if length > LINES_OF_A_FILE} == {}
+
+
+def test_a_test_file_has_at_most_300_lines():
+    folders = [REPOSITORY / "tests", *(REPOSITORY / "plugins").glob("*/tests")]
+    lengths = {
+        path.name: len(path.read_text(encoding="utf-8").splitlines()) for f in folders for path in f.rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > LINES_OF_A_FILE} == {}
+
+
+def test_a_function_has_at_most_40_lines_beside_its_docstring():
+    long = {name for name, node in functions() if lines_without_docstring(node) > LINES_OF_A_FUNCTION}
+    assert long - set(LONGER_FUNCTIONS) == set()
+
+
+def test_a_function_takes_at_most_6_parameters():
+    many = {name for name, node in functions() if parameters(node) > PARAMETERS}
+    assert many - set(MORE_PARAMETERS) == set()
+
+
+@pytest.mark.parametrize("name", sorted({*LONGER_FUNCTIONS, *MORE_PARAMETERS}))
+def test_an_exception_that_is_needed_no_more_is_taken_off_the_list(name):
+    nodes = [node for found, node in functions() if found == name]
+    assert any(lines_without_docstring(n) > LINES_OF_A_FUNCTION or parameters(n) > PARAMETERS for n in nodes)
+
+
+@pytest.mark.parametrize(("name", "path"), sources().items(), ids=list(sources()))
+def test_a_module_opens_with_one_to_five_lines_that_say_what_it_is(name, path):
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert docstring is not None
+    assert 1 <= len(docstring.splitlines()) <= 5 or name == "hookspecs.py"
+
+
+def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callback_can_not_do_it():
+    tree = ast.parse(sources()["trainer/trainer.py"].read_text(encoding="utf-8"))
+    (trainer,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Trainer"]
+    (init,) = [node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    assert [p.arg for p in init.args.args] == ["self", "model", "train_dataloader"]
+    assert " ".join(p.arg for p in init.args.kwonlyargs) == (
+        "max_duration loss_fn optimizers schedulers eval_dataloader eval_interval metrics algorithms callbacks "
+        "loggers algorithm_passes microbatch_size grad_clip_norm precision device seed progress_bar run_name"
+    )

@@ -1,0 +1,92 @@
+import pytest
+
+from engine_core import State, Time, Timestamp
+
+
+def test_a_model_is_enough():
+    model = object()
+    state = State(model=model)
+    assert state.model is model
+    assert (state.algorithms, state.callbacks, state.optimizers, state.schedulers) == ([], [], [], [])
+    assert (state.timestamp, state.max_duration, state.batch, state.profiler) == (Timestamp(), None, None, None)
+
+
+def test_one_object_may_stand_for_a_sequence_of_one():
+    assert State(optimizers="sgd", schedulers=("s1", "s2"), algorithms=None).optimizers == ["sgd"]
+
+
+def test_two_states_share_nothing():
+    first, second = State(), State()
+    first.algorithms.append(1)
+    first.metrics["eval/loss"] = 0.5
+    assert (second.algorithms, second.metrics, second.evaluators) == ([], {}, {})
+
+
+def test_max_duration_takes_text():
+    assert State(max_duration="10ba").max_duration == Time(10, "ba")
+
+
+@pytest.mark.parametrize(
+    ("max_duration", "error", "message"),
+    [
+        ("5", ValueError, "'5' has no unit"),
+        (10, TypeError, "write '10ep' for 10 epochs"),
+        ("0.5dur", ValueError, "can't be a fraction of itself"),
+    ],
+)
+def test_an_impossible_max_duration_is_refused_at_once(max_duration, error, message):
+    with pytest.raises(error, match=message):
+        State(max_duration=max_duration)
+
+
+@pytest.mark.parametrize(
+    ("max_duration", "elapsed"),
+    [("8ba", 0.5), ("64sp", 0.25), ("100tok", 0.4), ("80sec", 0.1), ("4ep", 0.25), ("2ba", 2.0)],
+)
+def test_elapsed_duration_is_the_fraction_of_the_whole(max_duration, elapsed):
+    timestamp = Timestamp(epoch=1, batch=4, sample=16, token=40, batch_in_epoch=2, elapsed_s=8.0)
+    assert State(max_duration=max_duration, timestamp=timestamp).get_elapsed_duration() == Time(elapsed, "dur")
+
+
+def test_without_an_end_there_is_no_elapsed_duration():
+    assert State(timestamp=Timestamp(batch=4)).get_elapsed_duration() is None
+
+
+def test_within_an_epoch_the_batches_count_if_their_number_is_known():
+    state = State(max_duration="4ep", timestamp=Timestamp(epoch=1, batch_in_epoch=2), dataloader_len=8)
+    assert state.get_elapsed_duration() == Time(0.3125, "dur")
+
+
+def test_evaluation_does_not_change_the_elapsed_duration():
+    state = State(max_duration="4ep", timestamp=Timestamp(epoch=1, batch_in_epoch=2), train_dataloader=range(8))
+    state.dataloader, state.dataloader_len = range(1000), 1000
+    assert state.get_elapsed_duration() == Time(0.3125, "dur")
+
+
+def test_an_epoch_of_unknown_length_counts_when_it_is_complete():
+    state = State(max_duration="4ep", timestamp=Timestamp(epoch=1, batch_in_epoch=2), train_dataloader=iter(()))
+    assert state.get_elapsed_duration() == Time(0.25, "dur")
+
+
+def test_stop_training_asks_the_loop_to_stop():
+    state = State()
+    state.stop_training()
+    assert state.stop_requested is True
+
+
+def test_items_of_the_batch_are_read_and_replaced():
+    state = State(batch=("x", "y"))
+    state.batch_set_item(1, "z")
+    assert (state.batch_get_item(0), state.batch) == ("x", ("x", "z"))
+
+
+def test_derived_seeds_differ_by_seed_name_and_rank_and_are_the_same_again():
+    def seed_of(seed, name, rank):
+        return State(seed=seed, rank=rank).derive_seed(name)
+
+    cases = [(1, "mixup", 0), (2, "mixup", 0), (1, "cutmix", 0), (1, "mixup", 1)]
+    seeds = [seed_of(*case) for case in cases]
+    assert len(set(seeds)) == 4
+    assert seeds == [seed_of(*case) for case in cases]
+    assert seeds[0] == 7590785173576918450
+    assert all(0 <= seed < 2**63 for seed in seeds)

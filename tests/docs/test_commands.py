@@ -1,0 +1,112 @@
+"""Every command in README and docs exists, and prints what the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import NamedTuple
+
+import click
+import pytest
+from engine_core.cli import main
+
+from .conftest import PAGES, ROOT, blocks_of, name_of
+
+SHELLS = ("console", "sh", "shell", "bash")
+OURS = (["engine-core"], ["python3", "-m", "engine_core"], ["python", "-m", "engine_core"])
+
+
+class Command(NamedTuple):
+    """A command in a page, the part of a line between two `&&`, and the lines it is shown to print."""
+
+    words: list[str]
+    printed: list[str]
+
+    @property
+    def ours(self) -> list[str] | None:
+        """The arguments if it is engine-core's."""
+        return next((self.words[len(name) :] for name in OURS if self.words[: len(name)] == name), None)
+
+
+def commands_of(page) -> list[Command]:
+    """Return the commands of a page: prompted ones with their output in `console` blocks, each line of a shell block."""
+    found = []
+    for block in blocks_of(page):
+        prompted = block.language == "console" and block.text.startswith("$ ")
+        if block.language in SHELLS:
+            for line in block.text.replace("\\\n", " ").splitlines():
+                if not prompted or line.startswith("$ "):
+                    parts = line.removeprefix("$ ").split(" && ")
+                    found += [Command(shlex.split(part, comments=True), []) for part in parts if part]
+                elif line:
+                    found[-1].printed.append(line)
+    return found
+
+
+def shown() -> list:
+    """Return each command with its page as a test's parameters."""
+    return [
+        pytest.param(page, command, id=f"{name_of(page)}: {shlex.join(command.words)}")
+        for page in PAGES
+        for command in commands_of(page)
+    ]
+
+
+@pytest.mark.parametrize(("page", "command"), shown())
+def test_the_command_exists_with_these_options(page, command):
+    if command.ours is not None:
+        parse(main, command.ours)
+    for word in command.words:
+        path = word.removeprefix("./").partition("[")[0]
+        if ("/" in path or path.endswith(".txt")) and not path.startswith(".venv"):
+            assert (ROOT / path).exists(), f"{word} is no path in the repository"
+    if "tox" in command.words and "-e" in command.words:
+        assert is_environment(command.words[command.words.index("-e") + 1])
+
+
+def parse(command: click.Command, arguments: list[str]) -> None:
+    """Parse as click does, without running anything."""
+    context = click.Context(command, info_name="engine-core")
+    while isinstance(command, click.Group):
+        name, command, arguments = command.resolve_command(context, arguments)
+        context = click.Context(command, parent=context, info_name=name)
+    try:
+        command.make_context(context.info_name, list(arguments), parent=context.parent)
+    except click.exceptions.Exit as done:
+        assert done.exit_code == 0
+
+
+def is_environment(name: str) -> bool:
+    """Is it a section of tox.ini, or one of its matrix?"""
+    matrix = r"py31[0-3]-(lowest|latest)-(core|plugins)"
+    return f"[testenv:{name}]" in (ROOT / "tox.ini").read_text() or re.fullmatch(matrix, name) is not None
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(c.printed for c in commands_of(p))], ids=name_of)
+def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
+    for block in blocks_of(page):
+        if "caption" in block.options and block.text:
+            (tmp_path / block.options["caption"]).write_text(block.text)
+    for command in commands_of(page):
+        if command.printed:
+            assert command.ours is not None, f"{command.words} shows an output that nobody checks"
+            done = subprocess.run(
+                [sys.executable, "-W", "error", "-m", "engine_core", *command.ours],
+                cwd=tmp_path,
+                env={**os.environ, "COLUMNS": "80"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            printed = iter(map(normal, done.stdout.splitlines()))
+            missing = [line for line in map(normal, command.printed) if line not in printed]
+            assert not missing, f"{shlex.join(command.words)} does not print, in this order: {missing}\n{done.stdout}"
+
+
+def normal(line: str) -> str:
+    """Return a line without what differs between versions: the width of columns, and the versions."""
+    return " ".join(re.sub(r"\b\d+\.\d+\.\d+\S*", "0.0.0", line).split())

@@ -1,0 +1,43 @@
+"""Each event has a specification, a heading in the docs and a test, all under its value."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from engine_core import Event, hookspecs
+
+from .conftest import DOCS, ROOT
+
+PAGE = (DOCS / "reference" / "events.md").read_text()
+TESTS = "\n".join(
+    file.read_text() for file in sorted(ROOT.glob("tests/**/*.py")) if file.parent.name != "docs"
+)
+VALUES = [event.value for event in Event]
+
+
+def test_the_events_are_headings_in_the_order_in_which_they_fire():
+    headings = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
+
+    assert [heading for heading in headings if heading != "Pairs"] == VALUES
+
+
+def test_each_heading_shows_its_own_specification():
+    assert re.findall(r"^## (\w+)\n\n```\{hook\} (\w+)\n```$", PAGE, re.MULTILINE) == list(zip(VALUES, VALUES, strict=True))
+
+
+def test_the_loop_shows_each_event_once_and_no_other():
+    loop = PAGE[PAGE.index("```text") : PAGE.index("## Who runs")]
+    figure = re.sub(r"\(.*?\)", "", loop[: loop.index("\n```\n")])
+
+    assert sorted(re.findall(r"[a-z]+_[a-z_]+|\binit\b", figure)) == sorted(VALUES)
+
+
+@pytest.mark.parametrize("event", VALUES)
+def test_an_event_has_a_specification_that_says_when_it_fires(event):
+    assert getattr(hookspecs, event).__doc__.startswith("Fire ")
+
+
+@pytest.mark.parametrize("event", VALUES)
+def test_an_event_appears_in_a_test(event):
+    assert re.search(rf"\b({event}|{event.upper()})\b", TESTS)

@@ -1,0 +1,53 @@
+"""Every example in README and docs runs, with nothing but what the reader sees on the page."""
+
+from __future__ import annotations
+
+import doctest
+import warnings
+from pathlib import Path
+
+import pytest
+
+from .conftest import DOCS, PAGES, Block, blocks_of, name_of
+
+WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks_of(page))]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    with warnings.catch_warnings():
+        for block in blocks_of(page):
+            if block.language == "python" and "caption" not in block.options:
+                run(block, page, names)
+
+
+def run(block: Block, page: Path, names: dict[str, object]) -> None:
+    """Run a block in the page's namespace; one with prompts has to print what it shows."""
+    if not block.text.startswith(">>>"):
+        exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
+        return
+    example = doctest.DocTestParser().get_doctest(block.text, {}, page.name, str(page), block.line - 1)
+    example.globs = names
+    said: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.append, clear_globs=False)
+    if failed:
+        pytest.fail("".join(said), pytrace=False)
+
+
+@pytest.mark.parametrize("program", sorted((DOCS / "examples").glob("*.py")), ids=name_of)
+def test_a_program_in_the_docs_runs(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program.read_text(), program, "exec"), {"__name__": "__main__"})
+
+
+def test_an_example_that_shows_something_else_fails(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\n```\n\n```python\n>>> x + 1\n3\n```\n")
+    first, second = blocks_of(page)
+    names: dict[str, object] = {}
+    run(first, page, names)
+
+    with pytest.raises(pytest.fail.Exception, match=r"line 6, in page.md(.|\n)*Got:\n    2"):
+        run(second, page, names)

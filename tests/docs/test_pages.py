@@ -1,0 +1,39 @@
+"""What a page refers to exists, and each page can be reached."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from .conftest import DOCS, PAGES, name_of
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)|^```\{(?:include|literalinclude)\} (\S+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_files_that_a_page_links_to_exist(page):
+    targets = [link or included for link, included in LINK.findall(page.read_text())]
+    files = [target for target in targets if not target.startswith(("http://", "https://"))]
+
+    assert [target for target in files if not (page.parent / target).exists()] == []
+
+
+def test_each_page_is_in_the_table_of_contents():
+    listed = re.findall(r"^\w+(?:/[\w-]+)?$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    pages = [page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")]
+
+    assert sorted(listed) == sorted(set(pages) - {"index"})
+
+
+@pytest.mark.parametrize("picture", sorted(DOCS.rglob("*.svg")), ids=name_of)
+def test_a_picture_says_in_words_what_it_shows(picture):
+    root = ET.parse(picture).getroot()
+
+    assert [len(root.findtext(f"{{http://www.w3.org/2000/svg}}{tag}", "")) > 20 for tag in ("title", "desc")] == [True] * 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_speaks_of_no_particular_machine(page):
+    assert re.findall(r"(?<![\w.])/(?:home|root|tmp|opt|work|Users)/\S*", page.read_text()) == []

@@ -1,0 +1,60 @@
+"""The reference leaves nothing out."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import engine_core
+import pytest
+from engine_core import errors
+from engine_core.cli import main
+from engine_core.config import Config
+from engine_core.config.schema import TrainerSettings
+
+from .conftest import DOCS
+
+REFERENCE = {page.stem: page.read_text() for page in (DOCS / "reference").glob("*.md")}
+
+
+@pytest.mark.parametrize("name", engine_core.__all__)
+def test_a_public_name_is_in_the_api_reference(name):
+    assert re.search(rf"^\.\. auto\w+:: engine_core(\.\w+)?\.{name}$", REFERENCE["api"], re.MULTILINE)
+
+
+def test_the_errors_are_in_the_reference():
+    assert ".. automodule:: engine_core.errors\n   :members:\n" in REFERENCE["modules"]
+    types = [thing for thing in vars(errors).values() if isinstance(thing, type) and thing.__module__ == errors.__name__]
+    assert [error.__name__ for error in types if not error.__doc__] == []
+
+
+@pytest.mark.parametrize("key", Config.model_fields)
+def test_a_key_of_the_config_is_in_the_table_and_the_example(key):
+    table = re.findall(r"^\| (`.*?`) \|", REFERENCE["config"], re.MULTILINE)
+
+    assert f"`{key}`" in ", ".join(table)
+
+
+@pytest.mark.parametrize("setting", TrainerSettings.model_fields)
+def test_a_setting_of_the_trainer_is_in_the_reference(setting):
+    assert f"`{setting}`" in REFERENCE["config"][REFERENCE["config"].index("## trainer") :]
+
+
+def test_the_commands_have_a_heading_each():
+    assert re.findall(r"^## ([a-z ]+)$", REFERENCE["cli"], re.MULTILINE) == commands(main)
+
+
+def commands(group: click.Group, before: str = "") -> list[str]:
+    """Return the names of commands that do something, as they are written."""
+    context = click.Context(group)
+    found = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        full = f"{before} {name}".strip()
+        found += commands(command, full) if isinstance(command, click.Group) else [full]
+    return found
+
+
+@pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
+def test_an_environment_variable_is_explained(variable):
+    assert f"| `{variable}` |" in (DOCS / "howto" / "plugins.md").read_text()

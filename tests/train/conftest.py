@@ -1,0 +1,18 @@
+"""What all tests of training share: one thread, known numbers, and clocks and generators that no test leaves moved."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    assert torch.is_grad_enabled()

@@ -1,0 +1,97 @@
+"""Small honest parts for the tests of training: data, nets, callbacks of one method, a logger that remembers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine_core import Callback, Event, Logger, LoggerDestination, State, Trainer
+
+EVENTS = [event.value for event in Event]
+
+
+def rows(count: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs (count, 4) and classes (count,)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 4, generator=generator), torch.randint(3, (count,), generator=generator)
+
+
+def batches(*sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return a loader with batches of these sizes, each with its own numbers."""
+    return [rows(size, seed) for seed, size in enumerate(sizes)]
+
+
+def net(dropout: float = 0.0) -> nn.Sequential:
+    """Return a net of 4 inputs and 3 classes, always with the same weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(dropout), nn.Linear(6, 3))
+
+
+def linear() -> nn.Linear:
+    """Return a net whose rows know nothing of each other."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return nn.Linear(4, 3)
+
+
+def trainer(data: Any = None, model: nn.Module | None = None, **settings: Any) -> Trainer:
+    """Return a trainer with a model, data, a loss and SGD, unless the settings say otherwise."""
+    model = linear() if model is None else model
+    given = {
+        "max_duration": "1ep",
+        "loss_fn": nn.CrossEntropyLoss(),
+        "optimizers": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        "device": "cpu",
+        "progress_bar": False,
+        **settings,
+    }
+    return Trainer(model, batches(8, 8) if data is None else data, **given)
+
+
+def at(event: str, call: Callable[[State], object]) -> Callback:
+    """Return a callback that makes this call at one event."""
+
+    def method(self: Callback, state: State, logger: Logger) -> None:
+        call(state)
+
+    return type("At", (Callback,), {event: method})()  # type: ignore[no-any-return]
+
+
+def writing_down(events: list[str], wanted: Sequence[str] = EVENTS, name: str = "Journal") -> Callback:
+    """Return a callback that appends the events it hears to `events`."""
+
+    def method(event: str) -> Callable[[Callback, State, Logger], None]:
+        return lambda self, state, logger: events.append(event)
+
+    return type(name, (Callback,), {event: method(event) for event in wanted})()  # type: ignore[no-any-return]
+
+
+class Memory(LoggerDestination):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        self.metrics: list[tuple[int, dict[str, Any]]] = []
+        self.hyperparameters: dict[str, Any] = {}
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.metrics.append((step, dict(metrics)))
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
+        self.hyperparameters |= hyperparameters
+
+    def values(self, name: str) -> list[tuple[int, Any]]:
+        """Return step and value of each time this was logged."""
+        return [(step, metrics[name]) for step, metrics in self.metrics if name in metrics]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Are two trees of tensors and values equal, bit for bit?"""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, Mapping):
+        return isinstance(b, Mapping) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)

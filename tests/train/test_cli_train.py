@@ -1,0 +1,286 @@
+"""`engine-core train`: a run from its config to its files, and what it says when it can't."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from engine_core.cli import main
+from engine_core.config import Config, ConfigError
+from engine_core.run import train
+
+torch.set_num_threads(1)
+
+MODULE = """
+    import torch
+    from engine_core import Algorithm, AlgorithmMetadata, Callback
+
+    def net():
+        return torch.nn.Linear(4, 3)
+
+    def loader(batches=6):
+        return [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(batches)]
+
+    class Doze(Algorithm):
+        metadata = AlgorithmMetadata(events=("init", "batch_end"))
+
+        def match(self, event, state):
+            return event == "init" or state.timestamp.batch % 2 == 0
+
+        def apply(self, event, state, logger):
+            pass
+
+    class Nan:
+        def update(self, outputs, targets):
+            pass
+
+        reset = lambda self: None
+
+        def compute(self):
+            return float("nan")
+
+    class Crash(Callback):
+        def batch_end(self, state, logger):
+            raise ZeroDivisionError("crashed on purpose")
+
+    class Slow(Callback):
+        def batch_end(self, state, logger):
+            import time
+            time.sleep(0.05)
+
+        def close(self, state, logger):
+            print("closed after", state.timestamp.batch)
+"""
+CONFIG = """
+model: {target: "nap:net"}
+data: {target: "nap:loader"}
+eval_data: {target: "nap:loader", args: {batches: 1}}
+loss: {target: "torch.nn:CrossEntropyLoss"}
+optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
+schedulers: [{target: "torch.optim.lr_scheduler:StepLR", args: {step_size: 1, gamma: 0.5}, interval: 6ba}]
+trainer: {max_duration: 2ep, seed: 7}
+algorithms: [doze]
+"""
+
+
+@pytest.fixture
+def run(install, tmp_path, monkeypatch):
+    """Return `run(*arguments, config=...)`, the command in an empty folder with `run.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    install("nap-plugin", {"algorithms": {"doze": "nap:Doze"}}, {"nap": MODULE}, version="1.2")
+
+    def run(*arguments, config=CONFIG):
+        (tmp_path / "run.yaml").write_text(config)
+        return CliRunner().invoke(main, ["train", "run.yaml", *arguments])
+
+    return run
+
+
+def start(tmp_path, config):
+    """Start the command as a process of its own, where the distribution that `install` made is on the path."""
+    (tmp_path / "run.yaml").write_text(config)
+    path = os.pathsep.join(filter(None, [str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "engine_core", "train", "run.yaml", "--out", "out"]
+    return subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def read(path):
+    return json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+def logged(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def test_the_results_hold_metrics_time_and_counts(run, tmp_path):
+    assert run("--out", "out").exit_code == 0
+    results = read(tmp_path / "out" / "results.json")
+    assert {key: value for key, value in results.items() if not isinstance(value, float)} == {
+        "epochs": 2,
+        "batches": 12,
+        "samples": 96,
+        "algorithms": {"Doze/INIT": 1, "Doze/BATCH_END": 6},
+    }
+    assert sorted(key for key, value in results.items() if isinstance(value, float)) == [
+        *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/lr/0"),
+    ]
+
+
+def test_a_metric_that_is_nan_is_null_in_the_results(run, tmp_path):
+    run("--out", "out", config=CONFIG + "metrics: {nan: {target: 'nap:Nan'}}")
+    assert read(tmp_path / "out" / "results.json")["eval/nan"] is None
+
+
+def test_the_manifest_holds_what_repeats_the_run(run, tmp_path):
+    run("--out", "out", "--seed", "5", "--max-duration", "3ba")
+    manifest = read(tmp_path / "out" / "manifest.json")
+    assert manifest["config"]["trainer"] == {"max_duration": "3ba", "seed": 5, "run_name": "out"}
+    assert manifest["config"]["algorithms"] == [{"name": "doze"}]
+    assert (manifest["seed"], manifest["versions"]["nap-plugin"], manifest["versions"]["torch"]) == (
+        *(5, "1.2", torch.__version__),
+    )
+    assert manifest["order"] == {
+        event: [{"algorithm": "Doze", "name": "doze", "why": "the only one"}] for event in ("init", "batch_end")
+    }
+
+
+def test_the_config_of_the_manifest_runs_and_gives_the_same(run, tmp_path):
+    run("--out", "out", config=CONFIG.replace("seed: 7", ""))
+    again = read(tmp_path / "out" / "manifest.json")["config"]
+    torch.rand(3)
+    assert run("--out", "again", config=json.dumps(again)).exit_code == 0
+    assert logged(tmp_path / "out") == logged(tmp_path / "again")
+
+
+def test_every_step_and_every_evaluation_is_logged(run, tmp_path):
+    run("--out", "out")
+    assert [(line["step"], *sorted(set(line) - {"step"})) for line in logged(tmp_path / "out")] == [
+        *((step, "train/loss", "train/lr/0") for step in range(6)),
+        (6, "eval/loss"),
+        *((step, "train/loss", "train/lr/0") for step in range(6, 12)),
+        (12, "eval/loss"),
+    ]
+
+
+def test_a_scheduler_steps_at_its_interval(run, tmp_path):
+    run("--out", "out")
+    assert [line["train/lr/0"] for line in logged(tmp_path / "out") if "train/lr/0" in line] == [0.1] * 6 + [0.05] * 6
+
+
+def test_the_summary_is_plain_text_off_a_terminal(run):
+    lines = [re.split(r"\s{2,}", line) for line in run("--out", "out").output.splitlines()]
+    assert [line[0] for line in lines] == [
+        *("eval/loss", "train/loss", "train/lr/0", "trained", "time", "samples/s", "Doze/INIT", "Doze/BATCH_END"),
+        "results in out",
+    ]
+    assert (lines[3][-1], lines[7][-1]) == ("2 epochs, 12 batches, 96 samples", "6x")
+
+
+def test_the_summary_is_a_table_on_a_terminal(on_terminal):
+    written = on_terminal(
+        "from engine_core.cli.train import show_results\n"
+        "from engine_core.run import RunResults\n"
+        "show_results(RunResults('out', {'eval/loss': 0.25}, 1.5, 2, 12, 96, 64.0, {'Doze/INIT': 1}))"
+    )
+    assert written.replace("\r", "").splitlines() == [
+        "┌───────────┬──────────────────────────────────┐",
+        "│ eval/loss │ 0.25                             │",
+        "├───────────┼──────────────────────────────────┤",
+        "│ trained   │ 2 epochs, 12 batches, 96 samples │",
+        "│ time      │ 1.5 s                            │",
+        "│ samples/s │ 64                               │",
+        "├───────────┼──────────────────────────────────┤",
+        "│ Doze/INIT │ 1x                               │",
+        "└───────────┴──────────────────────────────────┘",
+        "results in out",
+    ]
+
+
+def test_runs_are_collected_below_runs(run, tmp_path):
+    for _ in range(2):
+        run(config=CONFIG.replace("seed: 7", "run_name: nap"))
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["nap", "nap-2"]
+
+
+def test_the_folder_of_another_run_is_refused(run, tmp_path):
+    run("--out", "out")
+    before = logged(tmp_path / "out")
+    result = run("--out", "out")
+    assert (result.exit_code, result.output) == (
+        *(2, "Error: 'out' holds another run; choose another folder, or remove that one\n"),
+    )
+    assert logged(tmp_path / "out") == before
+
+
+def test_modules_beside_the_config_are_found(run, tmp_path, install):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "nap_beside.py").write_text("from nap import *")
+    (tmp_path / "own" / "run.yaml").write_text(CONFIG.replace("nap:", "nap_beside:"))
+    result = CliRunner().invoke(main, ["train", "own/run.yaml", "--out", "out"])
+    assert result.exit_code == 0, result.output
+
+
+def test_train_checks_names_before_it_imports_a_plugin(install, tmp_path):
+    install("loud-plugin", {"algorithms": {"loud": "loud:Loud"}}, {"loud": "raise SystemExit"})
+    target = {"target": "nap:net"}
+    config = Config(model=target, data=target, optimizer=target, algorithms=["loud", "lout"])
+    with pytest.raises(ConfigError, match=r"algorithms\[1\]: 'lout' is not among"):
+        train(config, tmp_path / "out")
+    assert "loud" not in sys.modules
+
+
+def test_the_profile_is_a_chrome_trace(run, tmp_path):
+    assert run("--out", "out", "--profile", "trace.json").exit_code == 0
+    trace = read(tmp_path / "trace.json")
+    events = trace["traceEvents"] if isinstance(trace, dict) else trace
+    assert "algorithm/Doze/batch_end" in {event.get("name") for event in events}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("max_duration: 2ep, ", "", "Error: run.yaml:8: trainer: max_duration is missing: say how long to train"),
+        ("[doze]", "[dose]", "Error: run.yaml:9: algorithms[0]: 'dose' is not among the installed algorithms; did you"),
+        ("nap:net", "nap:nett", "Error: run.yaml:2: model: 'nap' has no attribute 'nett'; did you mean 'net'?"),
+        ("lr: 0.1", "lr: -1", "Error: run.yaml:6: optimizer: SGD: Invalid learning rate: -1 (raised at "),
+        ("gamma", "gama", "Error: run.yaml:7: schedulers[0].args.gama: StepLR has no argument 'gama'; did you mean"),
+        ("batches: 1", "batches: 0", "Error: run.yaml: the evaluation loader 'eval' is empty"),
+    ],
+)
+def test_a_mistake_is_one_message_and_leaves_nothing(run, tmp_path, old, new, message):
+    result = run("--out", "out", config=CONFIG.replace(old, new))
+    assert (result.exit_code, result.output.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
+    assert result.output.startswith(message)
+
+
+def test_what_an_algorithm_finds_wrong_at_the_first_batch_is_one_message(run, install):
+    refuse = "from nap import Doze\nfrom engine_core.errors import ArgumentError\nclass Refuse(Doze):\n"
+    refuse += "    def validate(self, state):\n        raise ArgumentError('not this batch')\n"
+    install("refuse-plugin", {"algorithms": {"refuse": "refuse:Refuse"}}, {"refuse": refuse})
+    result = run("--out", "out", config=CONFIG.replace("doze", "refuse"))
+    assert (result.exit_code, result.output) == (
+        2,
+        "Error: not this batch\nraised by validate of algorithm Refuse (refuse-plugin 1.0) at AFTER_DATALOADER\n",
+    )
+
+
+def test_a_run_that_logged_nothing_does_not_block_its_folder(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text("{}")
+    assert run("--out", "out").exit_code == 0
+
+
+def test_a_crash_keeps_its_traceback(run, tmp_path):
+    process = start(tmp_path, CONFIG + "callbacks: [{target: 'nap:Crash'}]")
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback (most recent call last)" in stderr
+    assert "ZeroDivisionError: crashed on purpose" in stderr
+    assert "raised by callback Crash" in stderr
+
+
+def test_ctrl_c_closes_callbacks_and_loses_no_line(run, tmp_path):
+    process = start(tmp_path, CONFIG.replace("2ep", "9999ep") + "callbacks: [{target: 'nap:Slow'}]")
+    metrics = tmp_path / "out" / "metrics.csv"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 3):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stderr.splitlines()[0]) == (130, "interrupted")
+    assert "what was logged until then is in out" in stderr
+    closed_after = int(stdout.removeprefix("closed after "))
+    last = logged(tmp_path / "out")[-1]["step"]
+    assert last in (closed_after - 1, closed_after)
+    assert metrics.read_text().splitlines()[-1].startswith(f"{last},")

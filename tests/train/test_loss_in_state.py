@@ -1,0 +1,162 @@
+"""`state.loss` from event to event, what replaces it, and gradients of gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+from .parts import Memory, at, batches, linear, rows, trainer
+
+
+class Replace(Algorithm):
+    """Doubles the loss at one event."""
+
+    def __init__(self, event: str, double: Callable[[Any], Any] = lambda loss: 2 * loss) -> None:
+        self.event, self.double = event, double
+
+    def match(self, event: Event, state: State) -> bool:
+        return event == self.event
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        state.loss = self.double(state.loss)
+
+
+def gradient(loss_fn: Any = F.cross_entropy, **settings: Any) -> torch.Tensor:
+    """Return the gradient of the weight after one step."""
+    made = trainer(batches(8), loss_fn=loss_fn, **settings)
+    made.fit()
+    return made.state.model.weight.grad.detach().clone()  # type: ignore[union-attr,operator]
+
+
+def test_it_is_as_returned_at_after_loss_and_one_weighted_scalar_from_before_backward_on() -> None:
+    seen: list[Any] = []
+
+    def note(event: str) -> Any:
+        return at(event, lambda state: seen.append(as_numbers(state.loss)))
+
+    def parts(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return outputs.sum() * 0 + 3, outputs.sum() * 0 + 5
+
+    events = ("after_loss", "before_backward", "after_backward", "batch_end")
+    trainer(batches(8), loss_fn=parts, microbatch_size=6, callbacks=[note(event) for event in events]).fit()
+    assert seen == [
+        (3.0, 5.0), 6.0, 6.0,
+        (3.0, 5.0), 2.0, 2.0,
+        8.0,
+    ]  # fmt: skip
+
+
+def as_numbers(loss: Any) -> Any:
+    return tuple(part.item() for part in loss) if isinstance(loss, tuple) else loss.item()
+
+
+@pytest.mark.parametrize("event", ["after_loss", "before_backward"])
+@pytest.mark.parametrize("microbatch_size", [None, 3])
+def test_replacing_it_counts(event: str, microbatch_size: int | None) -> None:
+    memory, plain = Memory(), Memory()
+    doubled = gradient(algorithms=Replace(event), microbatch_size=microbatch_size, loggers=memory)
+    assert torch.allclose(doubled, 2 * gradient(loggers=plain))
+    assert memory.values("train/loss") == [(0, pytest.approx(2 * plain.values("train/loss")[0][1]))]
+
+
+def test_a_part_of_it_can_be_replaced_at_after_loss() -> None:
+    def two(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"ce": F.cross_entropy(outputs, targets), "l2": outputs.pow(2).mean()}
+
+    without = gradient(two, algorithms=Replace("after_loss", lambda loss: {**loss, "l2": loss["l2"] * 0}))
+    assert torch.allclose(without, gradient())
+
+
+def test_it_is_there_at_batch_end() -> None:
+    seen: list[float] = []
+    trainer(batches(8), callbacks=at("batch_end", lambda state: seen.append(state.loss.item()))).fit()
+    inputs, targets = rows(8, seed=0)
+    assert seen == [F.cross_entropy(linear()(inputs), targets).item()]
+
+
+class PenaliseGradients(Algorithm):
+    """Adds the gradient of the squared norm of the gradients, which needs their graph."""
+
+    metadata = AlgorithmMetadata(events=("after_backward",))
+
+    def __init__(self, needs_graph: bool = True) -> None:
+        self.needs_graph = needs_graph
+
+    @property
+    def backwards_create_graph(self) -> bool:
+        return self.needs_graph
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        parameters = list(state.model.parameters())  # type: ignore[union-attr]
+        norm = torch.stack([p.grad.pow(2).sum() for p in parameters if p.grad is not None]).sum()
+        for parameter, extra in zip(parameters, torch.autograd.grad(norm, parameters), strict=True):
+            parameter.grad = parameter.grad + extra
+
+
+def test_an_algorithm_can_differentiate_twice() -> None:
+    model = linear()
+    inputs, targets = rows(8, seed=0)
+    loss = F.cross_entropy(model(inputs), targets)
+    first = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), list(model.parameters()))
+    assert torch.allclose(gradient(algorithms=PenaliseGradients()), first[0] + second[0])
+
+
+def test_without_asking_for_it_there_is_no_graph_of_the_gradients() -> None:
+    with pytest.raises(RuntimeError) as error:
+        gradient(algorithms=PenaliseGradients(needs_graph=False))
+    assert error.value.__notes__ == ["raised by apply of algorithm PenaliseGradients at AFTER_BACKWARD"]
+
+
+BAD = {
+    "a vector": (
+        lambda o, t: F.cross_entropy(o, t, reduction="none"),
+        "the loss has shape (8,); reduce it to a scalar, as loss.mean() does",
+    ),
+    "a number": (lambda o, t: 0.5, "the loss is 0.5 (float); it has to be a scalar tensor"),
+    "nothing": (lambda o, t: None, "the loss is None (NoneType); it has to be a scalar tensor"),
+    "a bad part": (
+        lambda o, t: {"ce": F.cross_entropy(o, t), "l2": o.pow(2)},
+        "part 'l2' of the loss has shape (8, 3); reduce it to a scalar, as loss.mean() does",
+    ),
+    "a number as part": (
+        lambda o, t: (F.cross_entropy(o, t), 0.1),
+        "part '1' of the loss is 0.1 (float); it has to be a scalar tensor",
+    ),
+    "no part": (lambda o, t: {}, "the loss is an empty dict; it needs at least one scalar tensor"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_loss_that_is_no_scalar_is_refused_in_training_and_in_evaluation(kind: str) -> None:
+    loss_fn, message = BAD[kind]
+    made = trainer(batches(8), loss_fn=loss_fn, eval_dataloader=batches(8))
+    for run in (made.fit, made.eval):
+        with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
+            run()
+        assert str(error.value) == message
+
+
+def test_what_is_replaced_by_no_scalar_is_refused_too() -> None:
+    with pytest.raises(ArgumentError, match="the loss has shape \\(2,\\); reduce it to a scalar"):
+        gradient(algorithms=Replace("after_loss", lambda loss: torch.stack([loss, loss])))
+
+
+def test_gradients_are_clipped_all_together() -> None:
+    seen: list[float] = []
+
+    def note(state: Any) -> None:
+        seen.append(torch.cat([p.grad.flatten() for p in state.model.parameters()]).norm().item())
+
+    model = nn.Sequential(linear(), nn.Linear(3, 3))
+    trainer(batches(8), model, grad_clip_norm=0.01, callbacks=at("after_train_batch", note)).fit()
+    assert seen == [pytest.approx(0.01, rel=1e-3)]

@@ -1,0 +1,136 @@
+"""Metrics: objects with update, compute and reset, by name."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+from .parts import Memory, batches, linear, trainer
+
+torchmetrics = pytest.importorskip("torchmetrics", reason="needs the extra 'metrics'")
+classification = pytest.importorskip("torchmetrics.classification")
+
+
+class Accuracy:
+    """By hand, with a count of its resets."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def reset(self) -> None:
+        self.resets += 1
+        self.right = self.seen = 0
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.right += int((outputs.argmax(1) == targets).sum())
+        self.seen += len(targets)
+
+    def compute(self) -> float:
+        return self.right / self.seen
+
+
+class Constant(Accuracy):
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    def compute(self) -> Any:
+        return self.value
+
+
+class OwnLoss(nn.Linear):
+    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return outputs.mean()
+
+
+DATA = batches(8, 8, 3)
+
+
+def accuracy_by_hand() -> float:
+    model = linear()
+    right = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in DATA)
+    return right / 19
+
+
+def test_a_metric_sees_every_row_once() -> None:
+    results = trainer(eval_dataloader=DATA, metrics={"accuracy": Accuracy()}).eval()
+    assert results["eval/accuracy"] == accuracy_by_hand()
+
+
+def test_a_metric_starts_anew_for_each_loader_and_each_evaluation() -> None:
+    metric = Accuracy()
+    made = trainer(eval_dataloader={"a": DATA, "b": DATA}, metrics={"accuracy": metric})
+    first, second = made.eval(), made.eval()
+    assert first == second
+    assert first["a/accuracy"] == first["b/accuracy"] == accuracy_by_hand()
+    assert metric.resets == 4
+
+
+def test_a_mapping_of_numbers_is_several_metrics() -> None:
+    metric = Constant({"low": 1, "high": torch.tensor(2.0)})
+    memory = Memory()
+    results = trainer(eval_dataloader=DATA, metrics={"range": metric}, loggers=memory).eval()
+    assert {k: v for k, v in results.items() if k != "eval/loss"} == {"eval/range/low": 1.0, "eval/range/high": 2.0}
+    assert memory.metrics == [(0, results)]
+    assert all(type(value) is float for value in results.values())
+
+
+def test_a_metric_that_is_no_number_is_refused_by_name() -> None:
+    made = trainer(eval_dataloader=DATA, metrics={"confusion": Constant(torch.ones(3, 3))})
+    with pytest.raises(ArgumentError) as error:
+        made.eval()
+    assert str(error.value) == (
+        "metric 'eval/confusion' computed a Tensor of shape (3, 3); it has to be one number, or a mapping of them"
+    )
+
+
+def test_torchmetrics_work_as_they_are() -> None:
+    metric = classification.MulticlassAccuracy(num_classes=3, average="micro")
+    results = trainer(eval_dataloader=DATA, metrics={"accuracy": metric}).eval()
+    assert results["eval/accuracy"] == pytest.approx(accuracy_by_hand())
+
+
+def test_a_metric_collection_works_as_a_metric_and_as_the_mapping() -> None:
+    def collection() -> Any:
+        return torchmetrics.MetricCollection(
+            {
+                "acc": classification.MulticlassAccuracy(num_classes=3, average="micro"),
+                "f1": classification.MulticlassF1Score(num_classes=3, average="micro"),
+            }
+        )
+
+    one = trainer(eval_dataloader=DATA, metrics={"all": collection()}).eval()
+    many = trainer(eval_dataloader=DATA, metrics=collection()).eval()
+    assert [one["eval/all/acc"], one["eval/all/f1"]] == [many["eval/acc"], many["eval/f1"]]
+    assert many["eval/acc"] == pytest.approx(accuracy_by_hand())
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (
+            {"acc": nn.Identity()},
+            "metric 'acc' (Identity) has no update and no compute and no reset; "
+            "a metric has update(outputs, targets), compute() and reset()",
+        ),
+        ({"acc": Accuracy}, "metric 'acc' is the class Accuracy; write Accuracy(...)"),
+        ([3], "metrics are a mapping of names to objects, as {'accuracy': ...}, not [3]"),
+        ({"loss": Accuracy()}, "a metric can't be called 'loss': '<label>/loss' is the loss function's; rename it"),
+    ],
+    ids=["no metric", "a class", "no mapping", "taken name"],
+)
+def test_what_is_no_metric_is_refused_when_the_trainer_is_made(metrics: Any, message: str) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
+        trainer(metrics=metrics)
+    assert str(error.value) == message
+
+
+def test_metrics_of_a_model_with_its_own_loss_need_eval_forward() -> None:
+    with pytest.raises(ArgumentError) as error:
+        trainer(DATA, OwnLoss(4, 3), loss_fn=None, metrics={"accuracy": Accuracy()})
+    assert str(error.value) == (
+        "OwnLoss has its own loss, so its metrics need a method eval_forward(batch) -> (outputs, targets)"
+    )

@@ -1,0 +1,154 @@
+"""Algorithms, callbacks and loggers by the names of installed plugins."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine_core.errors import ArgumentError, ArgumentTypeError, PluginError
+
+from .parts import trainer, writing_down
+
+MODULE = """
+    from engine_core import Algorithm, Callback, LoggerDestination
+
+    class Doze(Algorithm):
+        def __init__(self, depth=1, *, side="left"):
+            if depth < 0:
+                raise ZeroDivisionError("too deep")
+            self.depth, self.side = depth, side
+
+        def match(self, event, state):
+            return False
+
+        def apply(self, event, state, logger):
+            pass
+
+    class Watch(Callback):
+        def fit_start(self, state, logger):
+            pass
+
+    class Write(LoggerDestination):
+        def __init__(self, path):
+            self.path = path
+"""
+
+
+@pytest.fixture
+def sleepy(install: Callable[..., None]) -> None:
+    """Install a distribution with an algorithm, a callback and a logger."""
+    install(
+        "sleepy",
+        {
+            "algorithms": {"doze": "sleepy_parts:Doze", "gone": "sleepy_parts:Missing"},
+            "callbacks": {"watch": "sleepy_parts:Watch", "write": "sleepy_parts:Write"},
+        },
+        {"sleepy_parts": MODULE},
+    )
+
+
+def message(error: type[Exception] = ArgumentError, **settings: Any) -> str:
+    """Return what is said, after making sure that nothing has started."""
+    events: list[str] = []
+    journal = writing_down(events)
+    callbacks = settings.pop("callbacks", [])
+    with pytest.raises(error) as caught:
+        trainer(callbacks=[journal, *callbacks] if isinstance(callbacks, list) else callbacks, **settings)
+    assert events == []
+    return str(caught.value)
+
+
+def test_a_name_a_pair_and_an_instance_may_be_mixed(sleepy: None) -> None:
+    from sleepy_parts import Doze  # type: ignore[import-not-found]
+
+    made = trainer(algorithms=["doze", ("doze", {"depth": 3, "side": "right"}), Doze(2)])
+    assert [(type(a).__name__, a.depth, a.side) for a in made.state.algorithms] == [  # type: ignore[attr-defined]
+        ("Doze", 1, "left"),
+        ("Doze", 3, "right"),
+        ("Doze", 2, "left"),
+    ]
+
+
+@pytest.mark.parametrize("given", ["doze", ["doze"], ("doze",), "sleepy:doze"])
+def test_one_name_needs_no_list(sleepy: None, given: Any) -> None:
+    assert [type(a).__name__ for a in trainer(algorithms=given).state.algorithms] == ["Doze"]
+
+
+def test_callbacks_and_loggers_come_by_name_too(sleepy: None) -> None:
+    made = trainer(callbacks="watch", loggers=[("write", {"path": "here"})])
+    assert [type(callback).__name__ for callback in made.state.callbacks] == ["Watch"]
+    assert [d.path for d in made.logger.destinations] == ["here"]  # type: ignore[attr-defined]
+
+
+def test_none_is_none() -> None:
+    made = trainer(algorithms=None, callbacks=None, loggers=None)
+    assert (list(made.state.algorithms), list(made.state.callbacks), list(made.logger.destinations)) == ([], [], [])
+
+
+def test_an_unknown_name_names_the_nearest(sleepy: None) -> None:
+    assert message(PluginError, algorithms="dose") == (
+        "'dose' is not among the installed algorithms; did you mean 'doze'?"
+    )
+
+
+def test_a_name_of_another_kind_is_told_so(sleepy: None) -> None:
+    assert message(PluginError, algorithms=["watch"]) == (
+        "'watch' is not among the installed algorithms, but among the callbacks"
+    )
+
+
+def test_a_broken_plugin_is_an_error_with_its_cause_only_where_it_is_asked_for(sleepy: None) -> None:
+    trainer(algorithms="doze")
+    with pytest.raises(PluginError, match="algorithm 'gone' of sleepy 1.0 can't be loaded") as error:
+        trainer(algorithms="gone")
+    assert isinstance(error.value.__cause__, AttributeError)
+
+
+def test_a_wrong_argument_names_the_nearest(sleepy: None) -> None:
+    assert message(algorithms=[("doze", {"dept": 3})]) == (
+        "algorithm 'doze': got an unexpected keyword argument 'dept'; did you mean 'depth'?"
+    )
+
+
+def test_an_argument_unlike_any_other_lists_them(sleepy: None) -> None:
+    assert message(algorithms=[("doze", {"volume": 3})]) == (
+        "algorithm 'doze': got an unexpected keyword argument 'volume'; known: depth, side"
+    )
+
+
+def test_a_missing_argument_is_named(sleepy: None) -> None:
+    assert message(loggers="write") == "callback 'write': missing a required argument: 'path'"
+
+
+def test_what_the_plugin_itself_raises_keeps_its_type_and_gets_a_note(sleepy: None) -> None:
+    with pytest.raises(ZeroDivisionError, match="too deep") as error:
+        trainer(algorithms=[("doze", {"depth": -1})])
+    assert error.value.__notes__ == ["while making algorithm 'doze' with {'depth': -1}"]
+
+
+@pytest.mark.parametrize("given", [("doze", {"depth": 3}), ["doze", {"depth": 3}]])
+def test_a_pair_outside_of_a_sequence_gets_the_remedy(sleepy: None, given: Any) -> None:
+    assert message(algorithms=given) == "algorithms: put the pair in a list: algorithms=[('doze', {'depth': 3})]"
+
+
+@pytest.mark.parametrize("item", [("doze", 3), ("doze", {}, 1), (3, {}), ["doze", None]])
+def test_what_is_no_pair_is_refused(sleepy: None, item: Any) -> None:
+    assert message(algorithms=[item]) == (
+        f"algorithms: a pair is (name, arguments), as ('ema', {{'decay': 0.9}}), not {item!r}"
+    )
+
+
+def test_a_logger_that_receives_nothing_is_refused(sleepy: None) -> None:
+    assert message(ArgumentTypeError, loggers="watch").endswith(
+        "has no log_metrics, no log_hyperparameters, no log_traces; a logger is a LoggerDestination"
+    )
+
+
+def test_the_cores_own_progress_bar_has_a_name() -> None:
+    made = trainer(callbacks=[("progress_bar", {"refresh_s": 2.0})])
+    assert [callback.refresh_s for callback in made.state.callbacks] == [2.0]  # type: ignore[attr-defined]
+
+
+def test_progress_bar_true_adds_it_after_the_users_callbacks() -> None:
+    made = trainer(callbacks=writing_down([]), progress_bar=True)
+    assert [type(callback).__name__ for callback in made.state.callbacks] == ["Journal", "ProgressBar"]

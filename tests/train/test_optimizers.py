@@ -1,0 +1,196 @@
+"""Optimizers and schedulers: given as they are, or made after INIT."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau, StepLR
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Time
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+from .parts import at, batches, linear, net, same, trainer, writing_down
+
+
+class ReplaceHead(Algorithm):
+    """Surgery: puts another last layer into the net."""
+
+    metadata = AlgorithmMetadata(events=("init",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        state.model[4] = nn.Linear(6, 3)  # type: ignore[index]
+
+
+def rates(made: Any) -> list[float]:
+    return [round(group["lr"], 6) for optimizer in made.state.optimizers for group in optimizer.param_groups]
+
+
+def rates_by_batch(schedulers: Any, *sizes: int, duration: str = "2ep") -> list[float]:
+    seen: list[float] = []
+    made = trainer(batches(*sizes), max_duration=duration, schedulers=schedulers)
+    made.state.callbacks.append(at("batch_end", lambda state: seen.extend(rates(made))))  # type: ignore[attr-defined]
+    made.fit()
+    return seen
+
+
+def test_a_callable_gets_the_parameters_as_they_are_after_init() -> None:
+    model = net()
+    former = model[4].weight
+    before = former.detach().clone()
+    made = trainer(model=model, algorithms=ReplaceHead())
+    replaced = model[4].weight.detach().clone()
+    made.fit()
+    assert not same(model[4].weight.detach(), replaced)
+    assert same(former.detach(), before)
+
+
+def test_an_optimizer_that_holds_what_surgery_took_out_is_refused() -> None:
+    model, events = net(), list[str]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ArgumentError) as error:
+        trainer(model=model, algorithms=ReplaceHead(), optimizers=optimizer, callbacks=writing_down(events))
+    assert str(error.value) == (
+        "optimizers: an algorithm replaced 2 parameters at INIT, and SGD still has the former ones; "
+        "give a callable that makes it after INIT, as functools.partial(torch.optim.SGD, lr=...)"
+    )
+    assert events == ["init"]
+
+
+def test_an_algorithm_may_give_an_optimizer_the_new_parameters_itself() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    class Careful(ReplaceHead):
+        def apply(self, event: Event, state: State, logger: Logger) -> None:
+            super().apply(event, state, logger)
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+
+    before = trainer(model=model, algorithms=Careful(), optimizers=optimizer)
+    replaced = model[4].weight.detach().clone()
+    before.fit()
+    assert not same(model[4].weight.detach(), replaced)
+
+
+def test_several_optimizers_all_step() -> None:
+    model = net()
+    before = [p.detach().clone() for p in model.parameters()]
+    pair = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.Adam(model[4].parameters(), lr=0.01)]
+    made = trainer(model=model, optimizers=pair)
+    made.fit()
+    moved = [not same(p.detach(), b) for p, b in zip(model.parameters(), before, strict=True)]
+    assert moved == [True, True, False, False, True, True]
+    assert rates(made) == [0.1, 0.01]
+
+
+def test_an_optimizer_and_a_callable_may_be_mixed() -> None:
+    model = net()
+    made = trainer(model=model, optimizers=[torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam])
+    assert [type(optimizer).__name__ for optimizer in made.state.optimizers] == ["SGD", "Adam"]
+
+
+def test_a_scheduler_steps_each_epoch() -> None:
+    halve = functools.partial(StepLR, step_size=1, gamma=0.5)
+    assert rates_by_batch(halve, 4, 4) == [0.1, 0.1, 0.05, 0.05]
+
+
+def test_a_scheduler_in_a_pair_steps_at_its_interval_before_batch_end() -> None:
+    halve = functools.partial(StepLR, step_size=1, gamma=0.5)
+    assert rates_by_batch((halve, "1ba"), 4, 4) == [0.05, 0.025, 0.0125, 0.00625]
+    assert rates_by_batch([(halve, "2ba")], 4, 4) == [0.1, 0.05, 0.05, 0.025]
+    assert rates_by_batch([(halve, Time("8sp"))], 4, 4) == [0.1, 0.05, 0.05, 0.025]
+
+
+def test_several_schedulers_step_at_their_own_intervals() -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedulers = [StepLR(optimizer, 1, gamma=0.5), (StepLR(optimizer, 1, gamma=0.1), "3ba")]
+    made = trainer(batches(4, 4), model, optimizers=optimizer, schedulers=schedulers, max_duration="2ep")
+    made.fit()
+    assert rates(made) == [0.0025]
+    assert made.state.schedulers == [schedulers[0], schedulers[1][0]]  # type: ignore[index]
+
+
+def test_an_epochs_schedulers_step_before_epoch_end() -> None:
+    seen: list[float] = []
+    made = trainer(batches(4), schedulers=functools.partial(StepLR, step_size=1, gamma=0.5))
+    made.state.callbacks.append(at("epoch_end", lambda state: seen.extend(rates(made))))  # type: ignore[attr-defined]
+    made.fit()
+    assert seen == [0.05]
+
+
+def test_torchs_own_schedule_is_met() -> None:
+    cosine = functools.partial(CosineAnnealingLR, T_max=4)
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    theirs, expected = cosine(optimizer), []
+    for _ in range(4):
+        optimizer.step()
+        theirs.step()
+        expected.append(round(optimizer.param_groups[0]["lr"], 6))
+    assert rates_by_batch((cosine, "1ba"), 4, 4) == expected
+
+
+SGD = torch.optim.SGD(linear().parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"schedulers": ReduceLROnPlateau(SGD)},
+            "schedulers: ReduceLROnPlateau steps on a metric; step it in a callback's eval_end instead",
+        ),
+        ({"schedulers": StepLR}, "schedulers: StepLR is a class; write StepLR(optimizer, ...)"),
+        ({"schedulers": [3]}, "schedulers: 3 has no step(); give torch schedulers, or (scheduler, '1ba')"),
+        (
+            {"schedulers": (StepLR(SGD, 1), "1.5ba")},
+            "schedulers: the interval: '1.5ba': batches are counted in whole numbers",
+        ),
+        (
+            {"optimizers": "adam"},
+            "optimizers: 'adam' is no torch.optim.Optimizer; give one, or a callable that makes one from parameters, "
+            "as functools.partial(torch.optim.SGD, lr=0.1)",
+        ),
+        (
+            {"optimizers": torch.optim.LBFGS(linear().parameters())},
+            "optimizers: LBFGS runs the model itself, several times a step; the loop runs it once",
+        ),
+    ],
+    ids=["plateau", "class", "number", "half a batch", "name", "LBFGS"],
+)
+def test_what_can_not_work_is_refused_before_anything_starts(settings: dict[str, Any], message: str) -> None:
+    events: list[str] = []
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
+        trainer(callbacks=writing_down(events), **settings)
+    assert str(error.value) == message
+    assert events == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"optimizers": lambda parameters: list(parameters)[:0]},
+            "optimizers: [] is no torch.optim.Optimizer; give one, or a callable that makes one from parameters, "
+            "as functools.partial(torch.optim.SGD, lr=0.1)",
+        ),
+        (
+            {"optimizers": None, "schedulers": functools.partial(StepLR, step_size=1)},
+            "schedulers: a callable gets the optimizer, and there are 0; make optimizers and schedulers yourself",
+        ),
+        (
+            {"schedulers": ReduceLROnPlateau},
+            "schedulers: ReduceLROnPlateau is a class; write ReduceLROnPlateau(optimizer, ...)",
+        ),
+    ],
+    ids=["callable", "no optimizer", "plateau's class"],
+)
+def test_what_a_callable_makes_is_checked_too(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
+        trainer(**settings)
+    assert str(error.value) == message

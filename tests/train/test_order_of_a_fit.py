@@ -1,0 +1,160 @@
+"""The complete order of a fit: events, algorithms, callbacks."""
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Trainer
+
+from .parts import batches, trainer, writing_down
+
+PAIRS = ("init", "after_dataloader", "before_train_batch", "after_train_batch", "before_forward", "after_forward",
+         "epoch_start", "epoch_end", "eval_before_forward", "eval_after_forward")  # fmt: skip
+
+FIT = """
+init                 one two A B
+fit_start            one two
+epoch_start          A B one two
+before_dataloader    one two
+after_dataloader     B A one two
+batch_start          one two
+before_train_batch   A B one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+after_train_batch    B A one two
+batch_end            one two
+batch_checkpoint     one two
+before_dataloader    one two
+after_dataloader     B A one two
+batch_start          one two
+before_train_batch   A B one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+after_train_batch    B A one two
+batch_end            one two
+batch_checkpoint     one two
+before_dataloader    one two
+epoch_end            A B one two
+eval_start           one two
+eval_batch_start     one two
+eval_before_forward  A B one two
+eval_after_forward   B A one two
+eval_batch_end       one two
+eval_end             one two
+epoch_checkpoint     one two
+epoch_start          A B one two
+before_dataloader    one two
+after_dataloader     B A one two
+batch_start          one two
+before_train_batch   A B one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+after_train_batch    B A one two
+batch_end            one two
+batch_checkpoint     one two
+before_dataloader    one two
+after_dataloader     B A one two
+batch_start          one two
+before_train_batch   A B one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+after_train_batch    B A one two
+batch_end            one two
+batch_checkpoint     one two
+before_dataloader    one two
+epoch_end            A B one two
+eval_start           one two
+eval_batch_start     one two
+eval_before_forward  A B one two
+eval_after_forward   B A one two
+eval_batch_end       one two
+eval_end             one two
+epoch_checkpoint     one two
+fit_end              one two
+"""
+
+
+def test_every_event_algorithm_and_callback_of_a_fit_in_order() -> None:
+    """2 epochs of 2 batches in 2 microbatches, an evaluation each epoch, 2 algorithms, 2 callbacks."""
+    heard: list[tuple[str, str]] = []
+
+    class A(Algorithm):
+        metadata = AlgorithmMetadata(events=PAIRS)
+
+        def match(self, event: Event, state: State) -> bool:
+            return True
+
+        def apply(self, event: Event, state: State, logger: Logger) -> None:
+            heard.append((event.value, type(self).__name__))
+
+    class B(A):
+        pass
+
+    with _listening(heard, [A(), B()]) as made:
+        made.fit()
+    assert _one_line_an_event(heard) == FIT.strip().splitlines()
+
+
+def _listening(heard: list[tuple[str, str]], algorithms: list[Algorithm]) -> Trainer:
+    class Into(list[str]):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def append(self, event: str) -> None:
+            heard.append((event, self.name))
+
+    return trainer(
+        batches(4, 4),
+        max_duration="2ep",
+        microbatch_size=2,
+        eval_dataloader=batches(3),
+        algorithms=algorithms,
+        callbacks=[writing_down(Into("one"), name="One"), writing_down(Into("two"), name="Two")],
+    )
+
+
+def _one_line_an_event(heard: list[tuple[str, str]]) -> list[str]:
+    """Join who was heard at one event; no event fires twice in a row."""
+    lines: list[str] = []
+    for event, name in heard:
+        if lines and lines[-1].split()[0] == event:
+            lines[-1] += f" {name}"
+        else:
+            lines.append(f"{event:<20} {name}")
+    return lines

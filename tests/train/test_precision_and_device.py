@@ -1,0 +1,106 @@
+"""Number formats and devices, and what is said where there is none."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core.errors import ArgumentError
+from engine_core.precision import Precision
+
+from .parts import at, batches, linear, net, trainer
+
+CPU = torch.device("cpu")
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is said where there is no CUDA")
+
+
+def message(**settings: Any) -> str:
+    with pytest.raises(ArgumentError) as error:
+        trainer(**settings)
+    return str(error.value)
+
+
+def test_an_unknown_precision_names_the_nearest() -> None:
+    assert message(precision="amp_bf17") == "precision 'amp_bf17' is unknown; did you mean 'amp_bf16'?"
+    assert message(precision=16) == "precision 16 is unknown; known: amp_bf16, amp_fp16, fp32"
+
+
+def test_half_precision_needs_cuda() -> None:
+    assert message(precision="amp_fp16") == (
+        "precision 'amp_fp16' needs a CUDA device, this is cpu; use 'amp_bf16' or 'fp32'"
+    )
+
+
+def test_forward_and_loss_run_under_autocast_in_training_and_evaluation() -> None:
+    """On the CPU autocast makes products of matrices bfloat16; weights and their gradients stay float32."""
+    seen: list[tuple[torch.dtype, bool]] = []
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen.append((outputs.dtype, torch.is_autocast_enabled("cpu")))
+        return nn.functional.cross_entropy(outputs, targets)
+
+    made = trainer(batches(8), loss_fn=loss, precision="amp_bf16", eval_dataloader=batches(3))
+    made.fit()
+    assert seen == [(torch.bfloat16, True)] * 2
+    assert {(p.dtype, p.grad.dtype) for p in made.state.model.parameters()} == {(torch.float32,) * 2}  # type: ignore[union-attr]
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_plugins_run_outside_of_autocast() -> None:
+    seen: list[bool] = []
+    events = ("before_forward", "after_forward", "after_loss", "eval_after_forward")
+    notes = [at(event, lambda state: seen.append(torch.is_autocast_enabled("cpu"))) for event in events]
+    trainer(batches(8), precision="amp_bf16", eval_dataloader=batches(3), callbacks=notes).fit()
+    assert seen == [False] * 4
+
+
+def test_only_half_precision_has_a_gradient_scaler() -> None:
+    assert [Precision(name, CPU).scaler for name in ("fp32", "amp_bf16")] == [None, None]
+
+
+@without_cuda
+def test_a_device_that_is_not_there_is_refused() -> None:
+    assert message(device="cuda") == "device 'cuda' is not available here; use 'auto' or 'cpu'"
+    assert message(device="cuda:3") == "device 'cuda:3' is not available here; use 'auto' or 'cpu'"
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:x", None, 1.5])
+def test_what_is_no_device_is_refused(device: Any) -> None:
+    assert message(device=device) == f"device {device!r} is none of 'auto', 'cpu', 'cuda', 'mps'"
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_model_without_values_is_refused(device: str) -> None:
+    assert message(model=nn.Linear(4, 3, device="meta"), device=device) == (
+        "the model is on the meta device and has no values; give it some with model.to_empty(...)"
+    )
+
+
+def test_a_model_on_several_devices_is_refused() -> None:
+    model = nn.Sequential(linear(), nn.Linear(3, 3, device="meta"))
+    assert message(model=model) == (
+        "the model is spread over several devices (0.weight on cpu, 1.weight on meta); move it with model.to(...)"
+    )
+
+
+@without_cuda
+def test_auto_is_the_best_device_there_is() -> None:
+    made = trainer(device="auto")
+    expected = "mps" if torch.backends.mps.is_available() else "cpu"
+    assert made.state.device == torch.device(expected)
+
+
+def test_a_model_without_parameters_is_on_the_cpu() -> None:
+    assert trainer(model=nn.Identity(), optimizers=None).state.device == CPU
+
+
+def test_init_runs_before_the_model_is_moved_or_given_an_optimizer() -> None:
+    seen: list[Any] = []
+    made = trainer(model=net(), callbacks=at("init", lambda state: seen.append(len(state.optimizers))))
+    assert seen == [0] and len(made.state.optimizers) == 1
+
+
+def test_there_is_no_wrapper_around_the_model() -> None:
+    model = net()
+    assert trainer(model=model).state.model is model

@@ -1,0 +1,111 @@
+"""The engine without algorithms is the loop that one would write by hand, bit for bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from .parts import net, rows, same, trainer
+
+EPOCHS, SEED = 3, 11
+
+sgd: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
+adamw: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
+
+
+def shuffled() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*rows(20)), batch_size=8, shuffle=True)
+
+
+def by_hand(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    clip: float | None = None,
+    scheduler: Any = None,
+    bf16: bool = False,
+) -> None:
+    torch.manual_seed(SEED)
+    loader = shuffled()
+    model.train()
+    for _ in range(EPOCHS):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
+
+
+def assert_equal_to_by_hand(
+    make_optimizer: Callable[[Any], torch.optim.Optimizer], hand: dict[str, Any], **settings: Any
+) -> None:
+    ours, theirs = net(dropout=0.3), net(dropout=0.3)
+    optimizer = make_optimizer(theirs.parameters())
+    if "scheduler" in hand:
+        hand["scheduler"] = hand["scheduler"](optimizer)
+    by_hand(theirs, optimizer, **hand)
+    with trainer(
+        shuffled(), ours, max_duration=f"{EPOCHS}ep", seed=SEED, optimizers=make_optimizer, **settings
+    ) as made:
+        made.fit()
+    assert same(ours.state_dict(), theirs.state_dict())
+    assert same(made.state.optimizers[0].state_dict(), optimizer.state_dict())
+    assert not same(ours.state_dict(), net().state_dict())
+
+
+@pytest.mark.parametrize("make_optimizer", [sgd, adamw], ids=["sgd", "adamw"])
+def test_plain(make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> None:
+    assert_equal_to_by_hand(make_optimizer, {})
+
+
+def test_with_clipped_gradients() -> None:
+    assert_equal_to_by_hand(sgd, {"clip": 0.05}, grad_clip_norm=0.05)
+
+
+def test_with_a_scheduler_of_each_batch() -> None:
+    def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
+
+    assert_equal_to_by_hand(sgd, {"scheduler": cosine}, schedulers=(cosine, "1ba"))
+
+
+def test_with_bfloat16() -> None:
+    assert_equal_to_by_hand(adamw, {"bf16": True}, precision="amp_bf16")
+
+
+def test_with_a_microbatch_of_the_whole_batch() -> None:
+    assert_equal_to_by_hand(sgd, {}, microbatch_size=8)
+
+
+def test_with_an_optimizer_made_before_the_trainer() -> None:
+    ours, theirs = net(), net()
+    by_hand(theirs, sgd(theirs.parameters()))
+    trainer(shuffled(), ours, max_duration="3ep", seed=SEED, optimizers=sgd(ours.parameters())).fit()
+    assert same(ours.state_dict(), theirs.state_dict())
+
+
+def test_a_model_with_its_own_loss_trains_as_one_with_a_loss_function() -> None:
+    class OwnLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def forward(self, batch: Any) -> Any:
+            return self.net(batch[0])
+
+        def loss(self, outputs: Any, batch: Any) -> Any:
+            return F.cross_entropy(outputs, batch[1])
+
+    plain, own = net(), OwnLoss()
+    trainer(shuffled(), plain, seed=SEED).fit()
+    trainer(shuffled(), own, seed=SEED, loss_fn=None).fit()
+    assert same(plain.state_dict(), own.net.state_dict())

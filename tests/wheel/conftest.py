@@ -1,0 +1,102 @@
+"""Both distributions, built as they are published, and clean environments with the built wheels in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Project:
+    """A distribution: where its files are, and what was built from them."""
+
+    folder: Path
+    package: Path
+    wheel: Path
+    sdist: Path
+    wheel_from_tree: Path
+
+    @property
+    def metadata(self) -> Message:
+        with ZipFile(self.wheel) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            return Parser().parsestr(archive.read(name).decode())
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment; its programs run in its own folder, far from this repository."""
+
+    home: Path
+
+    def run(self, program: str, *arguments: str) -> str:
+        return run(str(self.home / ("Scripts" if os.name == "nt" else "bin") / program), *arguments, cwd=self.home)
+
+    def install(self, *requirements: str) -> None:
+        """Install with the pins that tox sets, the CPU build of torch among them; they are relative to the root."""
+        python = self.run("python", "-c", "import sys; print(sys.executable)").strip()
+        run(python, "-I", "-m", "pip", "install", "--quiet", "--no-compile", *requirements, cwd=ROOT)
+
+
+def run(*command: str, cwd: Path) -> str:
+    """Run a command, show what it prints if it fails, and return its standard output."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(folder: Path, package: str, out: Path) -> Project:
+    """Build the sdist, the wheel from the sdist, and the wheel straight from the tree."""
+    command = (sys.executable, "-m", "build", str(folder), "--outdir")
+    run(*command, str(out), cwd=ROOT)
+    run(*command, str(out / "tree"), "--wheel", "--no-isolation", cwd=ROOT)
+    (wheel,), (sdist,), (wheel_from_tree,) = out.glob("*.whl"), out.glob("*.tar.gz"), out.glob("tree/*.whl")
+    return Project(folder, folder / package, wheel, sdist, wheel_from_tree)
+
+
+def environment(home: Path) -> Environment:
+    venv.create(home, with_pip=True)
+    return Environment(home)
+
+
+@pytest.fixture(scope="session")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return build(ROOT, "engine_core", tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return build(ROOT / "plugins" / "sb-plugin", "src/sb_plugin", tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.fixture(params=["core", "plugin"])
+def project(request: pytest.FixtureRequest) -> Project:
+    """One distribution after the other."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def bare(core: Project, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The core alone, without extras."""
+    clean = environment(tmp_path_factory.mktemp("bare"))
+    clean.install(str(core.wheel))
+    return clean
+
+
+@pytest.fixture(scope="session")
+def complete(core: Project, plugin: Project, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The core with what its example needs, and the plugin."""
+    clean = environment(tmp_path_factory.mktemp("complete"))
+    clean.install(f"{core.wheel}[examples]", str(plugin.wheel))
+    return clean

@@ -1,0 +1,39 @@
+"""What is in the wheels and sdists."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from zipfile import ZipFile
+
+from .conftest import Project
+
+
+def files_of(package: Path) -> set[str]:
+    """Return the names under a package's folder in the tree, as a wheel would name them."""
+    files = (file for file in package.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return {file.relative_to(package.parent).as_posix() for file in files}
+
+
+def test_a_wheel_holds_its_package_and_nothing_else(project: Project) -> None:
+    names = set(ZipFile(project.wheel).namelist())
+    information = {name for name in names if ".dist-info/" in name}
+
+    assert names - information == files_of(project.package)
+    assert f"{project.package.name}/py.typed" in names
+    assert {Path(name).name for name in information} >= {"METADATA", "entry_points.txt", "LICENSE"}
+
+
+def test_an_sdist_holds_what_its_wheel_is_built_from_and_nothing_else(project: Project) -> None:
+    with tarfile.open(project.sdist) as archive:
+        names = {Path(member.name).relative_to(project.sdist.name.removesuffix(".tar.gz")) for member in archive}
+    beside = {name.as_posix() for name in names if len(name.parts) == 1}
+    inside = {file.relative_to(project.folder) for file in project.package.rglob("*") if file.is_file()}
+
+    assert beside == {".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+    assert {name for name in names if len(name.parts) > 1} == {f for f in inside if "__pycache__" not in f.parts}
+
+
+def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(project: Project) -> None:
+    assert project.wheel.name == project.wheel_from_tree.name
+    assert project.wheel.read_bytes() == project.wheel_from_tree.read_bytes()

@@ -1,0 +1,55 @@
+"""What the installed wheels can do."""
+
+from __future__ import annotations
+
+import json
+
+from .conftest import Environment
+
+EVERY_MODULE = """
+import importlib, pkgutil, engine_core
+for module in pkgutil.walk_packages(engine_core.__path__, "engine_core."):
+    if not module.name.startswith(("engine_core.__main__", "engine_core.examples.")):  # a program; need an extra
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+EVERY_ENTRY_POINT = """
+from importlib.metadata import entry_points
+for group in ("engine_core.algorithms", "engine_core.passes", "engine_core.callbacks", "console_scripts"):
+    for entry in entry_points(group=group):
+        if entry.dist.name in ("engine-core", "sb-plugin"):
+            entry.load()
+            print(entry.name)
+"""
+
+
+def test_every_module_of_the_core_imports_without_extras(bare: Environment) -> None:
+    assert "engine_core.engine" in bare.run("python", "-c", EVERY_MODULE).split()
+
+
+def test_every_entry_point_loads(complete: Environment) -> None:
+    names = complete.run("python", "-W", "error", "-c", EVERY_ENTRY_POINT).split()
+
+    assert {"selective_backprop", "sort_selective_backprop_first", "set_filo_order", "engine-core"} <= set(names)
+
+
+def test_the_command_lists_the_plugin(complete: Environment) -> None:
+    records = json.loads(complete.run("engine-core", "plugins", "list", "--json"))
+
+    found = [(r["distribution"], r["version"], r["status"]) for r in records if r["name"] == "selective_backprop"]
+    assert found == [("sb-plugin", "0.1.0", "available")]
+    assert {r["status"] for r in records} == {"available"}
+
+
+def test_the_core_alone_lists_no_algorithm(bare: Environment) -> None:
+    records = json.loads(bare.run("engine-core", "plugins", "list", "--json"))
+
+    assert {r["distribution"] for r in records} == {"engine-core"}
+    assert [r["name"] for r in records if r["kind"] == "algorithms"] == []
+
+
+def test_the_example_trains(complete: Environment) -> None:
+    complete.run("python", "-m", "engine_core", "train", "--example", "digits")
+
+    (results,) = complete.home.glob("runs/*/results.json")
+    assert json.loads(results.read_text())["eval/accuracy"] > 0.95

@@ -1,0 +1,53 @@
+"""What the distributions declare, against the pins that CI installs."""
+
+from __future__ import annotations
+
+import re
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from .conftest import ROOT, Project
+
+
+def declared(project: Project) -> list[Requirement]:
+    return [Requirement(line) for line in project.metadata.get_all("Requires-Dist", [])]
+
+
+def versions(specifiers: SpecifierSet) -> set[Version]:
+    return {Version(specifier.version) for specifier in specifiers}
+
+
+def pins(file: str) -> dict[str, set[Version]]:
+    """Return the versions that a constraints file pins for each name: several where Pythons or systems differ."""
+    found: dict[str, set[Version]] = {}
+    for line in re.findall(r"^[^#\n].*", (ROOT / file).read_text(), re.MULTILINE):
+        requirement = Requirement(line)
+        found.setdefault(canonicalize_name(requirement.name), set()).update(versions(requirement.specifier))
+    return found
+
+
+def test_nothing_has_an_upper_bound_but_a_plugins_core(core: Project, plugin: Project) -> None:
+    bounded = [str(r) for r in declared(core) + declared(plugin) if {s.operator for s in r.specifier} != {">="}]
+
+    assert bounded == ["engine-core<0.2,>=0.1"]
+
+
+def test_the_lowest_set_is_the_declared_floors(core: Project) -> None:
+    floors = {canonicalize_name(r.name): versions(r.specifier) for r in declared(core)}
+    lowest = pins("constraints-lowest.txt")
+
+    assert {name for name in floors if lowest[name] != floors[name]} == {"torch"}  # why: see constraints-lowest.txt
+
+
+def test_the_latest_set_pins_all_that_is_declared(core: Project) -> None:
+    assert {canonicalize_name(r.name) for r in declared(core)} <= set(pins("constraints.txt"))
+
+
+def test_one_torch_is_pinned_everywhere() -> None:
+    (torch,) = pins("constraints.txt")["torch"]
+
+    assert pins("constraints-lowest.txt")["torch"] == {torch}
+    assert pins(".ci/torch-cpu.txt")["torch"] == {torch, Version(f"{torch}+cpu")}
