@@ -135,7 +135,7 @@ def test_the_number_kept_is_exact_for_every_percentage(n: int, percent: int) -> 
     assert number_kept(n, percent / 100) == max(1, math.floor(Fraction(percent, 100) * n))
 
 
-losses = st.lists(st.floats(-1e3, 1e3, width=32), min_size=2, max_size=40)
+losses = st.lists(st.integers(-(10**6), 10**6).map(lambda thousandths: thousandths / 1000), min_size=2, max_size=40)
 
 
 @settings(deadline=None)
@@ -175,7 +175,6 @@ def test_rows_are_k_different_places_in_order(scores: list[float], keep: float, 
     assert set(rows) <= set(range(len(scores)))
 
 
-def test_a_tiny_keep_takes_the_hardest_row() -> None:
-    """Weights that no float could hold: (r + 0.5) ** 9999."""
-    scores = torch.arange(64.0)
-    assert draw_rows(scores, 1, 1e-4, torch.Generator()).tolist() == [63]
+def test_a_tiny_keep_takes_the_hardest_rows() -> None:
+    """Their weights are too small for any float: (r + 0.5) ** 9999."""
+    assert draw_rows(torch.arange(64.0), 3, 1e-4, torch.Generator()).tolist() == [61, 62, 63]

@@ -58,6 +58,10 @@ def test_it_matches_init_and_the_steps_of_its_schedule() -> None:
     assert [event for event in Event if algorithm.match(event, state)] == [Event.INIT]
 
 
+def test_with_keep_1_it_never_matches_a_batch() -> None:
+    assert not SelectiveBackprop(**ALWAYS, keep=1).match(Event.AFTER_DATALOADER, State())
+
+
 def test_an_unlimited_training_can_be_pruned_from_start_to_end(engine_of: Any, pruned: Any) -> None:
     assert len(pruned(engine_of(SelectiveBackprop(**ALWAYS)))[0]) == 4
 
@@ -100,6 +104,14 @@ def test_a_second_run_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
 
         pruned(engine_of(algorithm, loss_fn=loss))
     assert calls == ["first", "second"]
+
+
+def test_init_takes_the_loss_anew_from_the_same_state(engine_of: Any, pruned: Any) -> None:
+    algorithm = SelectiveBackprop(**ALWAYS)
+    engine = engine_of(algorithm, loss_fn=F.mse_loss)
+    engine.state.loss_fn = F.cross_entropy
+    engine.run_event(Event.INIT)
+    assert len(pruned(engine)[0]) == 4
 
 
 def test_a_run_that_goes_on_after_another_still_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:

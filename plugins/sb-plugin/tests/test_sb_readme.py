@@ -1,13 +1,18 @@
-"""The README's examples run, and its table of arguments is the signature."""
+"""The examples of README and docstrings run, and the README's table of arguments is the signature."""
 
+import doctest
+import importlib
 import inspect
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
+import sb_plugin
 from sb_plugin import SelectiveBackprop
 
+MODULES = sorted(f"sb_plugin.{module.name}" for module in pkgutil.iter_modules(sb_plugin.__path__))
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
@@ -17,12 +22,19 @@ def test_the_example_runs(example: str) -> None:
     exec(compile(example, str(README), "exec"), {})
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_of_the_module_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
 def test_there_are_examples_for_all_three_ways_to_use_it() -> None:
     assert len(EXAMPLES) == 3
 
 
 def test_the_table_gives_every_argument_and_default() -> None:
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\d., ]+) \|", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*) \| ([\d., ]+) \|", README.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     table = {
         name.strip("`"): float(default)
         for names, defaults in rows

@@ -64,6 +64,15 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_would(engine_of: Any, pr
         assert [ids(pruned(resumed)) for _ in range(4)] == expected
 
 
+def test_a_loaded_state_serves_one_run(choices: Any) -> None:
+    first, algorithm = choices(SelectiveBackprop(**ALWAYS)), SelectiveBackprop(**ALWAYS)
+    other = SelectiveBackprop(**ALWAYS)
+    choices(other)
+    algorithm.load_state_dict(other.state_dict())
+    assert choices(algorithm) != first
+    assert choices(algorithm) == first
+
+
 def test_its_state_is_tensors_and_json(engine_of: Any) -> None:
     algorithm = SelectiveBackprop(**ALWAYS)
     assert algorithm.state_dict() == {}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sb_plugin import select_using_loss
+from sb_plugin import functional, select_using_loss
 
 
 def absolute(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
@@ -138,6 +138,14 @@ def test_without_a_generator_a_private_one_draws() -> None:
     second, _ = select_using_loss(x, x, nn.Identity(), absolute)
     assert torch.equal(torch.get_rng_state(), before)
     assert first.tolist() != second.tolist()
+
+
+def test_a_private_generator_starts_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch's default seed every process would make the same choices."""
+    monkeypatch.setattr(functional, "_private_generator", functional._private_generator.__wrapped__)
+    x = torch.arange(64.0)
+    choices = [select_using_loss(x, x, nn.Identity(), absolute)[0].tolist() for _ in range(2)]
+    assert choices[0] != choices[1]
 
 
 def per_pixel(outputs: Any, targets: Any, reduction: str = "mean") -> torch.Tensor:

@@ -109,6 +109,21 @@ def test_buffers_are_bit_equal_behind_any_callable(wrap: Callable[[nn.Module], C
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_buffers_of_the_module_behind_a_bound_method_are_bit_equal() -> None:
+    norm = nn.BatchNorm2d(3)
+    before = copy.deepcopy(norm.state_dict())
+    select_using_loss(X, Y, norm.forward, lambda outputs, _, reduction: outputs.flatten(1).mean(1))
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_buffers_of_a_scripted_model_are_bit_equal() -> None:
+    model = torch.jit.script(net(nn.BatchNorm2d(4)))
+    before = copy.deepcopy(model.state_dict())
+    select(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_scores_are_the_losses_of_a_forward_in_train_mode() -> None:
     model = net(nn.BatchNorm2d(4))
     expected = F.cross_entropy(copy.deepcopy(model)(X), Y, reduction="none")
@@ -196,6 +211,13 @@ def test_gradients_and_requires_grad_are_untouched() -> None:
         assert torch.equal(parameter.grad, grad)
 
 
+def test_scoring_builds_no_graph() -> None:
+    model, seen = net(), []
+    model.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs.requires_grad))
+    select(model)
+    assert seen == [False]
+
+
 def test_no_graph_is_kept_even_if_the_model_turns_gradients_on() -> None:
     class Stubborn(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -234,17 +256,17 @@ def test_a_graph_made_before_scoring_can_still_run_backward() -> None:
 
 
 def test_scores_are_single_precision_under_autocast() -> None:
-    model, seen = net(), []
+    model, seen, mixing = net(), [], torch.randn(4, 4)
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
         seen.append(outputs.dtype)
-        return F.cross_entropy(outputs @ torch.eye(4), targets, reduction=reduction)
+        return F.cross_entropy(outputs @ mixing, targets, reduction=reduction)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         reduced = model(X)
         found, _ = score(Objective(per_sample(loss)), model, (X, Y), 0)
     assert (reduced.dtype, seen, found.dtype) == (torch.bfloat16, [torch.float32], torch.float32)
-    assert torch.equal(found, F.cross_entropy(reduced.float(), Y, reduction="none"))
+    assert torch.equal(found, F.cross_entropy(reduced.float() @ mixing, Y, reduction="none"))
 
 
 def test_scores_of_a_model_in_half_precision_are_single_precision() -> None:

@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import nn
@@ -77,7 +77,7 @@ class _Hold:
         if module in self._seen:
             return
         self._seen.add(module)
-        if type(module).forward in _OBEDIENT and "forward" not in module.__dict__:
+        if _obeys(module):
             if module.training and module.track_running_stats:
                 module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which takes its time
                 self._norms.append(module)
@@ -96,8 +96,12 @@ class _Hold:
             for home, name, buffer, copy, version in self._buffers:
                 if version is None or buffer._version != version:
                     buffer.copy_(copy)
-                if home.get(name) is not buffer:
+                if name not in home or home[name] is not buffer:
                     home[name] = buffer
+
+
+def _obeys(module: nn.Module) -> TypeGuard[_BatchNorm]:
+    return isinstance(module, _BatchNorm) and type(module).forward in _OBEDIENT and "forward" not in module.__dict__
 
 
 @contextmanager
