@@ -1,0 +1,72 @@
+"""How the documentation is built. It needs no network: `sphinx-build -W --keep-going docs docs/_build`."""
+
+import importlib.metadata
+import inspect
+from typing import Any
+
+import pydantic
+from docutils import nodes
+from engine_core import Event, hookspecs
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.inspect import stringify_signature
+
+project = "engine-core"
+release = importlib.metadata.version("engine-core")
+html_title = f"engine-core {release}"
+html_theme = "furo"
+html_show_copyright = False
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+
+default_role = "literal"  # docstrings mark code with single backticks
+autodoc_inherit_docstrings = False
+autodoc_member_order = "bysource"
+python_maximum_signature_line_length = 100
+napoleon_numpy_docstring = False
+
+nitpicky = True
+# Without a network there is nothing to link the names of other projects to.
+nitpick_ignore_regex = [("py:.*", r"(torch|collections|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
+nitpick_ignore_regex += [  # type variables, aliases, and types that one gets but does not make
+    ("py:class", r"engine_core\.(passes\.[PT]|installed\.EntryPoint|config\.reading\.Place|callbacks\.profiler\.Span)"),
+    ("py:class", "BatchKey|PassArgument"),
+]
+
+
+class Hook(SphinxDirective):
+    """`{hook} before_loss` shows what the specification of an event says, and the pair that the event belongs to."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the docstring, parsed like the page."""
+        event = Event(self.arguments[0])
+        said = inspect.getdoc(getattr(hookspecs, event.value))
+        return self.parse_text_to_nodes(f"{said}\n\n{_pair(event)}")
+
+
+def _pair(event: Event) -> str:
+    if event.partner is None:
+        return "It has no partner."
+    partner = f"[{event.partner}](#{event.partner})"
+    if event.is_before_event:
+        return f"Opens the pair `{event.canonical_name}`, which {partner} closes."
+    order = "here algorithms run in reverse" if event.is_undo else "algorithms keep their order"
+    return f"Closes the pair `{event.canonical_name}`, which {partner} opens; {order}."
+
+
+def _readable(app: Sphinx, what: str, name: str, thing: object, *given: Any) -> tuple[str, str] | None:
+    """Leave out of signatures what pydantic validates with, and how dataclasses make a default."""
+    if what == "class" and issubclass(thing, pydantic.BaseModel):
+        return stringify_signature(inspect.signature(thing), show_annotation=False), ""
+    _, signature, returned = given
+    return (signature.replace("<factory>", "{}"), returned) if signature else None
+
+
+def setup(app: Sphinx) -> None:
+    """Add the directive, and make signatures readable."""
+    app.add_directive("hook", Hook)
+    app.connect("autodoc-process-signature", _readable)
