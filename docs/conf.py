@@ -6,10 +6,11 @@ from typing import Any
 
 import pydantic
 from docutils import nodes
-from engine_core import Event, hookspecs
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.inspect import stringify_signature
+
+from engine_core import Event, hookspecs
 
 project = "engine-core"
 release = importlib.metadata.version("engine-core")

@@ -137,7 +137,7 @@ class Engine:
         for watched in (self._algorithms, self._callbacks, self._destinations):
             watched.unwatch(self._handlers.clear)
         for adapter in self._adapters:
-            self.host.unregister(adapter)
+            self.host.drop(adapter)
         self._adapters, self._pipelines = [], {}
 
     def __enter__(self) -> Engine:
@@ -200,7 +200,7 @@ class Engine:
         engine's own, which runs the algorithms inside the wrappers of others, is needed only where others are.
         """
         for adapter in self._adapters:
-            self.host.unregister(adapter)
+            self.host.drop(adapter)
         self._handlers.clear()
         self._profiler = self.state.profiler
         self._pipelines = {event: self._pipeline(event) for event in Event}

@@ -72,7 +72,7 @@ class Host(pluggy.PluginManager):
         try:
             registered = super().register(plugin, name)
         except pluggy.PluginValidationError as error:
-            self._forget(plugin)
+            self.drop(plugin)  # pluggy <= 1.6 leaves a plugin that failed half-way half registered
             raise PluginError(f"plugin {_title(plugin, name)}: {error}") from error
         except ValueError as error:
             raise ArgumentError(f"plugin {_title(plugin, name)}: {error}") from error
@@ -85,6 +85,11 @@ class Host(pluggy.PluginManager):
         if not isinstance(removed, Adapter):
             self._changed()
         return removed
+
+    def drop(self, plugin: object) -> None:
+        """Take a plugin out if it is there, and tell nobody."""
+        if self.is_registered(plugin):
+            super().unregister(plugin)
 
     def add_hookcall_monitoring(self, before: Any, after: Any) -> Callable[[], None]:
         """Call `before` and `after` around every event, also around those that nobody listens to."""
@@ -113,11 +118,6 @@ class Host(pluggy.PluginManager):
     def _changed(self) -> None:
         self.changes += 1
         self._on_change()
-
-    def _forget(self, plugin: object) -> None:
-        """Take out a plugin that failed half-way, which pluggy <= 1.6 leaves half registered."""
-        if self.is_registered(plugin):
-            super().unregister(plugin)
 
     def _check(self, plugin: object, name: str | None) -> None:
         title = _title(plugin, name)

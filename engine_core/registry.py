@@ -14,6 +14,7 @@ from .errors import ArgumentError, PluginError, did_you_mean
 from .event import Event
 from .installed import EntryPoint, import_object, installed_entry_points, normalise
 from .metadata import AlgorithmMetadata, PassMetadata
+from .requirements import check_requirements
 
 __all__ = ["CORE", "KINDS", "Kind", "PluginRecord", "Registry", "Status"]
 
@@ -145,6 +146,19 @@ class Registry:
                 ) from error
             self._loaded[key] = plugin
         return self._loaded[key]
+
+    def require(self, requirements: Iterable[str]) -> None:
+        """Check that the distributions of plugins are there that a run demands, as `some-plugin>=1.2`; import nothing.
+
+        Raises:
+            PluginError: names the first requirement that is not met and what is installed.
+        """
+        enabled = {record.distribution for record in self.records if record.status != "disabled"}
+        check_requirements(
+            requirements,
+            {record.distribution: record.version for record in self.records},
+            {record.distribution: record.reason for record in self.records if record.distribution not in enabled},
+        )
 
     def distribution_of(self, plugin: object) -> str | None:
         """Return the distribution that an instance, a class or a function comes from, None for the user's own.

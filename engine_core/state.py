@@ -11,7 +11,7 @@ from .algorithm import Algorithm, Members
 from .callback import Callback
 from .errors import ArgumentError
 from .items import BatchKey, get_item, set_item
-from .time import Time, Timestamp, TimeUnit
+from .time import FIELD_OF, Time, Timestamp, TimeUnit
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ class State:
         if self.max_duration is None:
             return None
         whole = _horizon(self.max_duration)
-        done = float(self.timestamp.get(whole.unit))
+        done = float(self.timestamp[FIELD_OF[whole.unit]])
         if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
             done += self.timestamp.batch_in_epoch / batches
         return Time(done / whole.value if whole.value else 1.0, TimeUnit.DURATION)
@@ -120,7 +120,7 @@ class State:
 
 
 def _horizon(max_duration: Time | str) -> Time:
-    whole = Time(max_duration)
+    whole = max_duration if isinstance(max_duration, Time) else Time(max_duration)
     if whole.unit is TimeUnit.DURATION:
         raise ArgumentError("max_duration can't be a fraction of itself: give it in ep, ba, sp, tok or sec")
     return whole

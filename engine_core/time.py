@@ -151,6 +151,8 @@ class Time:
 
 
 def _unit(unit: TimeUnit | str) -> TimeUnit:
+    if isinstance(unit, TimeUnit):
+        return unit
     try:
         return TimeUnit(unit)
     except ValueError:
@@ -228,10 +230,11 @@ class Timestamp(NamedTuple):
         unit = _unit(unit)
         if unit is TimeUnit.DURATION:
             raise ArgumentError("a Timestamp does not know the whole: use State.get_elapsed_duration() for 'dur'")
-        return Time(self[_FIELD_OF[unit]], unit)
+        return Time(self[FIELD_OF[unit]], unit)
 
 
-_FIELD_OF = {
+# The place in a Timestamp of what each unit counts.
+FIELD_OF = {
     TimeUnit.EPOCH: Timestamp._fields.index("epoch"),
     TimeUnit.BATCH: Timestamp._fields.index("batch"),
     TimeUnit.SAMPLE: Timestamp._fields.index("sample"),

@@ -19,7 +19,7 @@ class Standardise(Algorithm):
 model, inputs = torch.nn.Linear(4, 1), 5 + 3 * torch.randn(64, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with Engine(State(model=model, algorithms=[Standardise()]), Logger()) as engine:
-    for step in range(100):
+    for _ in range(100):
         engine.state.batch = (inputs, inputs.sum(1, keepdim=True) - 20)
         engine.run_event("after_dataloader")
         x, y = engine.state.batch
@@ -27,4 +27,4 @@ with Engine(State(model=model, algorithms=[Standardise()]), Logger()) as engine:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-print(f"loss {loss.item():.6f} after {step + 1} steps")
+print(f"loss {loss.item():.6f}")

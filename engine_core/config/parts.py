@@ -10,7 +10,6 @@ from ..errors import PluginError, did_you_mean
 from ..logger import LoggerDestination
 from ..passes import AlgorithmPass, explicit_order, registered_name
 from ..registry import CORE, Kind, Registry
-from ..requirements import check_requirements
 from .building import bind, build_plugin, find_plugin, load_plugin
 from .reading import Place
 from .schema import Config, PassEntry, Target
@@ -31,13 +30,10 @@ def check_plugins(config: Config) -> None:
     Raises:
         ConfigError: for the first that is not, with the nearest name and how to get it.
     """
-    records = Registry.scan().records
-    installed = {record.distribution: record.version for record in records}
-    enabled = {record.distribution for record in records if record.status != "disabled"}
-    disabled = {record.distribution: record.reason for record in records if record.distribution not in enabled}
+    registry = Registry.scan()
     for index, requirement in enumerate(config.require_plugins):
         try:
-            check_requirements([requirement], installed, disabled)
+            registry.require([requirement])
         except PluginError as error:
             raise config.place("require_plugins", index).error(str(error)) from None
     for section, kind in _KIND_OF.items():

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..state import State
-from ..time import Time, Timestamp, TimeUnit
+from ..time import FIELD_OF, Time, Timestamp, TimeUnit
 
 __all__ = ["Interval", "end_test"]
 
-_FIELDS = {TimeUnit.EPOCH: 0, TimeUnit.BATCH: 1, TimeUnit.SAMPLE: 2, TimeUnit.SECOND: 7}
+_COUNTED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.SECOND)
 
 
 def _checked(time: Time | str, what: str) -> Time:
@@ -18,7 +18,7 @@ def _checked(time: Time | str, what: str) -> Time:
         time = Time(time)
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"{what}: {error}") from None
-    if time.unit not in _FIELDS:
+    if time.unit not in _COUNTED:
         raise ArgumentError(f"{what}: the Trainer counts ep, ba, sp and sec, so it can't be {str(time)!r}")
     if time.value <= 0:
         raise ArgumentError(f"{what} has to be positive, not {str(time)!r}")
@@ -35,7 +35,7 @@ class Interval:
 
     def __init__(self, length: Time | str, what: str) -> None:
         self.length = _checked(length, what)
-        self._field = _FIELDS[self.length.unit]
+        self._field = FIELD_OF[self.length.unit]
         self._value = self.length.value
         self.in_epochs = self.length.unit is TimeUnit.EPOCH
 
@@ -48,5 +48,5 @@ class Interval:
 def end_test(state: State, end: Time, what: str) -> Callable[[], bool]:
     """Return a function that tells whether the clock has reached `end` or somebody asked to stop."""
     end = _checked(end, what)
-    field, value = _FIELDS[end.unit], end.value
+    field, value = FIELD_OF[end.unit], end.value
     return lambda: state.timestamp[field] >= value or state.stop_requested

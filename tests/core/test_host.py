@@ -207,6 +207,17 @@ def test_a_plugin_is_found_and_unregistered_by_its_name():
     assert calls == ["algorithm", "callback", "destination"]
 
 
+def test_who_takes_out_everybody_takes_out_the_callbacks_until_something_changes():
+    engine = make()
+    for plugin in engine.host.get_plugins():
+        engine.host.unregister(plugin)
+    engine.run_event("batch_end")
+    engine.state.algorithms.clear()
+    engine.run_event("batch_end")
+    engine.close()
+    assert calls == ["algorithm", "callback", "destination"]
+
+
 def test_a_module_may_be_a_plugin(install):
     text = "from engine_core import hookimpl\nseen = []\n\n@hookimpl\ndef batch_end(event):\n    seen.append(event)\n"
     install("any-plugin", modules={"hook_module": text})

@@ -16,11 +16,11 @@ REPOSITORY = Path(__file__).parents[2]
 # so that this is the order in which to read them.
 LAYERS = [
     ["errors", "event", "time", "metadata"],
-    ["ordering", "hookspecs", "trace", "items", "installed"],
+    ["ordering", "hookspecs", "trace", "items", "installed", "requirements"],
     ["callback", "algorithm", "logger", "state"],
     ["registry", "passes", "order", "host", "closing"],
     ["members", "listening", "pipeline", "dispatch", "engine"],
-    ["requirements", "batch", "precision", "randomness", "surgery", "checkpoint"],
+    ["batch", "precision", "randomness", "surgery", "checkpoint"],
     ["trainer"],
     ["callbacks", "loggers", "testing", "examples", "config"],
     ["explain", "run", "cli", "__main__"],
@@ -93,7 +93,7 @@ def test_no_import_cycle_not_even_through_imports_in_functions():
 
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_imports_no_torch_and_nothing_that_does(name):
-    allowed = {"pydantic", "pluggy", "importlib_metadata"}
+    allowed = {"pydantic", "pluggy", "importlib_metadata", "packaging"}
     foreign = {top(module) for module in imports_of(name) - set(MODULES)}
     assert foreign - allowed <= sys.stdlib_module_names
     assert "torch" not in foreign

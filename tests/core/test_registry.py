@@ -228,3 +228,10 @@ def test_the_registered_name_is_metadatas_else_the_entry_points_else_the_classes
     named = type("Named", (fake,), {"metadata": AlgorithmMetadata(name="own_name")})
     other = sys.modules["fake_module"].Other
     assert [registry.name_of(kind()) for kind in (fake, other, named)] == ["nick_name", "other", "own_name"]
+
+
+def test_a_requirement_is_checked_without_an_import(install):
+    install("loud-plugin", {"algorithms": {"loud": "loud_module:Loud"}}, {"loud_module": "1 / 0"}, version="1.2")
+    Registry.scan().require(["loud-plugin>=1,<2", "engine-core"])
+    with pytest.raises(PluginError, match=r"^loud-plugin>=2 is required, installed is loud-plugin 1.2; change it"):
+        Registry.scan().require(["engine-core", "loud-plugin>=2"])

@@ -6,8 +6,9 @@ import doctest
 import importlib
 import pkgutil
 
-import engine_core
 import pytest
+
+import engine_core
 import sb_plugin
 
 MODULES = sorted(

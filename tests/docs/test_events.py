@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from engine_core import Event, hookspecs
 
 from .conftest import DOCS, ROOT
 
 PAGE = (DOCS / "reference" / "events.md").read_text()
-TESTS = "\n".join(
-    file.read_text() for file in sorted(ROOT.glob("tests/**/*.py")) if file.parent.name != "docs"
-)
+TESTS = "\n".join(file.read_text() for file in sorted(ROOT.glob("tests/**/*.py")) if file.parent.name != "docs")
 VALUES = [event.value for event in Event]
 
 
@@ -23,7 +22,9 @@ def test_the_events_are_headings_in_the_order_in_which_they_fire():
 
 
 def test_each_heading_shows_its_own_specification():
-    assert re.findall(r"^## (\w+)\n\n```\{hook\} (\w+)\n```$", PAGE, re.MULTILINE) == list(zip(VALUES, VALUES, strict=True))
+    assert re.findall(r"^## (\w+)\n\n```\{hook\} (\w+)\n```$", PAGE, re.MULTILINE) == list(
+        zip(VALUES, VALUES, strict=True)
+    )
 
 
 def test_the_loop_shows_each_event_once_and_no_other():

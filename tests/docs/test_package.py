@@ -34,9 +34,7 @@ def run(project):
     declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     info = project / "site" / f"{declared['name'].replace('-', '_')}-{declared['version']}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: {declared['version']}\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: {declared['version']}\n")
     groups = [
         "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in points.items())])
         for group, points in declared["entry-points"].items()

@@ -31,7 +31,9 @@ def test_each_page_is_in_the_table_of_contents():
 def test_a_picture_says_in_words_what_it_shows(picture):
     root = ET.parse(picture).getroot()
 
-    assert [len(root.findtext(f"{{http://www.w3.org/2000/svg}}{tag}", "")) > 20 for tag in ("title", "desc")] == [True] * 2
+    assert [len(root.findtext(f"{{http://www.w3.org/2000/svg}}{tag}", "")) > 20 for tag in ("title", "desc")] == [
+        True
+    ] * 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

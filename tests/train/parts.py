@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from engine_core import Callback, Event, Logger, LoggerDestination, State, Trainer
+from engine_core import Callback, Event, Logger, State, Trainer
+from engine_core.testing import RecordingDestination
 
 EVENTS = [event.value for event in Event]
 
@@ -22,21 +24,21 @@ def batches(*sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [rows(size, seed) for seed, size in enumerate(sizes)]
 
 
-def net(dropout: float = 0.0) -> nn.Sequential:
+def net(dropout: float = 0.0) -> Any:
     """Return a net of 4 inputs and 3 classes, always with the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(dropout), nn.Linear(6, 3))
 
 
-def linear() -> nn.Linear:
+def linear() -> Any:
     """Return a net whose rows know nothing of each other."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         return nn.Linear(4, 3)
 
 
-def trainer(data: Any = None, model: nn.Module | None = None, **settings: Any) -> Trainer:
+def trainer(data: Any = None, model: Any = None, **settings: Any) -> Any:
     """Return a trainer with a model, data, a loss and SGD, unless the settings say otherwise."""
     model = linear() if model is None else model
     given = {
@@ -50,7 +52,7 @@ def trainer(data: Any = None, model: nn.Module | None = None, **settings: Any) -
     return Trainer(model, batches(8, 8) if data is None else data, **given)
 
 
-def at(event: str, call: Callable[[State], object]) -> Callback:
+def at(event: str, call: Callable[[Any], object]) -> Callback:
     """Return a callback that makes this call at one event."""
 
     def method(self: Callback, state: State, logger: Logger) -> None:
@@ -68,22 +70,17 @@ def writing_down(events: list[str], wanted: Sequence[str] = EVENTS, name: str = 
     return type(name, (Callback,), {event: method(event) for event in wanted})()  # type: ignore[no-any-return]
 
 
-class Memory(LoggerDestination):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        self.metrics: list[tuple[int, dict[str, Any]]] = []
-        self.hyperparameters: dict[str, Any] = {}
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.metrics.append((step, dict(metrics)))
-
-    def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
-        self.hyperparameters |= hyperparameters
+class Memory(RecordingDestination):
+    """Keeps what is logged, and looks a value up by its name."""
 
     def values(self, name: str) -> list[tuple[int, Any]]:
         """Return step and value of each time this was logged."""
         return [(step, metrics[name]) for step, metrics in self.metrics if name in metrics]
+
+
+def notes(error: pytest.ExceptionInfo[BaseException]) -> list[str]:
+    """Return the notes of an exception."""
+    return list(getattr(error.value, "__notes__", ()))
 
 
 def same(a: Any, b: Any) -> bool:

@@ -57,8 +57,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a loader's name": ({"train_dataloader": "digits"}, f"train_dataloader is 'digits'; {LOADER}"),
     "a dataset for a loader": (
         {"train_dataloader": DATASET},
-        "train_dataloader is the dataset TensorDataset, which gives single samples; write DataLoader(dataset, "
-        "batch_size=...), with batch_size=None if it gives whole batches",
+        (
+            "train_dataloader is the dataset TensorDataset, which gives single samples; write DataLoader(dataset, "
+            "batch_size=...), with batch_size=None if it gives whole batches"
+        ),
     ),
     "an empty evaluation loader": (
         {"eval_dataloader": {"new": []}},
@@ -87,8 +89,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a progress bar that is none": ({"progress_bar": 1}, "progress_bar is True, False or 'auto', not 1"),
     "an algorithm without match": (
         {"algorithms": [linear]},
-        f"algorithm 0 ({linear!r} of type function) has no match and no apply; "
-        "an algorithm has match(event, state) and apply(event, state, logger)",
+        (
+            f"algorithm 0 ({linear!r} of type function) has no match and no apply; "
+            "an algorithm has match(event, state) and apply(event, state, logger)"
+        ),
     ),
     "an algorithm's class": ({"algorithms": [Doze]}, "algorithm 0 is the class Doze; write Doze()"),
     "an algorithm twice": (
@@ -147,7 +151,7 @@ def test_what_is_missing_is_named_by_fit_before_it_starts(kind: str) -> None:
         "optimizers": torch.optim.SGD,
         "max_duration": "1ep",
     }
-    made = Trainer(**{**complete, **settings}, progress_bar=False, callbacks=writing_down(events))  # type: ignore[arg-type]
+    made = Trainer(**{**complete, **settings}, progress_bar=False, callbacks=writing_down(events))
     with pytest.raises(ArgumentError) as error:
         made.fit()
     assert str(error.value) == message
@@ -199,8 +203,10 @@ PAIR = "other batches need a model with its own loss(outputs, batch)"
         ((rows(8)[0],), f"with loss_fn a batch is (inputs, targets), this one is a tuple of length 1; {PAIR}"),
         (
             {"x": 3},
-            "a batch of type dict holds no tensor whose rows could be counted; "
-            "give tensors in tuples, lists, mappings or dataclasses",
+            (
+                "a batch of type dict holds no tensor whose rows could be counted; "
+                "give tensors in tuples, lists, mappings or dataclasses"
+            ),
         ),
     ],
     ids=["a tensor", "a dict", "inputs alone", "no tensor"],

@@ -1,10 +1,10 @@
 """Batches of every kind of container: counted, split, picked from, moved, and never changed in place."""
 
-from collections import OrderedDict, UserDict, namedtuple
-from collections.abc import Iterator, MutableMapping
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,7 +18,11 @@ from .parts import same
 
 X, Y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
 NAMES = ["a", "b", "c", "d", "e", "f"]
-Pair = namedtuple("Pair", "inputs targets")
+
+
+class Pair(NamedTuple):
+    inputs: Any
+    targets: Any
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Foreign(MutableMapping[str, Any]):
         return len(self.items_)
 
 
-BATCHES = {
+BATCHES: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda i: (X[i], Y[i]),
     "list": lambda i: [X[i], Y[i]],
     "tensor": lambda i: X[i],
@@ -146,7 +150,7 @@ def test_the_loaders_own_batch_is_left_as_it_was(kind: Any) -> None:
 
 
 def test_moving_moves_every_tensor_and_nothing_else(kind: Any) -> None:
-    devices, leaves = [], []
+    devices, leaves = list[Any](), list[Any]()
     map_batch(move_batch(kind(slice(6)), torch.device("meta")), leaves.append)
     map_batch(kind(slice(6)), devices.append)
     tensors = [isinstance(leaf, torch.Tensor) for leaf in devices]

@@ -11,7 +11,7 @@ from .parts import at, batches, trainer
 
 
 class KeepOne(Algorithm):
-    metadata = AlgorithmMetadata(events=("after_dataloader",))
+    metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,))
 
     def match(self, event: Event, state: State) -> bool:
         return True
@@ -63,9 +63,7 @@ def test_the_fraction_of_the_whole_counts_the_batches_of_the_epoch(duration: str
 def test_the_fraction_is_the_same_while_evaluating_in_mid_epoch() -> None:
     seen: list[float | None] = []
     note = at("eval_batch_end", lambda state: seen.append(elapsed(state)))
-    trainer(
-        batches(8, 8, 8, 8), eval_interval="1ba", eval_dataloader=batches(3, 3, 3), callbacks=note
-    ).fit()
+    trainer(batches(8, 8, 8, 8), eval_interval="1ba", eval_dataloader=batches(3, 3, 3), callbacks=note).fit()
     assert seen == [0.25] * 3 + [0.5] * 3 + [0.75] * 3 + [1.0] * 3
 
 
@@ -83,7 +81,7 @@ def test_seconds_leave_evaluation_out() -> None:
     """In the loop's own evaluation, and in one that a callback asks for."""
     slow = at("eval_batch_start", lambda state: time.sleep(0.15))
     made = trainer(batches(8, 8, 8), eval_interval="1ba", eval_dataloader=batches(3), callbacks=slow)
-    made.state.callbacks.append(at("batch_start", lambda state: made.eval()))  # type: ignore[attr-defined]
+    made.state.callbacks.append(at("batch_start", lambda state: made.eval()))
     made.fit()
     assert 0 < made.state.timestamp.elapsed_s < 0.45  # of 0.9 in all
 

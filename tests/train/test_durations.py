@@ -1,13 +1,16 @@
 """How long `fit` trains, and where the next one goes on."""
 
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from engine_core import Time, Timestamp, Trainer
+from engine_core.callbacks.profiler import Profiler
 from engine_core.errors import ArgumentError, DurationWarning
 
 from .parts import at, batches, net, same, trainer, writing_down
@@ -94,7 +97,8 @@ def test_fit_in_mid_epoch_goes_on_with_the_next_unseen_batch_and_no_second_epoch
     made.fit("1ba")
     made.fit("1ep")
     assert sizes == [8, 7, 6]
-    assert events == ["epoch_start", "batch_end", "fit_end", "batch_end", "fit_end", "batch_end", "epoch_end", "fit_end"]
+    first, second, third = ["epoch_start", "batch_end"], ["batch_end"], ["batch_end", "epoch_end"]
+    assert events == [*first, "fit_end", *second, "fit_end", *third, "fit_end"]
     made.fit()
     assert position(made) == (2, 6, 42, 0)
 
@@ -120,6 +124,17 @@ def test_an_exhausted_loader_fires_before_dataloader_but_not_after_dataloader() 
     events: list[str] = []
     trainer(batches(8), callbacks=writing_down(events, ("before_dataloader", "after_dataloader", "epoch_end"))).fit()
     assert events == ["before_dataloader", "after_dataloader", "before_dataloader", "epoch_end"]
+
+
+def test_then_the_profilers_span_of_the_loader_is_closed_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with trainer(batches(8), callbacks=Profiler(path), eval_dataloader=batches(3)) as made:
+        made.fit()
+    spans = [span for span in json.loads(path.read_text()) if span["name"].startswith("event/")]
+    ends = [span["ts"] + span["dur"] for span in spans if span["name"] == "event/dataloader"]
+    (evaluation,) = [span["ts"] for span in spans if span["name"] == "event/eval"]
+    assert len(ends) == 2
+    assert max(ends) < evaluation
 
 
 def test_fit_at_the_horizon_warns_and_returns() -> None:
@@ -150,7 +165,7 @@ def test_fit_beyond_the_horizon_warns_and_moves_it() -> None:
 def test_fit_at_the_horizon_in_another_unit_moves_it_too() -> None:
     made = trainer(max_duration="1ep")
     made.fit()
-    with pytest.warns(DurationWarning, match="fit\\('3ba'\\) goes past the max_duration of 1ep; schedules now end at 5ba"):
+    with pytest.warns(DurationWarning, match="past the max_duration of 1ep; schedules now end at 5ba"):
         made.fit("3ba")
     assert (made.state.max_duration, position(made)) == (Time("5ba"), (2, 5, 40, 1))
 

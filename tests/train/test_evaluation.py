@@ -103,9 +103,7 @@ def test_it_runs_at_the_end_of_each_fit_in_mid_epoch() -> None:
 def test_between_two_batches_it_runs_after_batch_end_and_before_the_checkpoint() -> None:
     events: list[str] = []
     wanted = ("batch_end", "eval_start", "eval_end", "batch_checkpoint", "epoch_end")
-    trainer(
-        batches(8), eval_dataloader=batches(3), eval_interval="1ba", callbacks=writing_down(events, wanted)
-    ).fit()
+    trainer(batches(8), eval_dataloader=batches(3), eval_interval="1ba", callbacks=writing_down(events, wanted)).fit()
     assert events == ["batch_end", "eval_start", "eval_end", "batch_checkpoint", "epoch_end"]
 
 

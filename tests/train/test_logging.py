@@ -44,7 +44,10 @@ def test_the_rate_is_the_one_that_the_step_used() -> None:
 
 def test_groups_of_parameters_are_named_or_numbered() -> None:
     model, memory = net(), Memory()
-    groups = [{"params": model[0].parameters(), "name": "body"}, {"params": model[4].parameters(), "lr": 0.3}]
+    groups: list[dict[str, Any]] = [
+        {"params": model[0].parameters(), "name": "body"},
+        {"params": model[4].parameters(), "lr": 0.3},
+    ]
     trainer(batches(8), model, optimizers=torch.optim.SGD(groups, lr=0.1), loggers=memory).fit()
     ((_, metrics),) = memory.metrics
     assert {k: v for k, v in metrics.items() if k != "train/loss"} == {"train/lr/body": 0.1, "train/lr/1": 0.3}
@@ -58,7 +61,7 @@ def test_destinations_are_called_in_order() -> None:
             self.name = name
 
         def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-            heard.append(f"{self.name} {step} {sorted(metrics)[0]}")
+            heard.append(f"{self.name} {step} {min(metrics)}")
 
     trainer(batches(8), eval_dataloader=batches(3), loggers=[Ordered("a"), Ordered("b")]).fit()
     assert heard == ["a 0 train/loss", "b 0 train/loss", "a 1 eval/loss", "b 1 eval/loss"]
@@ -78,21 +81,23 @@ def test_settings_are_logged_once_after_init() -> None:
     memory = Settings()
     trainer(seed=3, run_name="mine", microbatch_size=4, loggers=memory)
     assert heard == ["init", "hyperparameters"]
-    assert memory.hyperparameters == {
-        "run_name": "mine",
-        "seed": 3,
-        "max_duration": "1ep",
-        "precision": "fp32",
-        "device": "cpu",
-        "microbatch_size": 4,
-        "grad_clip_norm": None,
-        "algorithms": [],
-    }
+    assert memory.hyperparameters == [
+        {
+            "run_name": "mine",
+            "seed": 3,
+            "max_duration": "1ep",
+            "precision": "fp32",
+            "device": "cpu",
+            "microbatch_size": 4,
+            "grad_clip_norm": None,
+            "algorithms": [],
+        }
+    ]
 
 
 def test_traces_of_algorithms_that_ran_are_logged() -> None:
     class Count(Algorithm):
-        metadata = AlgorithmMetadata(events=("batch_end",))
+        metadata = AlgorithmMetadata(events=(Event.BATCH_END,))
 
         def match(self, event: Event, state: State) -> bool:
             return state.timestamp.batch == 2

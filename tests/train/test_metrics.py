@@ -113,8 +113,10 @@ def test_a_metric_collection_works_as_a_metric_and_as_the_mapping() -> None:
     [
         (
             {"acc": nn.Identity()},
-            "metric 'acc' (Identity) has no update and no compute and no reset; "
-            "a metric has update(outputs, targets), compute() and reset()",
+            (
+                "metric 'acc' (Identity) has no update and no compute and no reset; "
+                "a metric has update(outputs, targets), compute() and reset()"
+            ),
         ),
         ({"acc": Accuracy}, "metric 'acc' is the class Accuracy; write Accuracy(...)"),
         ([3], "metrics are a mapping of names to objects, as {'accuracy': ...}, not [3]"),

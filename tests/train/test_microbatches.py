@@ -26,7 +26,7 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 
 
 class KeepFive(Algorithm):
-    metadata = AlgorithmMetadata(events=("after_dataloader",))
+    metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,))
 
     def match(self, event: Event, state: State) -> bool:
         return True
@@ -88,7 +88,7 @@ def test_state_holds_the_microbatch_only_between_before_and_after_train_batch(si
     heard: list[str] = []
 
     class Negate(KeepFive):
-        metadata = AlgorithmMetadata(events=("before_forward",))
+        metadata = AlgorithmMetadata(events=(Event.BEFORE_FORWARD,))
 
         def apply(self, event: Event, state: State, logger: Logger) -> None:
             inputs, targets = state.batch

@@ -17,13 +17,13 @@ from .parts import at, batches, linear, net, same, trainer, writing_down
 class ReplaceHead(Algorithm):
     """Surgery: puts another last layer into the net."""
 
-    metadata = AlgorithmMetadata(events=("init",))
+    metadata = AlgorithmMetadata(events=(Event.INIT,))
 
     def match(self, event: Event, state: State) -> bool:
         return True
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        state.model[4] = nn.Linear(6, 3)  # type: ignore[index]
+    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+        state.model[4] = nn.Linear(6, 3)
 
 
 def rates(made: Any) -> list[float]:
@@ -33,7 +33,7 @@ def rates(made: Any) -> list[float]:
 def rates_by_batch(schedulers: Any, *sizes: int, duration: str = "2ep") -> list[float]:
     seen: list[float] = []
     made = trainer(batches(*sizes), max_duration=duration, schedulers=schedulers)
-    made.state.callbacks.append(at("batch_end", lambda state: seen.extend(rates(made))))  # type: ignore[attr-defined]
+    made.state.callbacks.append(at("batch_end", lambda state: seen.extend(rates(made))))
     made.fit()
     return seen
 
@@ -66,7 +66,7 @@ def test_an_algorithm_may_give_an_optimizer_the_new_parameters_itself() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     class Careful(ReplaceHead):
-        def apply(self, event: Event, state: State, logger: Logger) -> None:
+        def apply(self, event: Event, state: Any, logger: Logger) -> None:
             super().apply(event, state, logger)
             optimizer.param_groups[0]["params"] = list(model.parameters())
 
@@ -108,17 +108,17 @@ def test_a_scheduler_in_a_pair_steps_at_its_interval_before_batch_end() -> None:
 def test_several_schedulers_step_at_their_own_intervals() -> None:
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedulers = [StepLR(optimizer, 1, gamma=0.5), (StepLR(optimizer, 1, gamma=0.1), "3ba")]
+    schedulers: list[Any] = [StepLR(optimizer, 1, gamma=0.5), (StepLR(optimizer, 1, gamma=0.1), "3ba")]
     made = trainer(batches(4, 4), model, optimizers=optimizer, schedulers=schedulers, max_duration="2ep")
     made.fit()
     assert rates(made) == [0.0025]
-    assert made.state.schedulers == [schedulers[0], schedulers[1][0]]  # type: ignore[index]
+    assert made.state.schedulers == [schedulers[0], schedulers[1][0]]
 
 
 def test_an_epochs_schedulers_step_before_epoch_end() -> None:
     seen: list[float] = []
     made = trainer(batches(4), schedulers=functools.partial(StepLR, step_size=1, gamma=0.5))
-    made.state.callbacks.append(at("epoch_end", lambda state: seen.extend(rates(made))))  # type: ignore[attr-defined]
+    made.state.callbacks.append(at("epoch_end", lambda state: seen.extend(rates(made))))
     made.fit()
     assert seen == [0.05]
 
@@ -153,8 +153,10 @@ SGD = torch.optim.SGD(linear().parameters(), lr=0.1)
         ),
         (
             {"optimizers": "adam"},
-            "optimizers: 'adam' is no torch.optim.Optimizer; give one, or a callable that makes one from parameters, "
-            "as functools.partial(torch.optim.SGD, lr=0.1)",
+            (
+                "optimizers: 'adam' is no torch.optim.Optimizer; give one, or a callable that makes one from "
+                "parameters, as functools.partial(torch.optim.SGD, lr=0.1)"
+            ),
         ),
         (
             {"optimizers": torch.optim.LBFGS(linear().parameters())},
@@ -176,8 +178,10 @@ def test_what_can_not_work_is_refused_before_anything_starts(settings: dict[str,
     [
         (
             {"optimizers": lambda parameters: list(parameters)[:0]},
-            "optimizers: [] is no torch.optim.Optimizer; give one, or a callable that makes one from parameters, "
-            "as functools.partial(torch.optim.SGD, lr=0.1)",
+            (
+                "optimizers: [] is no torch.optim.Optimizer; give one, or a callable that makes one from parameters, "
+                "as functools.partial(torch.optim.SGD, lr=0.1)"
+            ),
         ),
         (
             {"optimizers": None, "schedulers": functools.partial(StepLR, step_size=1)},

@@ -1,10 +1,12 @@
 """The complete order of a fit: events, algorithms, callbacks."""
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Trainer
+from typing import Any
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 
 from .parts import batches, trainer, writing_down
 
-PAIRS = ("init", "after_dataloader", "before_train_batch", "after_train_batch", "before_forward", "after_forward",
+PAIRED = ("init", "after_dataloader", "before_train_batch", "after_train_batch", "before_forward", "after_forward",
          "epoch_start", "epoch_end", "eval_before_forward", "eval_after_forward")  # fmt: skip
 
 FIT = """
@@ -115,7 +117,7 @@ def test_every_event_algorithm_and_callback_of_a_fit_in_order() -> None:
     heard: list[tuple[str, str]] = []
 
     class A(Algorithm):
-        metadata = AlgorithmMetadata(events=PAIRS)
+        metadata = AlgorithmMetadata(events=tuple(map(Event, PAIRED)))
 
         def match(self, event: Event, state: State) -> bool:
             return True
@@ -131,7 +133,7 @@ def test_every_event_algorithm_and_callback_of_a_fit_in_order() -> None:
     assert _one_line_an_event(heard) == FIT.strip().splitlines()
 
 
-def _listening(heard: list[tuple[str, str]], algorithms: list[Algorithm]) -> Trainer:
+def _listening(heard: list[tuple[str, str]], algorithms: list[Algorithm]) -> Any:
     class Into(list[str]):
         def __init__(self, name: str) -> None:
             self.name = name

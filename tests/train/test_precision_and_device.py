@@ -9,7 +9,7 @@ from torch import nn
 from engine_core.errors import ArgumentError
 from engine_core.precision import Precision
 
-from .parts import at, batches, linear, net, trainer
+from .parts import Memory, at, batches, linear, net, same, trainer
 
 CPU = torch.device("cpu")
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is said where there is no CUDA")
@@ -43,7 +43,7 @@ def test_forward_and_loss_run_under_autocast_in_training_and_evaluation() -> Non
     made = trainer(batches(8), loss_fn=loss, precision="amp_bf16", eval_dataloader=batches(3))
     made.fit()
     assert seen == [(torch.bfloat16, True)] * 2
-    assert {(p.dtype, p.grad.dtype) for p in made.state.model.parameters()} == {(torch.float32,) * 2}  # type: ignore[union-attr]
+    assert {(p.dtype, p.grad.dtype) for p in made.state.model.parameters()} == {(torch.float32,) * 2}
     assert not torch.is_autocast_enabled("cpu")
 
 
@@ -53,6 +53,36 @@ def test_plugins_run_outside_of_autocast() -> None:
     notes = [at(event, lambda state: seen.append(torch.is_autocast_enabled("cpu"))) for event in events]
     trainer(batches(8), precision="amp_bf16", eval_dataloader=batches(3), callbacks=notes).fit()
     assert seen == [False] * 4
+
+
+def test_scaled_gradients_are_unscaled_before_clipping_and_stepping() -> None:
+    """With a scaler of the CPU, in the place that the one of CUDA has; by hand it is torch's own recipe."""
+    ours, theirs = linear(), linear()
+    optimizer, scaler = torch.optim.SGD(theirs.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for inputs, targets in batches(8, 8):
+        optimizer.zero_grad()
+        loss: Any = nn.functional.cross_entropy(theirs(inputs), targets)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
+        scaler.step(optimizer)
+        scaler.update()
+    made = trainer(batches(8, 8), ours, grad_clip_norm=0.05)
+    made._precision.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    made.fit()
+    assert same(ours.state_dict(), theirs.state_dict())
+
+
+def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
+    memory, model = Memory(), linear()
+    before = model.weight.detach().clone()
+    data = [(100 * inputs, targets) for inputs, targets in batches(8)]
+    made = trainer(data, model, loggers=memory)
+    made._precision.scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+    made.fit()
+    assert same(model.weight.detach(), before)
+    (loss,) = [nn.functional.cross_entropy(linear()(inputs), targets).item() for inputs, targets in data]
+    assert memory.values("train/loss") == [(0, loss)]
 
 
 def test_only_half_precision_has_a_gradient_scaler() -> None:

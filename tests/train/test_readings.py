@@ -12,7 +12,7 @@ from engine_core import Logger, State, Timestamp
 from engine_core.errors import NonFiniteLossWarning
 from engine_core.trainer.readings import LossReader
 
-from .parts import Memory, at, batches, linear, trainer
+from .parts import Memory, at, batches, linear, notes, trainer
 
 
 def spoiled(at_batch: int, value: float = float("nan")) -> Any:
@@ -77,7 +77,7 @@ def test_a_part_that_is_not_finite_is_logged_as_it_is() -> None:
 
 def readings(late: bool, losses: list[float]) -> tuple[list[Any], list[str]]:
     """Return what a reader logs and warns of, with what it has said after each step."""
-    memory, state = Memory(), State(optimizers=torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5))
+    memory, state = Memory(), State(optimizers=[torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)])
     reader = LossReader(state, Logger([memory]), late=late)
     said: list[Any] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -122,7 +122,7 @@ def test_read_late_a_fit_logs_what_it_logs_else_and_in_the_same_order() -> None:
     late_trainer(late, **settings).fit()
     trainer(loggers=at_once, **settings).fit()
     assert late.metrics == at_once.metrics
-    assert [list(metrics)[0] for _, metrics in late.metrics][:3] == ["train/loss", "train/loss", "eval/loss"]
+    assert [next(iter(metrics)) for _, metrics in late.metrics][:3] == ["train/loss", "train/loss", "eval/loss"]
 
 
 def test_read_late_the_last_loss_is_not_lost_when_training_breaks_off() -> None:
@@ -147,7 +147,7 @@ def test_read_late_a_bad_loss_never_takes_the_place_of_what_broke_training_off()
         warnings.simplefilter("error", NonFiniteLossWarning)
         with pytest.raises(KeyboardInterrupt) as error:
             made.fit()
-    assert error.value.__notes__[-1].startswith("the loss of the last batch could not be read: the training loss is nan")
+    assert notes(error)[-1].startswith("the loss of the last batch could not be read: the training loss is nan")
 
 
 def test_nothing_is_read_late_twice_or_by_the_next_fit() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Trainer
 from engine_core.errors import ArgumentError
 from engine_core.randomness import preserve_generators, seed_generators
 
@@ -20,7 +19,7 @@ def streams() -> tuple[Any, ...]:
     return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
 
 
-def run(seed: int | None, noise: bool = False) -> tuple[Trainer, list[float]]:
+def run(seed: int | None, noise: bool = False) -> tuple[Any, list[float]]:
     drawn: list[float] = []
     model = net(dropout=0.5)
     loader = DataLoader(TensorDataset(*rows(20)), batch_size=8, shuffle=True)
@@ -42,8 +41,8 @@ def test_two_runs_with_one_seed_are_bit_identical_in_torch_numpy_and_python() ->
     assert not set(first_drawn) & set(other_drawn)
 
 
-def _weights(made: Trainer) -> dict[str, torch.Tensor]:
-    return made.state.model.state_dict()  # type: ignore[union-attr]
+def _weights(made: Any) -> Any:
+    return made.state.model.state_dict()
 
 
 def test_without_a_seed_one_is_drawn_and_recorded_and_repeats_the_run() -> None:
@@ -64,7 +63,7 @@ def test_a_drawn_seed_comes_from_no_global_stream() -> None:
 def test_the_seed_is_logged() -> None:
     memory = Memory()
     trainer(seed=5, loggers=memory)
-    assert memory.hyperparameters["seed"] == 5
+    assert memory.hyperparameters[0]["seed"] == 5
 
 
 def test_the_engine_never_draws_from_the_global_streams() -> None:
@@ -96,9 +95,14 @@ def test_a_plugins_own_seed_depends_on_the_run_and_its_name() -> None:
 
 def test_generators_are_put_back_after_an_exception() -> None:
     before = streams()
-    with pytest.raises(ZeroDivisionError), preserve_generators(torch.device("cpu")):
-        seed_generators(77)
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with preserve_generators(torch.device("cpu")):
+            seed_generators(77)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert streams() == before
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sb_plugin.select import draw_rows, number_kept
 
-DRAWS = 20_000
+DRAWS, MANY = 10_000, 20_000
 TABLE = {
     0.5: (0.087, 0.249, 0.387, 0.500, 0.595, 0.671, 0.732, 0.780),
     0.25: (0.000, 0.008, 0.036, 0.101, 0.210, 0.367, 0.559, 0.719),
@@ -43,14 +43,14 @@ def inclusion(w: Sequence[float], k: int) -> list[float]:
 
 
 @cache
-def drawn_sets(scores: tuple[float, ...], k: int, keep: float, seed: int = 7) -> Counter[frozenset[int]]:
-    generator, tensor = torch.Generator().manual_seed(seed), torch.tensor(scores)
-    return Counter(frozenset(draw_rows(tensor, k, keep, generator).tolist()) for _ in range(DRAWS))
+def drawn_sets(scores: tuple[float, ...], k: int, keep: float, draws: int = DRAWS) -> Counter[frozenset[int]]:
+    generator, tensor = torch.Generator().manual_seed(7), torch.tensor(scores)
+    return Counter(frozenset(draw_rows(tensor, k, keep, generator).tolist()) for _ in range(draws))
 
 
-def drawn_inclusion(scores: tuple[float, ...], k: int, keep: float) -> list[float]:
-    sets = drawn_sets(scores, k, keep)
-    return [sum(count for chosen, count in sets.items() if i in chosen) / DRAWS for i in range(len(scores))]
+def drawn_inclusion(scores: tuple[float, ...], k: int, keep: float, draws: int = DRAWS) -> list[float]:
+    sets = drawn_sets(scores, k, keep, draws)
+    return [sum(count for chosen, count in sets.items() if i in chosen) / draws for i in range(len(scores))]
 
 
 def p_value(observed: Sequence[float], expected: Sequence[float]) -> float:
@@ -73,7 +73,7 @@ def test_the_oracle_gives_the_published_table(keep: float) -> None:
 
 @pytest.mark.parametrize("keep", [0.5, 0.25])
 def test_each_rank_is_kept_as_often_as_the_table_says(keep: float) -> None:
-    assert drawn_inclusion(ASCENDING, int(8 * keep), keep) == pytest.approx(TABLE[keep], abs=0.015)
+    assert drawn_inclusion(ASCENDING, int(8 * keep), keep, MANY) == pytest.approx(TABLE[keep], abs=0.015)
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.25, 0.75])
@@ -81,45 +81,45 @@ def test_sets_of_rows_follow_successive_sampling(keep: float) -> None:
     k = int(8 * keep)
     expected = exact_sets(weights(8, keep), k)
     seen = drawn_sets(ASCENDING, k, keep)
-    assert p_value([seen[s] for s in expected], [DRAWS * p for p in expected.values()]) > 1e-3
+    assert p_value([seen[s] for s in expected], [DRAWS * p for p in expected.values()]) > 1e-4
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.2])
 def test_a_single_pick_follows_the_weights(keep: float) -> None:
     w = weights(5, keep)
     seen = drawn_sets((0.0, 1.0, 2.0, 3.0, 4.0), 1, keep)
-    assert p_value([seen[frozenset({i})] for i in range(5)], [DRAWS * x / sum(w) for x in w]) > 1e-3
+    assert p_value([seen[frozenset({i})] for i in range(5)], [DRAWS * x / sum(w) for x in w]) > 1e-4
 
 
 def test_ranks_count_and_places_do_not() -> None:
     places = (3, 6, 0, 7, 1, 5, 2, 4)
     shuffled = drawn_inclusion(tuple(float(place) for place in places), 4, 0.5)
-    assert shuffled == pytest.approx([TABLE[0.5][place] for place in places], abs=0.015)
+    assert shuffled == pytest.approx([TABLE[0.5][place] for place in places], abs=0.02)
 
 
 def test_equal_losses_are_chosen_uniformly() -> None:
     sets = drawn_sets((1.0,) * 8, 4, 0.5)
-    assert p_value([sets[s] for s in exact_sets([1.0] * 8, 4)], [DRAWS / 70] * 70) > 1e-3
+    assert p_value([sets[s] for s in exact_sets([1.0] * 8, 4)], [DRAWS / 70] * 70) > 1e-4
 
 
 def test_tied_rows_share_the_chances_of_their_ranks() -> None:
     """Two easy rows, four tied ones, two hard ones."""
     expected = [*TABLE[0.5][:2], *[sum(TABLE[0.5][2:6]) / 4] * 4, *TABLE[0.5][6:]]
-    assert drawn_inclusion((0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0), 4, 0.5) == pytest.approx(expected, abs=0.015)
+    assert drawn_inclusion((0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0), 4, 0.5) == pytest.approx(expected, abs=0.02)
 
 
 def test_finite_rows_are_drawn_as_if_the_others_were_not_there() -> None:
     scores = (0.0, math.nan, 1.0, math.inf, 2.0, -math.inf, 3.0, math.nan)
     expected = inclusion(weights(4, 0.5), 2)
     seen = drawn_inclusion(scores, 2, 0.5)
-    assert seen[0::2] == pytest.approx(expected, abs=0.015)
+    assert seen[0::2] == pytest.approx(expected, abs=0.02)
     assert seen[1::2] == [0, 0, 0, 0]
 
 
 def test_where_finite_rows_run_out_others_fill_up_at_random() -> None:
     seen = drawn_inclusion((math.nan, 1.0, math.inf, 2.0, -math.inf, math.nan), 4, 0.5)
     assert [seen[1], seen[3]] == [1, 1]
-    assert [seen[i] for i in (0, 2, 4, 5)] == pytest.approx([0.5] * 4, abs=0.015)
+    assert [seen[i] for i in (0, 2, 4, 5)] == pytest.approx([0.5] * 4, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,7 @@ def test_the_number_kept_is_rounded_down_but_never_to_none(n: int, keep: float, 
     assert number_kept(n, keep) == k
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 2000), percent=st.integers(1, 100))
 def test_the_number_kept_is_exact_for_every_percentage(n: int, percent: int) -> None:
     assert number_kept(n, percent / 100) == max(1, math.floor(Fraction(percent, 100) * n))

@@ -37,7 +37,6 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     and returned in their original order. Model, gradients and global generators are left as they were.
 
     Args:
-        input, target: n rows each.
         loss_fun: a function with a `reduction` argument, or a loss module such as `nn.CrossEntropyLoss()`.
         keep: in (0, 1]; 1 returns the batch as it is.
         scale_factor: in (0, 1]; scales the spatial size of inputs of 3, 4 or 5 dimensions for scoring.
@@ -48,29 +47,32 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
         TypeError: for a loss that can't be called or takes no `reduction`.
 
     Example:
-        >>> net, rows = torch.nn.Linear(3, 2), torch.randn(8, 3)
-        >>> x, y = select_using_loss(rows, torch.zeros(8, dtype=torch.long), net, torch.nn.CrossEntropyLoss())
-        >>> x.shape, y.shape
-        (torch.Size([4, 3]), torch.Size([4]))
+        >>> net, x = torch.nn.Linear(3, 2), torch.randn(8, 3)
+        >>> select_using_loss(x, torch.zeros(8, dtype=torch.long), net, torch.nn.CrossEntropyLoss())[0].shape
+        torch.Size([4, 3])
     """
-    keep, scale_factor = check_keep(keep), check_scale_factor(scale_factor)
-    given: dict[str, object] = {"input": input, "target": target}
-    for name, value in given.items():
-        if not isinstance(value, torch.Tensor) or value.dim() == 0:
-            raise ArgumentTypeError(f"{name} has to be a tensor of rows, not {value!r}")
-    if input.shape[0] != target.shape[0]:
-        raise ArgumentError(f"input has {input.shape[0]} rows and target {target.shape[0]}: they have to be paired")
-    if scale_factor != 1:
+    n, k = _count(input, target, check_keep(keep))
+    if check_scale_factor(scale_factor) != 1:
         check_scalable(input)
     objective = Objective(per_sample(loss_fun))
-    n = input.shape[0]
-    k = number_kept(n, keep)
     if k == n:
         return input, target
     own = _private_generator(input.device) if generator is None else generator
     losses, _ = score(objective, model, (input, target), fresh_seed(own), scale_factor)
     rows: tuple[torch.Tensor, torch.Tensor] = take_rows((input, target), n, draw_rows(losses, k, keep, own))
     return rows
+
+
+def _count(inputs: object, targets: object, keep: float) -> tuple[int, int]:
+    """Return how many rows there are and how many are kept."""
+    counts = []
+    for name, rows in (("input", inputs), ("target", targets)):
+        if not isinstance(rows, torch.Tensor) or rows.dim() == 0:
+            raise ArgumentTypeError(f"{name} has to be a tensor of rows, not {rows!r}")
+        counts.append(rows.shape[0])
+    if counts[0] != counts[1]:
+        raise ArgumentError(f"input has {counts[0]} rows and target {counts[1]}: they have to be paired")
+    return counts[0], number_kept(counts[0], keep)
 
 
 @cache

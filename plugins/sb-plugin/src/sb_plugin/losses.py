@@ -81,7 +81,7 @@ def _first_tensor(outputs: Any) -> torch.Tensor | None:
 
 
 def check_losses(losses: Any, n: int) -> torch.Tensor:
-    """Return the losses as scores (n,) in single precision, with no graph.
+    """Return the losses as scores (n,) in single precision.
 
     A dict's `total` wins, other parts of a dict or tuple are summed, as the Trainer does.
 
@@ -99,7 +99,7 @@ def check_losses(losses: Any, n: int) -> torch.Tensor:
             f"the loss with reduction='none' has shape {tuple(losses.shape)}, not ({n},), one value per row: "
             + _remedy(losses, n)
         )
-    return losses.detach().float()
+    return losses.float()
 
 
 def _remedy(losses: torch.Tensor, n: int) -> str:

@@ -1,0 +1,20 @@
+"""The engine in somebody's own loop: the program that the docs show."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_loop.py"
+
+
+def test_the_example_runs_and_its_algorithm_takes_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it the inputs are so large that this rate of learning diverges."""
+    runpy.run_path(str(EXAMPLE))
+    assert capsys.readouterr().out == "loss 0.000000\n"
+
+
+def test_it_is_at_most_thirty_lines_and_needs_no_trainer() -> None:
+    lines = EXAMPLE.read_text().splitlines()
+    assert len(lines) <= 30
+    assert "Trainer" not in "\n".join(lines[1:])

@@ -1,0 +1,68 @@
+"""What a Trainer takes and offers: a new argument has to show why a callback can't do it."""
+
+import inspect
+
+import engine_core
+from engine_core import Engine, Logger, State, Trainer
+
+from .parts import trainer
+
+SIGNATURE = {
+    "model": inspect.Parameter.empty,
+    "train_dataloader": None,
+    "max_duration": None,
+    "loss_fn": None,
+    "optimizers": None,
+    "schedulers": None,
+    "eval_dataloader": None,
+    "eval_interval": "1ep",
+    "metrics": None,
+    "algorithms": (),
+    "callbacks": (),
+    "loggers": (),
+    "algorithm_passes": None,
+    "microbatch_size": None,
+    "grad_clip_norm": None,
+    "precision": "fp32",
+    "device": "auto",
+    "seed": None,
+    "progress_bar": "auto",
+    "run_name": None,
+}
+
+
+def test_the_arguments_of_a_trainer() -> None:
+    parameters = inspect.signature(Trainer).parameters
+    assert {name: parameter.default for name, parameter in parameters.items()} == SIGNATURE
+    assert list(parameters) == list(SIGNATURE)
+
+
+def test_all_but_model_and_loader_are_given_by_name() -> None:
+    parameters = inspect.signature(Trainer).parameters.values()
+    assert [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY] == ["model", "train_dataloader"]
+
+
+def test_the_methods_of_a_trainer() -> None:
+    public = [name for name in vars(Trainer) if not name.startswith("_")]
+    assert public == ["fit", "eval", "close"]
+    assert str(inspect.signature(Trainer.fit).replace(return_annotation=inspect.Signature.empty)) == (
+        "(self, duration: 'Time | str | None' = None)"
+    )
+    assert list(inspect.signature(Trainer.eval).parameters) == ["self", "dataloader"]
+
+
+def test_the_attributes_of_a_trainer() -> None:
+    made = trainer()
+    assert [name for name in vars(made) if not name.startswith("_")] == ["logger", "state", "engine"]
+    assert (type(made.state), type(made.engine), type(made.logger)) == (State, Engine, Logger)
+    assert made.engine.state is made.state
+
+
+def test_it_is_a_context_manager_that_gives_itself() -> None:
+    made = trainer()
+    with made as entered:
+        assert entered is made
+
+
+def test_the_package_hands_it_out() -> None:
+    assert engine_core.Trainer is Trainer
