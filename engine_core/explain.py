@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .algorithm import Algorithm
 from .config import Config, build_algorithms, build_passes
@@ -15,7 +15,7 @@ from .logger import Logger
 from .order import Explained, PassArgument
 from .state import State
 
-__all__ = ["explain_algorithms", "explain_config", "explain_installed"]
+__all__ = ["explain_algorithms", "explain_config", "explain_installed", "format_orders"]
 
 
 def explain_algorithms(
@@ -53,3 +53,13 @@ def explain_installed(names: Sequence[str]) -> dict[str, list[Explained]]:
     return explain_algorithms(
         [build_plugin("algorithms", PluginEntry(name=name), Place(Source(name))) for name in names]
     )
+
+
+def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
+    """Return a paragraph for each event: the algorithms in running order, each with the reason for its place."""
+    paragraphs = []
+    for event, order in orders.items():
+        width = max(len(explained.algorithm) for explained in order)
+        lines = [f"  {place}. {e.algorithm.ljust(width)}  {e.why}" for place, e in enumerate(order, start=1)]
+        paragraphs.append("\n".join([event, *lines]))
+    return "\n\n".join(paragraphs)

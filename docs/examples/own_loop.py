@@ -2,16 +2,16 @@
 
 import torch
 
-from engine_core import Algorithm, Engine, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State
 
 
 class Standardise(Algorithm):
-    """Give each feature mean 0 and variance 1 over the batch."""
+    metadata = AlgorithmMetadata(events=("after_dataloader",), writes=("batch",))
 
-    def match(self, event: Event, state: State) -> bool:  # noqa: D102
-        return event is Event.AFTER_DATALOADER
+    def match(self, event: Event, state: State) -> bool:
+        return True
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:  # noqa: D102
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
         inputs, targets = state.batch
         state.batch = (inputs - inputs.mean(0)) / inputs.std(0), targets
 

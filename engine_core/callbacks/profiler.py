@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -123,17 +124,8 @@ class Profiler(Callback):
 
     def _line(self, span: tuple[str, int, int, int]) -> str:
         name, start_ns, end_ns, thread_id = span
-        return "\n" + json.dumps(
-            {
-                "name": name,
-                "cat": name.partition("/")[0],
-                "ph": "X",
-                "ts": (start_ns - self._start_ns) / 1000,
-                "dur": (end_ns - start_ns) / 1000,
-                "pid": self._pid,
-                "tid": thread_id,
-            }
-        )
+        ts, dur = (start_ns - self._start_ns) / 1000, (end_ns - start_ns) / 1000
+        return f'{_head(name)}, "ts": {ts:.3f}, "dur": {dur:.3f}, "pid": {self._pid}, "tid": {thread_id}}}'
 
 
 class Span:
@@ -159,6 +151,12 @@ class Span:
 class _Thread(NamedTuple):
     native_id: int
     spans: list[Span]
+
+
+@functools.lru_cache(maxsize=1024)
+def _head(name: str) -> str:
+    """Return how the lines of all spans of one name begin, which is half of the work of writing them."""
+    return f'\n{{"name": {json.dumps(name)}, "cat": {json.dumps(name.partition("/")[0])}, "ph": "X"'
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:

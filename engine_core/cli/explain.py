@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from ..config import load_config
 from ..event import Event
-from ..explain import explain_config, explain_installed
-from ..order import Explained
+from ..explain import explain_config, explain_installed, format_orders
 from .importing import import_beside
 
 __all__ = ["explain"]
@@ -42,16 +41,6 @@ def explain(what: Sequence[str], by_name: bool, event: str | None, as_json: bool
         click.echo(json.dumps({name: [a._asdict() for a in order] for name, order in shown.items()}, indent=2))
     else:
         click.echo(format_orders(shown) or f"no algorithm at {wanted or 'any event'}")
-
-
-def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
-    """Return a paragraph for each event: the algorithms in running order, each with the reason for its place."""
-    paragraphs = []
-    for event, order in orders.items():
-        width = max(len(explained.algorithm) for explained in order)
-        lines = [f"  {place}. {e.algorithm.ljust(width)}  {e.why}" for place, e in enumerate(order, start=1)]
-        paragraphs.append("\n".join([event, *lines]))
-    return "\n\n".join(paragraphs)
 
 
 def _event(name: str) -> str:

@@ -73,7 +73,6 @@ def test_a_pass_a_pair_or_a_sequence_of_these_is_inserted_literally(given, resol
         State,
         (State, 0),
     ],
-    ids=repr,
 )
 def test_anything_else_is_a_value_error(given):
     with pytest.raises(ValueError, match=r"a pass is a function|the index of a pass is an int"):

@@ -24,15 +24,8 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Return the fenced blocks of a page in order, those of pages that it includes too.
-
-    That of a directive `{code-block} toml` is of language toml.
-    """
-    return _blocks(page, page.read_text())
-
-
-def _blocks(page: Path, source: str) -> list[Block]:
-    found: list[Block] = []
+    """Return the fenced blocks of a page in order; that of a directive `{code-block} toml` is of language toml."""
+    source, found = page.read_text(), []
     for fence in _FENCE.finditer(source):
         text, start, options = fence["text"], fence.start("text"), {}
         if fence["info"].startswith("{"):
@@ -42,11 +35,6 @@ def _blocks(page: Path, source: str) -> list[Block]:
                 text = text[option.end() :]
             start += len(text) - len(text.lstrip("\n"))
             text = text.lstrip("\n")
-        if fence["info"].startswith("{include}"):
-            included = page.parent / fence["info"].removeprefix("{include}").strip()
-            _, _, rest = included.read_text().partition(options.get("start-after", ""))
-            found += _blocks(included, rest.partition(options["end-before"])[0] if "end-before" in options else rest)
-            continue
         language = fence["info"].removeprefix("{code-block}").strip()
         found.append(Block(language, options, text, source.count("\n", 0, start) + 1))
     return found

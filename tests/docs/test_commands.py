@@ -15,7 +15,7 @@ import pytest
 
 from engine_core.cli import main
 
-from .conftest import PAGES, ROOT, blocks_of, name_of
+from .conftest import DOCS, PAGES, ROOT, blocks_of, name_of
 
 SHELLS = ("console", "sh", "shell", "bash")
 OURS = (["engine-core"], ["python3", "-m", "engine_core"], ["python", "-m", "engine_core"])
@@ -105,6 +105,27 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
             printed = iter(map(normal, done.stdout.splitlines()))
             missing = [line for line in map(normal, command.printed) if line not in printed]
             assert not missing, f"{shlex.join(command.words)} does not print, in this order: {missing}\n{done.stdout}"
+
+
+def test_the_example_ends_with_the_table_that_the_tutorial_shows(tmp_path):
+    page = DOCS / "quickstart.md"
+    shown = table(next(block.text for block in blocks_of(page) if block.language == "text"))
+    command = [sys.executable, "-m", "engine_core", "train", "--example", "digits", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    printed = table(done.stdout)
+
+    assert list(shown) == list(printed)
+    same = ("trained", "SelectiveBackprop/INIT", "SelectiveBackprop/AFTER_DATALOADER", "selective_backprop/kept")
+    assert {name: shown[name] for name in same} == {name: printed[name] for name in same}
+    pruned, batches = printed[same[2]].removesuffix("x"), re.findall(r"(\d+) batches", printed["trained"])[0]
+    assert f"pruned {pruned} of the {batches} batches" in page.read_text()
+    assert {file.name for file in (tmp_path / "run").iterdir()} == set(re.findall(r"`(\w+\.\w+)`", page.read_text()))
+
+
+def table(text: str) -> dict[str, str]:
+    """Return the rows of the table at the end of a training, by their names."""
+    rows = [re.split(r" {2,}", line, maxsplit=1) for line in text.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
 def normal(line: str) -> str:

@@ -24,10 +24,20 @@ def test_quick_start_is_two_commands_in_one_block():
     assert fences == [("sh", f"{install} && {train}\n{test}\n")]
 
 
-def test_an_algorithm_in_ten_lines_is_no_longer():
-    block = next(block for block in blocks_of(README) if block.language == "python")
+def test_the_tutorial_has_the_same_two_commands():
+    assert first(DOCS / "quickstart.md", "sh") == first(README, "sh")
 
-    assert len([line for line in block.text.splitlines() if line]) <= 10
+
+def test_an_algorithm_in_ten_lines_is_no_longer_and_the_same_in_both_places():
+    shown = first(README, "python")
+
+    assert len([line for line in shown.splitlines() if line]) <= 10
+    assert first(DOCS / "authors" / "algorithm.md", "python") == shown
+
+
+def first(page: Path, language: str) -> str:
+    """Return the first block of a language in a page."""
+    return next(block.text for block in blocks_of(page) if block.language == language)
 
 
 def test_what_it_is_takes_three_sentences():
