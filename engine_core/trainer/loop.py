@@ -78,7 +78,6 @@ def run_fit(run: Run, end: Time) -> None:
             epoch()
         if run.evaluated_at != state.timestamp.batch:
             evaluate()
-        run.readings.flush()
         fire("fit_end")
 
     def epoch() -> None:
@@ -201,7 +200,7 @@ def run_fit(run: Run, end: Time) -> None:
                 scheduler.step()
 
     def evaluate() -> None:
-        """Evaluate between two batches, if there is anything to evaluate on."""
+        """Read what is held of the loss, then evaluate if there is anything to evaluate on."""
         run.readings.flush()
         run.evaluated_at = state.timestamp.batch
         if state.evaluators:

@@ -186,6 +186,10 @@ def test_the_shallowest_tensor_counts() -> None:
     assert count_rows({"meta": {"lengths": torch.ones(3)}, "x": X}) == 6
 
 
+def test_a_tensor_counts_before_samples_beside_it() -> None:
+    assert count_rows({"crops": [{"box": X}, {"box": X}], "x": X}) == 6
+
+
 def test_a_tensor_without_dimensions_has_no_rows() -> None:
     assert count_rows((torch.tensor(1.0), X)) == 6
 
@@ -203,6 +207,13 @@ def test_what_has_no_rows_is_refused(batch: Any) -> None:
         f"a batch of type {type(batch).__name__} holds no tensor whose rows could be counted; "
         "give tensors in tuples, lists, mappings or dataclasses"
     )
+
+
+def test_a_batch_that_fits_is_the_loaders_own() -> None:
+    batch = (X, Y)
+    ((piece, share),) = split_batch(batch, 6)
+    assert piece is batch
+    assert share is None
 
 
 def test_tensors_that_are_not_split_are_the_loaders_own() -> None:
