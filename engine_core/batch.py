@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from .errors import ArgumentError
+from .items import copy_mapping
 
 __all__ = ["count_rows", "map_batch", "move_batch", "slice_rows", "split_batch", "take_rows"]
 
@@ -178,21 +178,12 @@ def _rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, (list, tuple)):
         items = [change(item) for item in batch]
         return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
-    if isinstance(batch, MutableMapping):
-        changed = _copy_mapping(batch)
+    if isinstance(batch, Mapping):
+        changed = copy_mapping(batch)
         for key in batch:
             changed[key] = change(batch[key])
         return changed
-    if isinstance(batch, Mapping):
-        return {key: change(value) for key, value in batch.items()}
     changed = copy.copy(batch)
     for field in dataclasses.fields(batch):
         object.__setattr__(changed, field.name, change(getattr(batch, field.name)))  # it may be frozen
     return changed
-
-
-def _copy_mapping(batch: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
-    """Copy a mapping but not its values; a foreign one may keep them in an object that `copy` would share."""
-    if isinstance(batch, (dict, UserDict)) or hasattr(batch, "__copy__"):
-        return copy.copy(batch)
-    return copy.deepcopy(batch, {id(value): value for value in batch.values()})

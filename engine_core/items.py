@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 from .errors import BatchKeyError, did_you_mean
 
-__all__ = ["BatchKey", "get_item", "set_item"]
+__all__ = ["BatchKey", "copy_mapping", "get_item", "set_item"]
 
 BatchKey: TypeAlias = "int | str | tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]"
 """Where an item is in a batch, as an index, a key or attribute name, or a pair of functions (getter, setter)."""
@@ -55,12 +56,25 @@ def set_item(batch: Any, key: BatchKey, value: Any) -> Any:
         return _replace_in_tuple(batch, key, value)
     if _by_attribute(batch, key) and dataclasses.is_dataclass(batch):
         return dataclasses.replace(batch, **{str(key): value})  # type: ignore[type-var]
-    changed = copy.copy(batch)
+    changed = copy_mapping(batch) if isinstance(batch, Mapping) else copy.copy(batch)
     if _by_attribute(batch, key):
         setattr(changed, str(key), value)
     else:
         changed[key] = value
     return changed
+
+
+def copy_mapping(mapping: Mapping[Any, Any]) -> Any:
+    """Return a copy that can be written to, with the values themselves.
+
+    A foreign mapping may keep them in an object of its own, which `copy.copy` would share; one that can't be written
+    to becomes a dict.
+    """
+    if not isinstance(mapping, MutableMapping):
+        return dict(mapping)
+    if isinstance(mapping, (dict, UserDict)) or hasattr(mapping, "__copy__"):
+        return copy.copy(mapping)
+    return copy.deepcopy(mapping, {id(value): value for value in mapping.values()})
 
 
 def _by_attribute(batch: Any, key: BatchKey) -> bool:

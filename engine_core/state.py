@@ -130,5 +130,5 @@ def length_of(loader: Iterable[Any] | None) -> int | None:
     """Return the number of batches of a loader, or None where it does not say."""
     try:
         return len(loader)  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, NotImplementedError):  # torch's advice for samplers without a length is the second
         return None

@@ -170,9 +170,11 @@ class Trainer:
         return self._run.evaluate(loaders)
 
     def close(self) -> None:
-        """Close callbacks and loggers, each once; safe to call twice."""
+        """Close callbacks and loggers, each once, and let the loader go; safe to call twice."""
         self._closed = True
         self.engine.close()
+        if (run := getattr(self, "_run", None)) is not None:
+            run.batches = None  # ends the loader's worker processes
 
     def __enter__(self) -> Trainer:
         return self
@@ -189,10 +191,9 @@ class Trainer:
         seed_generators(state.seed)
         self.engine.run_event(Event.INIT)
         check_surgery(self._optimizers, parameters, state.model)
-        state.model.to(self._device)
-        for metric in self._metrics.values():
-            if callable(getattr(metric, "to", None)):
-                metric.to(self._device)
+        for part in (state.model, state.loss_fn, *self._metrics.values()):
+            if callable(getattr(part, "to", None)):
+                part.to(self._device)
         state.optimizers = make_optimizers(self._optimizers, state.model)
         timed_schedulers = make_schedulers(self._schedulers, state.optimizers)
         state.schedulers = [scheduler for scheduler, _ in timed_schedulers]
@@ -208,18 +209,21 @@ class Trainer:
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,
         )
-        self.logger.log_hyperparameters(
-            {
-                "run_name": state.run_name,
-                "seed": state.seed,
-                "max_duration": None if state.max_duration is None else str(state.max_duration),
-                "precision": state.precision,
-                "device": str(self._device),
-                "microbatch_size": self._microbatch_size,
-                "grad_clip_norm": self._grad_clip_norm,
-                "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
-            }
-        )
+        self.logger.log_hyperparameters(self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what the logger destinations are told about the run."""
+        state = self.state
+        return {
+            "run_name": state.run_name,
+            "seed": state.seed,
+            "max_duration": None if state.max_duration is None else str(state.max_duration),
+            "precision": state.precision,
+            "device": str(self._device),
+            "microbatch_size": self._microbatch_size,
+            "grad_clip_norm": self._grad_clip_norm,
+            "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
+        }
 
     def _check_open(self) -> None:
         if self._closed:

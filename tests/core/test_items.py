@@ -1,6 +1,7 @@
 import dataclasses
 from collections import OrderedDict, UserDict
-from types import SimpleNamespace
+from collections.abc import MutableMapping
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -33,6 +34,28 @@ class Output(OrderedDict):
         return super().__getitem__(key) if isinstance(key, str) else list(self.values())[key]
 
 
+class Foreign(MutableMapping):
+    """Keeps its items in a dict of its own, which `copy.copy` would share."""
+
+    def __init__(self, **items):
+        self.own = items
+
+    def __getitem__(self, key):
+        return self.own[key]
+
+    def __setitem__(self, key, value):
+        self.own[key] = value
+
+    def __delitem__(self, key):
+        del self.own[key]
+
+    def __iter__(self):
+        return iter(self.own)
+
+    def __len__(self):
+        return len(self.own)
+
+
 def second(batch):
     return batch[1]
 
@@ -52,6 +75,7 @@ CASES = {
     "attribute": (SimpleNamespace(inputs="x", targets="y"), "targets", SimpleNamespace(inputs="x", targets="z")),
     "encoding": (Encoding(inputs="x", targets="y"), "targets", Encoding(inputs="x", targets="z")),
     "output by name": (Output(inputs="x", targets="y"), "targets", Output(inputs="x", targets="z")),
+    "foreign": (Foreign(inputs="x", targets="y"), "targets", Foreign(inputs="x", targets="z")),
     "functions": (["x", "y"], (second, replace_second), ["x", "z"]),
 }
 
@@ -69,6 +93,11 @@ def test_the_loaders_own_container_is_not_changed(name):
     batch, key, _ = CASES[name]
     set_item(batch, key, "z")
     assert get_item(batch, key) == "y"
+
+
+def test_a_mapping_that_can_not_be_written_to_becomes_a_dict():
+    read_only = MappingProxyType({"inputs": "x", "targets": "y"})
+    assert set_item(read_only, "targets", "z") == {"inputs": "x", "targets": "z"}
 
 
 def test_a_setter_may_return_another_batch():

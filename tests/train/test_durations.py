@@ -214,6 +214,16 @@ def test_stop_training_at_the_end_of_an_epoch_starts_no_other() -> None:
     assert position(made) == (1, 2, 16, 0)
 
 
+def test_a_loader_whose_length_is_not_implemented_is_one_without_length() -> None:
+    class Endless(Unsized):
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    made = trainer(Endless(8, 8))
+    made.fit()
+    assert (position(made), made.state.dataloader_len) == ((1, 2, 16, 0), None)
+
+
 @pytest.mark.parametrize("duration", ["10tok", "0.5dur"])
 def test_a_unit_that_the_trainer_does_not_count_is_refused(duration: str) -> None:
     with pytest.raises(ArgumentError) as error:

@@ -131,6 +131,26 @@ def test_init_runs_before_the_model_is_moved_or_given_an_optimizer() -> None:
     assert seen == [0] and len(made.state.optimizers) == 1
 
 
+def test_the_loss_and_the_metrics_go_to_the_device_with_the_model() -> None:
+    """A loss has weights of classes, a metric has counts."""
+    moved: list[Any] = []
+
+    class Weighted(nn.CrossEntropyLoss):
+        def to(self, *where: Any) -> Any:
+            moved.append(("loss", *where))
+            return super().to(*where)
+
+    class Counts(nn.Module):
+        update = compute = reset = nn.Module.forward
+
+        def to(self, *where: Any) -> Any:
+            moved.append(("metric", *where))
+            return super().to(*where)
+
+    trainer(loss_fn=Weighted(torch.ones(3)), metrics={"counts": Counts()})
+    assert moved == [("loss", CPU), ("metric", CPU)]
+
+
 def test_there_is_no_wrapper_around_the_model() -> None:
     model = net()
     assert trainer(model=model).state.model is model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from pathlib import Path
 from zipfile import ZipFile
@@ -10,9 +11,9 @@ from .conftest import Project
 
 
 def files_of(package: Path) -> set[str]:
-    """Return the names under a package's folder in the tree, as a wheel would name them."""
-    files = (file for file in package.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    return {file.relative_to(package.parent).as_posix() for file in files}
+    """Return the files of a package, less the caches that tools leave in it."""
+    files = (file.relative_to(package.parent) for file in package.rglob("*") if file.is_file())
+    return {file.as_posix() for file in files if not re.search(r"(^|/)(__pycache__|\.\w+_cache)/", file.as_posix())}
 
 
 def test_a_wheel_holds_its_package_and_nothing_else(project: Project) -> None:
@@ -28,10 +29,10 @@ def test_an_sdist_holds_what_its_wheel_is_built_from_and_nothing_else(project: P
     with tarfile.open(project.sdist) as archive:
         names = {Path(member.name).relative_to(project.sdist.name.removesuffix(".tar.gz")) for member in archive}
     beside = {name.as_posix() for name in names if len(name.parts) == 1}
-    inside = {file.relative_to(project.folder) for file in project.package.rglob("*") if file.is_file()}
+    inside = {(project.package.parent / name).relative_to(project.folder) for name in files_of(project.package)}
 
     assert beside == {".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
-    assert {name for name in names if len(name.parts) > 1} == {f for f in inside if "__pycache__" not in f.parts}
+    assert {name for name in names if len(name.parts) > 1} == inside
 
 
 def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(project: Project) -> None:
