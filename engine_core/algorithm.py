@@ -143,6 +143,11 @@ class Members(list[T]):
         if on_change in self._watchers:
             self._watchers.remove(on_change)
 
+    def hand_over(self, successor: Members[Any]) -> None:
+        """Let those who watch this list know that `successor` takes its place."""
+        if successor is not self:
+            self._changed()
+
     def _changed(self) -> None:
         for on_change in self._watchers:
             on_change()

@@ -82,7 +82,10 @@ class Engine:
         """
         state = self.state
         if state.algorithms is self._algorithms and state.callbacks is self._callbacks:
-            handler = self._handlers.get(event)
+            try:
+                handler = self._handlers.get(event)
+            except TypeError:  # unhashable, and no event
+                handler = None
             if handler is not None:
                 return handler()
         return self._prepare(event)()
@@ -217,9 +220,9 @@ class Engine:
         pipeline = Pipeline(event, self.state, self.logger, self._passes, self._members)
         return pipeline if pipeline.members or pipeline.newcomers else None
 
-    def _prepare(self, event: Event | str) -> Callable[[], Traces]:
-        """Return how to run `event`, and remember it until someone comes or goes."""
-        event = self._checked(event)
+    def _prepare(self, given: Event | str) -> Callable[[], Traces]:
+        """Return how to run the event `given`, and remember it under that spelling until someone comes or goes."""
+        event = self._checked(given)
         if not self._is_admitted():
             self._admit()
         elif self.host.changes != self._connected_at:
@@ -234,7 +237,7 @@ class Engine:
             handler = spanning(handler, self._profiler, event)
         pipeline = self._pipelines[event]
         if pipeline is None or not pipeline.newcomers:
-            self._handlers[event] = handler
+            self._handlers[event] = self._handlers[given] = handler
         return handler
 
     def _handler(self, event: Event) -> Callable[[], Traces]:

@@ -40,6 +40,13 @@ class Logger:
         self.destinations: Members[LoggerDestination] = Members(destinations)
         self._state: weakref.ref[State] | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "destinations":
+            former, value = self.__dict__.get(name), Members.of(value)
+            if former is not None:
+                former.hand_over(value)
+        super().__setattr__(name, value)
+
     def follow(self, state: State) -> None:
         """Take the step of what is logged without one from the clock of `state`; an engine calls this."""
         self._state = weakref.ref(state)

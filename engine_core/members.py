@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .algorithm import Algorithm, unique_names
-from .errors import ArgumentError, ArgumentTypeError, EngineError, add_note
+from .errors import ArgumentError, ArgumentTypeError, EngineError, PluginError, add_note
 from .event import Event
 from .metadata import AlgorithmMetadata
 from .ordering import stable_sort
@@ -96,6 +96,12 @@ def _title(member: Member) -> str:
 
 
 def _member(algorithm: object, name: str, registry: Registry) -> Member:
+    record = registry.record_of(algorithm)
+    if record is not None and record.status == "disabled":
+        raise PluginError(
+            f"algorithm {name} is {record.name!r} of {record.distribution} {record.version}, which is disabled: "
+            f"{record.reason}; leave it out, or enable it"
+        )
     metadata: AlgorithmMetadata = getattr(algorithm, "metadata", None) or AlgorithmMetadata()
     events = frozenset(Event if metadata.events is None else metadata.events)
     return Member(algorithm, name, registry.distribution_of(algorithm), events)  # type: ignore[arg-type]

@@ -177,13 +177,13 @@ class Registry:
         metadata = getattr(algorithm, "metadata", None)
         if isinstance(metadata, AlgorithmMetadata) and metadata.name is not None:
             return metadata.name
-        class_name = type(algorithm).__name__
-        distribution = self.distribution_of(algorithm)
-        for record in self.records:
-            ours = record.kind == "algorithms" and record.distribution == distribution
-            if ours and record.entry_point.partition(":")[2] == class_name:
-                return record.name
-        return snake_case(class_name)
+        record = self.record_of(algorithm)
+        return snake_case(type(algorithm).__name__) if record is None else record.name
+
+    def record_of(self, algorithm: object) -> PluginRecord | None:
+        """Return the record under which an algorithm's class is registered."""
+        own = ("algorithms", self.distribution_of(algorithm), type(algorithm).__name__)
+        return next((r for r in self.records if (r.kind, r.distribution, r.entry_point.partition(":")[2]) == own), None)
 
     def passes_of(self, distribution: str) -> list[PluginRecord]:
         """Return the records of the passes that a distribution ships and that are not disabled."""

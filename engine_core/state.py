@@ -47,8 +47,8 @@ class State:
     schedulers: Sequence[Any] = ()
     train_dataloader: Iterable[Any] | None = None
     evaluators: Mapping[str, Iterable[Any]] = field(default_factory=dict)
-    algorithms: Sequence[Algorithm] = ()
-    callbacks: Sequence[Callback] = ()
+    algorithms: list[Algorithm] = field(default_factory=list)
+    callbacks: list[Callback] = field(default_factory=list)
     loss_fn: Callable[[Any, Any], Any] | None = None
     max_duration: Time | str | None = None
     device: torch.device | str | None = None

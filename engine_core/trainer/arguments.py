@@ -61,8 +61,8 @@ def _make(kind: Kind, name: str, arguments: Mapping[str, Any]) -> Any:
         signature.bind(**arguments)
     except TypeError as error:
         unknown = [a for a in arguments if a not in signature.parameters]
-        hint = f"{did_you_mean(unknown[0], signature.parameters)}" if unknown else ""
-        raise ArgumentError(f"{kind[:-1]} {name!r}: {error}{hint}") from error
+        problem = f"no argument {unknown[0]!r}{did_you_mean(unknown[0], signature.parameters)}" if unknown else error
+        raise ArgumentError(f"{kind[:-1]} {name!r}: {problem}") from error
     try:
         return plugin(**arguments)
     except Exception as error:

@@ -19,6 +19,7 @@ from ..state import State, length_of
 from ..time import Timestamp
 from .arguments import check_loader
 from .objective import compute_loss, compute_outputs, reduce_loss
+from .shares import is_sum
 
 __all__ = ["as_loaders", "check_metrics", "run_eval"]
 
@@ -74,7 +75,8 @@ def _evaluate_loader(
             f"the evaluation loader {label!r} gave no batch; "
             "it has to be an iterable with data that starts anew for each evaluation, as a DataLoader or a list does"
         )
-    results = {f"{label}/loss": sum(loss.item() * rows for loss, rows in losses) / sum(rows for _, rows in losses)}
+    total = sum(loss.item() * (1 if is_sum(state.loss_fn) else rows) for loss, rows in losses)
+    results = {f"{label}/loss": total / sum(rows for _, rows in losses)}
     for name, metric in metrics.items():
         results |= _flat(f"{label}/{name}", metric.compute())
     state.metrics = {**state.metrics, **results}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..batch import count_rows, move_batch, split_batch
+from ..batch import count_rows, move_batch
 from ..engine import Engine
 from ..errors import EngineError
 from ..precision import Precision
@@ -20,6 +20,7 @@ from .evaluation import run_eval
 from .intervals import Interval, end_test
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .readings import LossReader
+from .shares import split_with_shares
 
 __all__ = ["Run", "run_fit"]
 
@@ -49,18 +50,27 @@ class Run:
     batches: Iterator[Any] | None = field(default=None, init=False)
     counted_s: float = field(default=0.0, init=False)
     evaluated_at: int | None = field(default=None, init=False)
+    is_fitting: bool = field(default=False, init=False)
+    is_evaluating: bool = field(default=False, init=False)
+    has_built_graph: bool = field(default=False, init=False)
 
     def evaluate(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
         """Evaluate on loaders by label; the clock of training stands still."""
+        if self.is_evaluating:
+            raise EngineError("an evaluation runs already: eval() can't be called from one of its own events")
         started_s = time.perf_counter()
+        self.is_evaluating = True
         try:
             return run_eval(self.engine, loaders, self.metrics, self.precision, self.device)
         finally:
+            self.is_evaluating = False
             self.counted_s += time.perf_counter() - started_s
 
 
 def run_fit(run: Run, end: Time) -> None:
     """Train until the clock of `run.state` reaches `end`, or somebody asks to stop."""
+    if run.is_fitting:
+        raise EngineError("fit runs already: it can't be called from one of its own events")
     state, engine, device = run.state, run.engine, run.device
     fire = engine.run_event
     scaler = run.precision.scaler
@@ -71,13 +81,11 @@ def run_fit(run: Run, end: Time) -> None:
 
     def fit() -> None:
         """Run epochs until the end, and evaluate once more if the last interval is not complete."""
-        state.dataloader, state.dataloader_label = state.train_dataloader, "train"
-        state.dataloader_len = length_of(state.train_dataloader)
+        enter_loader(state)
         fire("fit_start")
         while not at_end():
             epoch()
-        if run.evaluated_at != state.timestamp.batch:
-            evaluate()
+        evaluate()
         fire("fit_end")
 
     def epoch() -> None:
@@ -92,6 +100,10 @@ def run_fit(run: Run, end: Time) -> None:
             except StopIteration:
                 engine.run_marker_only_event("after_dataloader")
                 break
+            except BaseException:
+                if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
+                    run.batches = None
+                raise
             batch()
             if at_end():
                 if state.timestamp.batch_in_epoch == state.dataloader_len:
@@ -148,11 +160,10 @@ def run_fit(run: Run, end: Time) -> None:
 
     def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Run each microbatch; return the loss of the whole batch and its parts."""
-        is_sum = getattr(state.loss_fn, "reduction", None) == "sum"
         total, parts = torch.zeros((), device=device), dict[str, torch.Tensor]()
-        for piece, share in split_batch(whole, size):
+        for piece, share in split_with_shares(whole, size, state.loss_fn):
             state.batch = piece
-            loss, own_parts = microbatch(None if is_sum else share)
+            loss, own_parts = microbatch(share)
             total = total + loss.detach()
             parts = {name: part.detach() + parts.get(name, 0) for name, part in own_parts.items()}
         state.loss = total
@@ -170,10 +181,12 @@ def run_fit(run: Run, end: Time) -> None:
         fire("before_backward")
         loss: Any = state.loss
         scaled: Any = loss if scaler is None else scaler.scale(loss)
-        if engine.backwards_create_graph:
-            backward_with_graph(scaled)
+        create_graph = engine.backwards_create_graph
+        if create_graph and not run.has_built_graph:
+            run.has_built_graph = True
+            backward_with_first_graph(scaled)
         else:
-            scaled.backward()
+            scaled.backward(create_graph=create_graph)
         fire("after_backward")
         return loss, parts
 
@@ -202,19 +215,31 @@ def run_fit(run: Run, end: Time) -> None:
     def evaluate() -> None:
         """Read what is held of the loss, then evaluate if there is anything to evaluate on."""
         run.readings.flush()
+        if run.evaluated_at == state.timestamp.batch:
+            return
         run.evaluated_at = state.timestamp.batch
         if state.evaluators:
             run.evaluate(state.evaluators)
 
+    run.is_fitting = True
     try:
         fit()
     except BaseException as error:
         run.readings.salvage(error)
         raise
+    finally:
+        run.is_fitting = False
+
+
+def enter_loader(state: State) -> None:
+    """Make the train loader, as it is now, the one in work."""
+    state.dataloader, state.dataloader_label = state.train_dataloader, "train"
+    state.dataloader_len = length_of(state.train_dataloader)
 
 
 def start_epoch(state: State) -> Iterator[Any]:
     """Return an iterator over the train loader; a distributed sampler is told the epoch."""
+    enter_loader(state)
     loader: Any = state.train_dataloader
     set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
     if set_epoch is not None:
@@ -222,8 +247,8 @@ def start_epoch(state: State) -> Iterator[Any]:
     return iter(loader)
 
 
-def backward_with_graph(loss: Any) -> None:
-    """Build a graph of the backward pass; torch's warning is about gradients that nobody resets, and the loop does."""
+def backward_with_first_graph(loss: Any) -> None:
+    """Silence what torch says the first time: it is about gradients that nobody resets, and the loop does."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
         loss.backward(create_graph=True)

@@ -16,7 +16,13 @@ __all__ = ["check_objective", "compute_loss", "compute_outputs", "reduce_loss"]
 
 def check_objective(state: State) -> None:
     """Raise if the model has neither a `loss_fn` nor a `loss` of its own."""
-    if state.loss_fn is None and not callable(getattr(state.model, "loss", None)):
+    own = getattr(state.model, "loss", None)
+    if state.loss_fn is None and isinstance(own, torch.nn.Module):
+        raise ArgumentError(
+            f"{type(state.model).__name__}.loss is a module, not a method loss(outputs, batch): "
+            "give Trainer(loss_fn=model.loss)"
+        )
+    if state.loss_fn is None and not callable(own):
         raise ArgumentError(
             f"{type(state.model).__name__} has no loss: give Trainer(loss_fn=...), "
             "or the model a method loss(outputs, batch)"

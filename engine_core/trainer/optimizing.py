@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..time import Time
 from .intervals import Interval
 
-__all__ = ["check_optimizers", "check_schedulers", "check_surgery", "make_optimizers", "make_schedulers"]
+__all__ = ["check_optimizers", "check_schedulers", "follow_surgery", "make_optimizers", "make_schedulers"]
 
 
 def check_optimizers(given: Any) -> list[Any]:
@@ -42,17 +42,41 @@ def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-def check_surgery(optimizers: Iterable[Any], before: set[torch.nn.Parameter], model: torch.nn.Module) -> None:
-    """Raise if INIT took parameters out of the model that an optimizer made earlier goes on training."""
-    removed = before.difference(model.parameters())
-    for optimizer in optimizers:
-        groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else ()
-        stale = [p for group in groups for p in group["params"] if p in removed]
-        if stale:
+def follow_surgery(
+    optimizers: Iterable[Any], before: Mapping[str, torch.nn.Parameter], after: Mapping[str, torch.nn.Parameter]
+) -> None:
+    """Give optimizers made before INIT the parameters that algorithms have put into the model since.
+
+    A parameter under the name of a former one takes its place, one whose name is gone is dropped, and a new one joins
+    the last group of the only optimizer.
+
+    Args:
+        before, after: the model's parameters by name.
+
+    Raises:
+        ArgumentError: if it can't be decided where a parameter belongs, or an optimizer trains none of the model.
+    """
+    made = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Optimizer)]
+    present = set(after.values())
+    name_of = {parameter: name for name, parameter in before.items() if parameter not in present}
+    for optimizer in made:
+        for group in optimizer.param_groups:
+            successors = [after.get(name_of[p]) if p in name_of else p for p in group["params"]]
+            group["params"] = [p for p in successors if p is not None]
+    trained = {p for optimizer in made for group in optimizer.param_groups for p in group["params"]}
+    known = {*before.values(), *trained}
+    new = [parameter for parameter in after.values() if parameter not in known]
+    if new and len(made) == 1:
+        made[0].param_groups[-1]["params"] += new
+    elif new and made:
+        raise ArgumentError(
+            f"optimizers: algorithms added {len(new)} parameters at INIT, and it is open which of {len(made)} "
+            "optimizers trains them; give callables that make the optimizers after INIT"
+        )
+    for optimizer in made:
+        if present.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
             raise ArgumentError(
-                f"optimizers: an algorithm replaced {len(stale)} parameters at INIT, and {type(optimizer).__name__} "
-                f"still has the former ones; give a callable that makes it after INIT, "
-                f"as functools.partial(torch.optim.{type(optimizer).__name__}, lr=...)"
+                f"optimizers: {type(optimizer).__name__} has no parameter of this model; was it made for another one?"
             )
 
 
@@ -82,6 +106,12 @@ def make_schedulers(
                 )
             scheduler = item(optimizers[0])
         made.append((_check_scheduler(scheduler), interval))
+        own = getattr(scheduler, "optimizer", None)
+        if isinstance(own, torch.optim.Optimizer) and all(own is not optimizer for optimizer in optimizers):
+            raise ArgumentError(
+                f"schedulers: {type(scheduler).__name__} schedules an optimizer that is not among the Trainer's; "
+                "make it for the one that you give as optimizers"
+            )
     return made
 
 

@@ -34,7 +34,7 @@ from .evaluation import as_loaders, check_metrics
 from .intervals import Interval
 from .loop import Run, run_fit
 from .objective import check_objective
-from .optimizing import check_optimizers, check_schedulers, check_surgery, make_optimizers, make_schedulers
+from .optimizing import check_optimizers, check_schedulers, follow_surgery, make_optimizers, make_schedulers
 from .readings import LossReader
 
 __all__ = ["Trainer"]
@@ -152,6 +152,9 @@ class Trainer:
         model: Any = self.state.model
         if not model.training:
             model.train()
+        state: Any = self.state
+        if state.timestamp.batch == 0 and self._run.batches is None:
+            seed_generators(state.seed)  # whatever was drawn since the Trainer was made
         self.state.stop_requested = False
         run_fit(self._run, end)
 
@@ -187,14 +190,16 @@ class Trainer:
     def _initialise(self) -> None:
         """Run INIT on the model as it was given, then move it, and make what depends on its parameters."""
         state: Any = self.state
-        parameters = set(state.model.parameters())
+        before = dict(state.model.named_parameters())
         seed_generators(state.seed)
         self.engine.run_event(Event.INIT)
-        check_surgery(self._optimizers, parameters, state.model)
+        follow_surgery(self._optimizers, before, dict(state.model.named_parameters()))
         for part in (state.model, state.loss_fn, *self._metrics.values()):
             if callable(getattr(part, "to", None)):
                 part.to(self._device)
-        state.optimizers = make_optimizers(self._optimizers, state.model)
+        if self._optimizers and state.optimizers:
+            raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
+        state.optimizers = make_optimizers(self._optimizers, state.model) or list(state.optimizers)
         timed_schedulers = make_schedulers(self._schedulers, state.optimizers)
         state.schedulers = [scheduler for scheduler, _ in timed_schedulers]
         self._run = Run(
@@ -237,6 +242,8 @@ class Trainer:
             raise ArgumentError(
                 "there is no optimizer: give Trainer(optimizers=torch.optim.SGD(model.parameters(), lr=0.1))"
             )
+        if not any(p.requires_grad for o in self.state.optimizers for g in o.param_groups for p in g["params"]):
+            raise ArgumentError("there is nothing to train: no parameter of the optimizers requires a gradient")
         check_objective(self.state)
 
     def _end_of_fit(self, duration: Time | str | None) -> Time | None:

@@ -32,7 +32,7 @@ def test_an_unknown_event_is_refused_with_the_nearest_name():
         Engine(State(), Logger()).run_event("batch_stop")
 
 
-@pytest.mark.parametrize("event", [3, None])
+@pytest.mark.parametrize("event", [3, None, []])
 def test_an_event_that_is_no_string_is_refused(event):
     with pytest.raises(TypeError, match="an event is named by a string or an Event"):
         Engine(State(), Logger()).run_event(event)

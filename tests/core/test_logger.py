@@ -51,3 +51,20 @@ def test_a_destination_without_the_methods_is_refused_by_the_engine():
 
     with pytest.raises(TypeError, match="has no log_hyperparameters and no log_traces; a destination is a Logger"):
         Engine(State(), Logger([OnlyMetrics()]))
+
+
+def test_destinations_may_be_replaced_at_any_time():
+    class Counting(LoggerDestination):
+        ends = 0
+
+        def batch_end(self, state, logger):
+            self.ends += 1
+
+    first, second = Counting(), Counting()
+    logger = Logger([first])
+    with Engine(State(), logger) as engine:
+        engine.run_event("batch_end")
+        logger.destinations = [second]
+        engine.run_event("batch_end")
+        engine.run_event("batch_end")
+    assert (first.ends, second.ends) == (1, 2)

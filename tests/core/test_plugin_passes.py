@@ -240,3 +240,15 @@ def test_the_same_marked_function_may_serve_two_engines():
 
     engines = [Engine(State(algorithms=[A(), B()]), Logger(), turn) for _ in range(2)]
     assert [names_at(engine, "init") for engine in engines] == [["B", "A"]] * 2
+
+
+def test_an_instance_of_a_disabled_plugin_is_refused_rather_than_run_without_its_passes(prune, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune-plugin")
+    with pytest.raises(PluginError) as error:
+        Engine(State(algorithms=[A(), prune()]), Logger())
+    assert str(error.value) == (
+        "algorithm Prune is 'prune' of prune-plugin 0.7, which is disabled: "
+        "listed in ENGINE_CORE_DISABLE_PLUGINS; leave it out, or enable it"
+    )
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune-plugin:prune_first")
+    assert names_at(Engine(State(algorithms=[A(), prune()]), Logger()), "after_dataloader") == ["Prune", "A"]

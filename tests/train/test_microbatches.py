@@ -1,6 +1,7 @@
 """A batch split into microbatches trains as the whole batch does."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,12 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "dict": lambda o, t: {"ce": F.cross_entropy(o, t), "l2": o.pow(2).mean()},
     "total": lambda o, t: {"ce": F.cross_entropy(o, t), "total": 3 * F.cross_entropy(o, t)},
     "sum": nn.CrossEntropyLoss(reduction="sum"),
+    "sum by argument": partial(F.cross_entropy, reduction="sum"),
+    "class weights": nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.0, 5.0])),
+    "class weights by argument": partial(F.cross_entropy, weight=torch.tensor([0.2, 1.0, 5.0]), label_smoothing=0.1),
+    "ignored class": nn.CrossEntropyLoss(ignore_index=1),
+    "ignored class by argument": partial(F.cross_entropy, ignore_index=1),
+    "nll": lambda o, t: F.nll_loss(o.log_softmax(1), t),
 }
 
 
@@ -122,3 +129,15 @@ def test_the_pieces_are_the_batch_and_their_shares_its_rows(rows: int, size: int
     assert [name for (_, names), _ in pieces for name in names] == batch[1]
     assert lengths[:-1] == [size] * (len(lengths) - 1) and 1 <= lengths[-1] <= size
     assert [1.0 if share is None else share for _, share in pieces] == [length / rows for length in lengths]
+
+
+def test_a_microbatch_of_ignored_targets_only_is_left_out() -> None:
+    inputs = torch.randn(4, 4)
+    loader = [(inputs, torch.tensor([-100, -100, 1, 2]))]
+    model = linear()
+    made = trainer(loader, model, loss_fn=nn.CrossEntropyLoss(), microbatch_size=2)
+    made.fit()
+    whole = linear()
+    trainer(loader, whole, loss_fn=nn.CrossEntropyLoss()).fit()
+    assert torch.allclose(model.weight, whole.weight, atol=1e-6)
+    assert made.state.loss.isfinite()

@@ -106,13 +106,13 @@ def test_a_broken_plugin_is_an_error_with_its_cause_only_where_it_is_asked_for(s
 
 def test_a_wrong_argument_names_the_nearest(sleepy: None) -> None:
     assert message(algorithms=[("doze", {"dept": 3})]) == (
-        "algorithm 'doze': got an unexpected keyword argument 'dept'; did you mean 'depth'?"
+        "algorithm 'doze': no argument 'dept'; did you mean 'depth'?"
     )
 
 
 def test_an_argument_unlike_any_other_lists_them(sleepy: None) -> None:
     assert message(algorithms=[("doze", {"volume": 3})]) == (
-        "algorithm 'doze': got an unexpected keyword argument 'volume'; known: depth, side"
+        "algorithm 'doze': no argument 'volume'; known: depth, side"
     )
 
 

@@ -49,15 +49,71 @@ def test_a_callable_gets_the_parameters_as_they_are_after_init() -> None:
     assert same(former.detach(), before)
 
 
-def test_an_optimizer_that_holds_what_surgery_took_out_is_refused() -> None:
-    model, events = net(), list[str]()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ArgumentError) as error:
-        trainer(model=model, algorithms=ReplaceHead(), optimizers=optimizer, callbacks=writing_down(events))
-    assert str(error.value) == (
-        "optimizers: an algorithm replaced 2 parameters at INIT, and SGD still has the former ones; "
-        "give a callable that makes it after INIT, as functools.partial(torch.optim.SGD, lr=...)"
+def test_an_optimizer_made_earlier_trains_what_surgery_put_in_the_place_of_its_parameters() -> None:
+    model = net()
+    head, body = model[4], model[0]
+    optimizer = torch.optim.SGD(
+        [{"params": [*head.parameters()], "lr": 0.5}, {"params": [*body.parameters()], "lr": 0.1}]
     )
+    trainer(model=model, algorithms=ReplaceHead(), optimizers=optimizer)
+    assert [group["params"] for group in optimizer.param_groups] == [[*model[4].parameters()], [*body.parameters()]]
+    assert model[4] is not head
+
+
+class AddLayer(Algorithm):
+    metadata = AlgorithmMetadata(events=(Event.INIT,))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+        state.model.append(torch.nn.Linear(3, 3))
+
+
+def test_an_optimizer_made_earlier_trains_what_surgery_added() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    made = trainer(model=model, algorithms=AddLayer(), optimizers=optimizer)
+    added = model[5].weight.detach().clone()
+    made.fit()
+    assert not torch.equal(model[5].weight, added)
+
+
+def test_several_optimizers_can_not_share_what_surgery_added() -> None:
+    model = net()
+    optimizers = [torch.optim.SGD(model[place].parameters(), lr=0.1) for place in (0, 4)]
+    with pytest.raises(ArgumentError, match="added 2 parameters at INIT, and it is open which of 2 optimizers"):
+        trainer(model=model, algorithms=AddLayer(), optimizers=optimizers)
+
+
+def test_an_optimizer_of_another_model_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="SGD has no parameter of this model; was it made for another one"):
+        trainer(optimizers=torch.optim.SGD(net().parameters(), lr=0.1))
+
+
+def test_a_scheduler_of_another_optimizer_is_refused() -> None:
+    stray = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(net().parameters(), lr=0.1), 1)
+    with pytest.raises(ArgumentError, match="StepLR schedules an optimizer that is not among the Trainer's"):
+        trainer(schedulers=stray)
+
+
+def test_an_algorithm_may_set_the_optimizers_at_init_where_the_trainer_has_none() -> None:
+    class BringOptimizer(AddLayer):
+        def apply(self, event: Event, state: Any, logger: Logger) -> None:
+            state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=0.1)]
+
+    made = trainer(algorithms=BringOptimizer(), optimizers=None)
+    made.fit()
+    assert made.state.timestamp.batch == 2
+    with pytest.raises(ArgumentError, match=r"an algorithm set state\.optimizers at INIT"):
+        trainer(algorithms=BringOptimizer())
+
+
+def test_a_frozen_model_is_refused_before_anything_fires() -> None:
+    model, events = net(), list[str]()
+    made = trainer(model=model.requires_grad_(False), callbacks=writing_down(events))
+    with pytest.raises(ArgumentError, match="no parameter of the optimizers requires a gradient"):
+        made.fit()
     assert events == ["init"]
 
 
