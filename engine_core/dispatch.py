@@ -25,18 +25,27 @@ def call_hook(
 ) -> Callable[[], Traces]:
     """Call the hook, after the algorithms unless they run inside of it; at INIT before them."""
 
-    def handler() -> Traces:
+    def hook_alone() -> Traces:
         traces = Traces()
-        if first is not None:
-            first(traces)
         hook(event=event, state=state, logger=logger, traces=traces)
-        if last is not None:
-            last(traces)
         return traces
 
-    run = None if pipeline is None else pipeline.run
-    first, last = (None, run) if event is Event.INIT else (run, None)
-    return handler
+    if pipeline is None:
+        return hook_alone
+    run = pipeline.run
+
+    def algorithms_first() -> Traces:
+        traces = Traces()
+        run(traces)
+        hook(event=event, state=state, logger=logger, traces=traces)
+        return traces
+
+    def algorithms_last() -> Traces:
+        traces = hook_alone()
+        run(traces)
+        return traces
+
+    return algorithms_last if event is Event.INIT else algorithms_first
 
 
 def surrounding(pipelines: Mapping[Event, Pipeline | None]) -> Adapter:

@@ -41,6 +41,7 @@ class Pipeline:
         self.state = state
         self.logger = logger
         self.members = tuple(member for member in everybody if event in member.events)
+        self._asked = tuple((member.algorithm, member) for member in self.members)
         validates = event is Event.AFTER_DATALOADER
         self.newcomers = tuple(member for member in everybody if validates and not member.validated)
         self._known = {id(member.algorithm): member for member in everybody}
@@ -63,8 +64,8 @@ class Pipeline:
         event, state, logger = self.event, self.state, self.logger
         matched = []
         try:
-            for member in self.members:
-                if member.algorithm.match(event, state):
+            for algorithm, member in self._asked:
+                if algorithm.match(event, state):
                     matched.append(member)
         except BaseException as error:
             member.blame(error, "match", event)

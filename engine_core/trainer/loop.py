@@ -77,6 +77,8 @@ def run_fit(run: Run, end: Time) -> None:
     outputs_of, loss_of = run.precision.wrap(compute_outputs), run.precision.wrap(compute_loss)
     at_end = end_test(state, end, "duration")
     counts_batches = not all(i.in_epochs for i in (run.eval_interval, *(i for _, i in run.schedulers)))
+    moves = device.type != "cpu"
+    microbatch_size, grad_clip_norm, read = run.microbatch_size, run.grad_clip_norm, run.readings.take
     run.counted_s = time.perf_counter()
 
     def fit() -> None:
@@ -113,7 +115,7 @@ def run_fit(run: Run, end: Time) -> None:
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
-        if device.type != "cpu":
+        if moves:
             state.batch = move_batch(state.batch, device)
         samples = count_rows(state.batch)
         fire("after_dataloader")
@@ -137,19 +139,19 @@ def run_fit(run: Run, end: Time) -> None:
             optimizer.zero_grad()
         fire("before_train_batch")
         whole = state.batch
-        if run.microbatch_size is None:
+        if microbatch_size is None:
             loss, parts = microbatch(None)
         else:
-            loss, parts = microbatches(whole, run.microbatch_size)
+            loss, parts = microbatches(whole, microbatch_size)
         state.batch = whole
         if scaler is not None:
             for optimizer in optimizers:
                 scaler.unscale_(optimizer)
-        if run.grad_clip_norm is not None:
+        if grad_clip_norm is not None:
             parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, run.grad_clip_norm)
+            torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
         fire("after_train_batch")
-        run.readings.take(loss, parts)
+        read(loss, parts)
         for optimizer in optimizers:
             if scaler is None:
                 optimizer.step()
