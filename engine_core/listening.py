@@ -65,11 +65,11 @@ def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), wh
         if id(callback) in known:
             continue
         listens = [event for event in Event if _method(callback, event) is not None]
+        _warn_of_near_names(callback)
         if not listens and not any(hasattr(type(callback), name) for name in (*_RECEIVES, "close")):
             raise ArgumentTypeError(f"{what} {place} is {callback!r}, which has no method named after an event")
         for event in listens:
             _check_signature(callback, event)
-        _warn_of_near_names(callback)
 
 
 def listen(

@@ -291,7 +291,10 @@ def _check(record: PluginRecord, plugin: Any) -> None:
         missing = [n for n, m in methods.items() if not callable(m) or getattr(m, "__isabstractmethod__", False)]
         if missing:
             raise TypeError(f"an algorithm has match and apply, {plugin.__name__} has no {' and no '.join(missing)}")
-        if not isinstance(getattr(plugin, "metadata", AlgorithmMetadata()), AlgorithmMetadata):
+        metadata = getattr(plugin, "metadata", AlgorithmMetadata())
+        if not isinstance(metadata, AlgorithmMetadata):
             raise TypeError(f"{plugin.__name__}.metadata has to be an AlgorithmMetadata")
+        if metadata.name not in (None, record.name):
+            raise TypeError(f"its metadata says name={metadata.name!r}, and the entry point has another name")
     elif not issubclass(plugin, Callback) and not any(callable(getattr(plugin, event.value, None)) for event in Event):
         raise TypeError(f"a callback has methods named after events, {plugin.__name__} has none")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from .event import Event
 from .loggers.run_files import RunFiles, finite
 from .randomness import seed_generators
 from .registry import CORE, Registry
-from .trainer.arguments import check_seed
+from .trainer.arguments import check_seed, new_name
 from .trainer.trainer import Trainer
 
 __all__ = ["RunResults", "choose_folder", "make_trainer", "train"]
@@ -80,9 +82,8 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     files = RunFiles(folder)
     trainer = make_trainer(config, loggers=[files], profile=profile)
     try:
-        with trainer:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write_json(folder / "manifest.json", _manifest(config, trainer))
+        with trainer, _claimed(folder) as manifest:
+            manifest.write_text(_as_json(_manifest(config, trainer)), encoding="utf-8")
             started_s = time.perf_counter()
             trainer.fit()
             seconds = time.perf_counter() - started_s
@@ -91,7 +92,7 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
         raise
     results = _results(trainer, files, seconds)
     flat = {name: value for name, value in asdict(results).items() if name not in ("folder", "metrics")}
-    _write_json(folder / "results.json", {**finite(results.metrics), **flat})
+    (folder / "results.json").write_text(_as_json({**finite(results.metrics), **flat}), encoding="utf-8")
     return results
 
 
@@ -141,13 +142,13 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
         ArgumentError: (a ValueError) if `folder` holds another run, or is a file.
     """
     if folder is not None:
-        if any((Path(folder) / name).exists() for name in ("metrics.jsonl", "results.json")):
+        if any(os.path.lexists(Path(folder) / name) for name in ("manifest.json", "metrics.jsonl", "results.json")):
             raise ArgumentError(f"{str(folder)!r} holds another run; choose another folder, or remove that one")
         return Path(folder)
     file = Path(config.place().source.file).stem or "run"
-    name = config.trainer.run_name or f"{file}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = config.trainer.run_name or f"{file}-{new_name()}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(path for path in (Path("runs") / name for name in names) if not path.exists())
+    return next(path for path in (Path("runs") / name for name in names) if not os.path.lexists(path))
 
 
 def _settle(config: Config, folder: Path) -> Config:
@@ -205,5 +206,26 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+def _as_json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, default=str) + "\n"
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[Path]:
+    """Take the folder for this run alone and yield the manifest's path; leave it free if the run logs nothing."""
+    manifest = folder / "manifest.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest.open("x").close()
+    except FileExistsError as error:
+        raise ArgumentError(f"{str(folder)!r} was taken by another run; choose another folder") from error
+    except OSError as error:
+        raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror}; choose another folder") from error
+    try:
+        yield manifest
+    except BaseException:
+        if not (folder / "metrics.jsonl").exists():
+            manifest.unlink(missing_ok=True)
+            with suppress(OSError):  # others have files in it
+                folder.rmdir()
+        raise

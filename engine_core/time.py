@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from enum import Enum
 from typing import NamedTuple
 
@@ -161,8 +161,8 @@ def _unit(unit: TimeUnit | str) -> TimeUnit:
 
 
 def _checked(value: float, unit: TimeUnit) -> int | float:
-    if not math.isfinite(value):
-        raise ArgumentError(f"{value!r} is no length of training")
+    if not -sys.float_info.max <= value <= sys.float_info.max:  # NaN and integers that no float can hold, too
+        raise ArgumentError(f"{str(value)[:30]} is no length of training")
     if unit in _CONTINUOUS:
         return value
     if value != int(value):

@@ -48,8 +48,11 @@ class Profiler(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Open the file and let the engine know."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("w", encoding="utf-8")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"the profiler can't write to {str(self.path)!r}: {error.strerror}") from error
         self._file.write("[")
         self._file.flush()
         self._pid, self._start_ns, self._written = os.getpid(), time.perf_counter_ns(), 0

@@ -111,7 +111,8 @@ class ProgressBar(Callback):
 
 
 def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    shown = sys.stderr is not None and sys.stderr.isatty()  # None without a console, as under pythonw
+    return shown and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def _done(state: State) -> float | None:

@@ -54,7 +54,7 @@ def train(
 def show_results(results: RunResults) -> None:
     """Print what a run came to: a table on a terminal, plain lines elsewhere."""
     sections = [_metrics(results), _times(results), _algorithms(results)]
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         table = Table("what", "value", show_header=False)
         for rows in sections:
             for row in rows:

@@ -137,7 +137,11 @@ def progress_bar(given: object) -> list[str]:
     """Return the name of the progress bar's plugin if there shall be one."""
     if not isinstance(given, bool) and given != "auto":
         raise ArgumentError(f"progress_bar is True, False or 'auto', not {given!r}")
-    return ["progress_bar"] if given is True or (given == "auto" and sys.stderr.isatty()) else []
+    return (
+        ["progress_bar"]
+        if given is True or (given == "auto" and sys.stderr is not None and sys.stderr.isatty())
+        else []
+    )
 
 
 def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.device:
