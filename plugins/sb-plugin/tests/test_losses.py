@@ -65,6 +65,28 @@ def test_a_loss_module_that_is_changed_later_is_followed() -> None:
     assert torch.equal(losses(LOGITS, CLASSES), F.cross_entropy(LOGITS, CLASSES, reduction="none", label_smoothing=0.3))
 
 
+@pytest.mark.parametrize("module", [nn.CrossEntropyLoss(), Smooth()], ids=["attribute", "argument"])
+def test_a_compiled_loss_module_gives_the_losses_of_the_module(module: nn.Module) -> None:
+    compiled = torch.compile(module, backend="eager")
+    before = dict(vars(module)), dict(vars(compiled))
+    assert torch.equal(per_sample(compiled)(LOGITS, CLASSES), per_sample(module)(LOGITS, CLASSES))
+    assert (vars(module), vars(compiled)) == before
+
+
+def test_a_loss_module_that_was_compiled_in_place_gives_losses_per_row() -> None:
+    module = nn.CrossEntropyLoss()
+    module.compile(backend="eager")
+    assert torch.allclose(per_sample(module)(LOGITS, CLASSES), row_by_row(F.cross_entropy))
+
+
+def test_the_attribute_of_a_loss_module_goes_before_keywords_that_it_passes_on() -> None:
+    class Logged(nn.CrossEntropyLoss):
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor, **unused: Any) -> torch.Tensor:
+            return super().forward(outputs, targets)
+
+    assert torch.allclose(per_sample(Logged())(LOGITS, CLASSES), row_by_row(F.cross_entropy))
+
+
 def test_a_builtin_without_signature_is_refused() -> None:
     with pytest.raises(TypeError, match="takes no `reduction`"):
         per_sample(torch.dist)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from engine_core.errors import ArgumentError
 from sb_plugin import SelectiveBackprop
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
@@ -104,3 +105,23 @@ def test_a_state_from_another_kind_of_device_starts_anew_with_a_warning(engine_o
     with pytest.warns(UserWarning, match="saved on cuda and goes on on cpu.*start anew"):
         algorithm.load_state_dict({"device": "cuda", "generator": torch.zeros(16, dtype=torch.uint8)})
     assert torch.equal(algorithm.state_dict()["generator"], before)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"x": 1}, "no 'device' and no 'generator', only 'x'.*state_dict"),
+        ({"device": "cpu"}, "no 'generator', only 'device'"),
+    ],
+)
+def test_a_state_with_missing_keys_is_refused_at_once_and_forgotten(state: dict[str, Any], message: str) -> None:
+    algorithm = SelectiveBackprop(**ALWAYS)
+    with pytest.raises(ArgumentError, match=message):
+        algorithm.load_state_dict(state)
+    assert algorithm.state_dict() == {}
+
+
+def test_the_state_of_an_algorithm_that_never_ran_is_taken() -> None:
+    algorithm = SelectiveBackprop(**ALWAYS)
+    algorithm.load_state_dict(SelectiveBackprop(**ALWAYS).state_dict())
+    assert algorithm.state_dict() == {}

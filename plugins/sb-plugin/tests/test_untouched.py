@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,33 @@ def test_training_flags_stay_as_they_were() -> None:
     before = [(module.training, getattr(module, "track_running_stats", None)) for module in model.modules()]
     select(model)
     assert [(m.training, getattr(m, "track_running_stats", None)) for m in model.modules()] == before
+
+
+class Switching(nn.Module):
+    """A forward that sets the mode: of a child before it is called, then of all."""
+
+    def __init__(self, *last: nn.Module) -> None:
+        super().__init__()
+        self.d, self.norm, self.net = nn.Dropout(), nn.BatchNorm2d(3).eval(), net(*last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm.train()
+        x = self.norm(self.d.eval()(x))
+        return self.eval().net(x)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: lambda x: model(x) * 1], ids=["module", "lambda"])
+@pytest.mark.parametrize("last", [nn.Identity, Raises], ids=["ends", "raises"])
+def test_modes_and_buffers_are_back_where_the_forward_sets_the_mode(
+    wrap: Callable[[nn.Module], Callable[..., Any]], last: Callable[[], nn.Module]
+) -> None:
+    model = Switching(last())
+    before = [module.training for module in model.modules()]
+    buffers = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match="out of order") if last is Raises else nullcontext():
+        select(wrap(model))
+    assert [module.training for module in model.modules()] == before
+    assert all(torch.equal(value, buffers[name]) for name, value in model.state_dict().items())
 
 
 def test_dropout_in_scoring_draws_nothing_from_the_global_generator() -> None:

@@ -141,7 +141,17 @@ class SelectiveBackprop(Algorithm):
         return {"device": generator.device.type, "generator": generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood; before INIT it waits for the run."""
+        """Go on drawing where the saved run stood; before INIT it waits for the run.
+
+        Raises:
+            ValueError: for a state that `state_dict` can't have made; nothing is taken from it.
+        """
+        missing = [name for name in ("device", "generator") if name not in state]
+        if state and missing:
+            raise ArgumentError(
+                f"the state of selective_backprop has no {' and no '.join(map(repr, missing))}, only "
+                f"{', '.join(map(repr, state))}: give what its state_dict() returned"
+            )
         self._loaded = dict(state)
         if self._run is not None:
             self._restore(self._run.generator)

@@ -21,7 +21,7 @@ Loss: TypeAlias = Callable[[Any, Any], Any]
 
 
 def per_sample(loss: object) -> Loss:
-    """Return `loss` without its reduction; a loss module stays as it is, a copy is evaluated.
+    """Return `loss` without its reduction; a loss module stays as it is, a copy is evaluated, not compiled.
 
     Raises:
         TypeError: if `loss` can't be called or takes no `reduction`.
@@ -32,10 +32,12 @@ def per_sample(loss: object) -> Loss:
     """
     if not callable(loss):
         raise ArgumentTypeError(f"the loss {loss!r} can't be called; give one like torch.nn.functional.cross_entropy")
-    if _takes_reduction(loss):
-        return partial(loss, reduction="none")
+    while isinstance(loss, nn.Module) and isinstance(inner := getattr(loss, "_orig_mod", None), nn.Module):
+        loss = inner  # what `torch.compile` wraps; the wrapper takes any argument and passes it on
     if isinstance(loss, nn.Module) and isinstance(getattr(loss, "reduction", None), str):
         return partial(_unreduced, loss)
+    if _takes_reduction(loss):
+        return partial(loss, reduction="none")
     name = getattr(loss, "__qualname__", type(loss).__name__)
     raise ArgumentTypeError(
         f"the loss {name} takes no `reduction`, so it gives no loss per sample: let it take reduction='mean' and, "

@@ -1,4 +1,4 @@
-"""What a scoring forward would change, held still: buffers and global generators. Knows no batch and no loss."""
+"""What a scoring forward would change, held still: buffers, modes and global generators. Knows no batch and no loss."""
 # ruff: noqa: SLF001  what torch keeps to itself is what has to be put back, and its public ways make copies
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class _Held(NamedTuple):
 def frozen_buffers(model: object) -> Iterator[None]:
     """Leave every buffer of `model` bit-equal, running statistics first of all, whatever its forward does.
 
-    BatchNorm normalises with the statistics of the batch, as in the training step, and does not record them.
+    Each module is left in the mode, train or eval, that it was in. BatchNorm normalises with the statistics of the
+    batch, as in the training step, and does not record them.
     `model` may be any callable: the modules it calls are found as they are called.
     """
     hold = _Hold()
     root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
     if isinstance(root, nn.Module):
         hold.tree(root)
-    watch = None if isinstance(model, nn.Module) else register_module_forward_pre_hook(lambda called, _: hold(called))
+    watch = None if isinstance(model, nn.Module) else register_module_forward_pre_hook(lambda seen, _: hold.tree(seen))
     try:
         yield
     finally:
@@ -56,29 +57,29 @@ class _Hold:
     """The modules that are held still."""
 
     def __init__(self) -> None:
-        self._seen: set[nn.Module] = set()
+        self._modes: dict[nn.Module, bool] = {}
         self._norms: list[nn.Module] = []
         self._buffers: list[_Held] = []
 
     def tree(self, root: nn.Module) -> None:
         """Hold a module and all below it; `root.modules()` does this at twice the cost, for it makes names."""
-        found, left = {root}, [root]
+        if root in self._modes:
+            return
+        modes, left = self._modes, [root]
+        modes[root] = root.training
         while left:
             module = left.pop()
             if module._buffers:
-                self(module)
+                self._keep(module)
             for child in module._modules.values():
-                if child is not None and child not in found:
-                    found.add(child)
+                if child is not None and child not in modes:
+                    modes[child] = child.training
                     left.append(child)
 
-    def __call__(self, module: nn.Module) -> None:
-        """Hold a module still, its children not."""
-        if module in self._seen:
-            return
-        self._seen.add(module)
+    def _keep(self, module: nn.Module) -> None:
+        """Hold the buffers of a module still, those of its children not."""
         if _obeys(module):
-            if module.training and module.track_running_stats:
+            if module.track_running_stats:  # has no part in eval mode, but a forward may set the mode
                 module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which takes its time
                 self._norms.append(module)
             return
@@ -90,6 +91,9 @@ class _Hold:
 
     def release(self) -> None:
         """Put back what was changed, and write to nothing else: a graph may have saved it for its backward pass."""
+        for module, training in self._modes.items():
+            if module.training is not training:
+                module.training = training
         for norm in self._norms:
             norm.__dict__["track_running_stats"] = True
         with torch.no_grad():
