@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from engine_core.cli import main
 from engine_core.config import Config, ConfigError
-from engine_core.errors import ArgumentError
-from engine_core.run import _claimed, train
+from engine_core.run import train
 
 torch.set_num_threads(1)
 
@@ -261,28 +260,6 @@ def test_a_run_that_logged_nothing_leaves_its_folder_free(run, tmp_path):
     assert run("--out", "out", config=CONFIG.replace("nap:loader", "nap:net", 1)).exit_code == 2
     assert not (tmp_path / "out").exists()
     assert run("--out", "out").exit_code == 0
-
-
-def test_of_two_runs_that_want_one_folder_the_second_is_refused(tmp_path):
-    out = tmp_path / "out"
-    with pytest.raises(ArgumentError, match="was taken by another run"), _claimed(out), _claimed(out):
-        pass
-    assert not out.exists()
-
-
-def test_a_folder_that_can_not_be_made_is_one_message(run, tmp_path):
-    (tmp_path / "file").write_text("")
-    result = run("--out", "file/below/it")
-    assert (result.exit_code, result.output) == (
-        2,
-        "Error: can't write to 'file/below/it': Not a directory; choose another folder\n",
-    )
-
-
-def test_a_profile_that_can_not_be_written_is_one_message(run, tmp_path):
-    (tmp_path / "file").write_text("")
-    result = run("--profile", "file/profile.json")
-    assert (result.exit_code, "the profiler can't write 'file/profile.json'" in result.output) == (2, True)
 
 
 def test_a_crash_keeps_its_traceback(run, tmp_path):

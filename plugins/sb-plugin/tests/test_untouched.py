@@ -283,35 +283,6 @@ def test_a_graph_made_before_scoring_can_still_run_backward() -> None:
     assert model[1][0].weight.grad is not None
 
 
-def test_scores_are_single_precision_under_autocast() -> None:
-    model, seen, mixing = net(), [], torch.randn(4, 4)
-
-    def loss(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-        seen.append(outputs.dtype)
-        return F.cross_entropy(outputs @ mixing, targets, reduction=reduction)
-
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        reduced = model(X)
-        found, _ = score(Objective(per_sample(loss)), model, (X, Y), 0)
-    assert (reduced.dtype, seen, found.dtype) == (torch.bfloat16, [torch.float32], torch.float32)
-    assert torch.equal(found, F.cross_entropy(reduced.float() @ mixing, Y, reduction="none"))
-
-
-def test_scores_of_a_model_in_half_precision_are_single_precision() -> None:
-    found, _ = score(Objective(per_sample(F.cross_entropy)), net().bfloat16(), (X.bfloat16(), Y), 0)
-    assert found.dtype == torch.float32
-
-
-def test_training_in_the_same_autocast_block_still_gets_gradients() -> None:
-    """Autocast remembers cast weights, and those made without gradients would give none."""
-    model = net(nn.BatchNorm2d(4))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rows, targets = select(model)
-        loss = F.cross_entropy(model(rows), targets)
-    loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
 def test_the_loss_module_stays_as_it_was() -> None:
     loss = nn.CrossEntropyLoss(weight=torch.ones(4), label_smoothing=0.1)
     before = dict(vars(loss))
