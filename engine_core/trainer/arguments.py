@@ -6,21 +6,19 @@ import inspect
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import ArgumentError, ArgumentTypeError, add_note, did_you_mean
-from ..logger import LoggerDestination
 from ..registry import Kind, Registry
 from ..state import length_of
 
 __all__ = [
     "as_plugins",
     "check_loader",
-    "check_loggers",
     "check_loss_fn",
     "check_model",
     "check_positive",
@@ -99,20 +97,6 @@ def check_loader(loader: Any, what: str) -> Any:
     if length_of(loader) == 0:
         raise ArgumentError(f"{what} is empty; with drop_last=True the data has to fill at least one batch")
     return loader
-
-
-def check_loggers(loggers: Iterable[Any]) -> list[LoggerDestination]:
-    """Return the logger destinations."""
-    for destination in loggers:
-        missing = [m for m in _RECEIVES if not callable(getattr(destination, m, None))]
-        if missing and not isinstance(destination, type):
-            raise ArgumentTypeError(
-                f"logger {destination!r} has no {', no '.join(missing)}; a logger is a LoggerDestination"
-            )
-    return list(loggers)
-
-
-_RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
 def check_positive(value: Any, what: str, kind: type[int | float]) -> Any:

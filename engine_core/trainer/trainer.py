@@ -21,7 +21,6 @@ from ..time import Time
 from .arguments import (
     as_plugins,
     check_loader,
-    check_loggers,
     check_loss_fn,
     check_model,
     check_positive,
@@ -116,7 +115,7 @@ class Trainer:
         if train_dataloader is not None:
             check_loader(train_dataloader, "train_dataloader")
         callbacks = [*as_plugins("callbacks", callbacks, "callbacks"), *as_plugins("callbacks", bar(progress_bar), "")]
-        self.logger = Logger(check_loggers(as_plugins("callbacks", loggers, "loggers")))
+        self.logger = Logger(as_plugins("callbacks", loggers, "loggers"))
         self.state = State(
             model=model,
             train_dataloader=train_dataloader,

@@ -139,8 +139,10 @@ def test_what_is_no_pair_is_refused(sleepy: None, item: Any) -> None:
 
 
 def test_a_logger_that_receives_nothing_is_refused(sleepy: None) -> None:
-    assert message(ArgumentTypeError, loggers="watch").endswith(
-        "has no log_metrics, no log_hyperparameters, no log_traces; a logger is a LoggerDestination"
+    said = message(ArgumentTypeError, loggers="watch")
+    assert said.startswith("logger destination 0 (<sleepy_parts.Watch object at ")
+    assert said.endswith(
+        "has no log_metrics and no log_hyperparameters and no log_traces; a destination is a LoggerDestination"
     )
 
 
