@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
 
 from ..errors import EngineError
 from ..registry import CORE, Registry
+from .lazy import LazyGroup
 
 __all__ = ["main"]
-
-_COMMANDS = ("train", "explain", "plugins")
-"""Each is the name of a module here, of the command in it, and of the command that users type."""
-
 
 class _Refused(click.ClickException):
     """What was asked for can't be done; shown in one message."""
@@ -22,19 +18,8 @@ class _Refused(click.ClickException):
     exit_code = 2
 
 
-class _Lazy(click.Group):
-    """Imports a command's module when the command is asked for, and says what went wrong without a traceback."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands."""
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command by name."""
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(f".{cmd_name}", __name__), cmd_name)
-        return command
+class _Main(LazyGroup):
+    """Says what went wrong without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run; an error of the engine's own becomes one message, Ctrl-C exit code 130, a crash stays a crash."""
@@ -57,7 +42,16 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Main,
+    commands_in={
+        "train": "train:train",
+        "explain": "explain:explain",
+        "diff": "diff:diff",
+        "plugins": "plugins:plugins",
+    },
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )

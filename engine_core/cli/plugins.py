@@ -9,16 +9,20 @@ from collections.abc import Sequence
 import click
 
 from ..registry import PluginRecord, Registry
+from .lazy import LazyGroup
 
-__all__ = ["plugins"]
+__all__ = ["list_plugins", "plugins"]
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    commands_in={"list": "plugins:list_plugins", "doctor": "doctor:doctor", "new": "new:new"},
+)
 def plugins() -> None:
-    """See which plugins are installed."""
+    """See which plugins are installed, check them, or begin one of your own."""
 
 
-@plugins.command("list")
+@click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of records.")
 def list_plugins(as_json: bool) -> None:
     """List the installed plugins; none of them is imported.
