@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,12 @@ from .dispatch import call_hook, spanning, surrounding
 from .errors import ArgumentTypeError, ClosedEngineError
 from .event import Event
 from .host import Adapter, Host
-from .listening import check_callbacks, check_destinations, everybody, listen
+from .listening import check_callbacks, check_destinations, everybody, listen, watchers_of
 from .logger import Logger
 from .members import Member, admit
 from .order import Explained, PassArgument, PassList, check_index, parse_passes
 from .passes import AlgorithmPass, check_pass
+from .pairs import Begun
 from .pipeline import Pipeline
 from .registry import Registry
 from .state import State
@@ -63,6 +65,7 @@ class Engine:
         self._adapters: list[Adapter] = []
         self._pipelines: dict[Event, Pipeline | None] = {}
         self._profiler: Profiler | None = None
+        self._begun = Begun()
         self._started = self._closed = False
         self._life = Life(state, logger)
         self._algorithms: Members[Any] = Members()
@@ -93,6 +96,7 @@ class Engine:
     def run_marker_only_event(self, event: Event | str) -> None:
         """Open or close the profiler's span of an event that does not fire; nothing runs."""
         event = self._checked(event)
+        self._begun.end(event.partner)
         profiler = self.state.profiler
         if profiler is None:
             return
@@ -100,6 +104,31 @@ class Engine:
             profiler.begin(f"event/{event.canonical_name}")
         elif event.is_after_event:
             profiler.end(f"event/{event.canonical_name}")
+
+    def undo(self, error: BaseException, events: Collection[Event] = tuple(Event)) -> None:
+        """After an exception let algorithms undo what they did at the first half of a pair that will not be completed.
+
+        For each that has run there, `match` and `apply` of the second half are called, the innermost pair and its
+        last algorithm first. What goes wrong in them becomes a note on `error`. `events`: the first halves meant.
+        """
+        self._begun.undo(error, events)
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """If the block raises, let algorithms undo what they began in it, see `undo`; `fit` and `eval` do so anyway.
+
+        Example:
+            >>> engine = Engine(State(), Logger())
+            >>> with engine.restoring():
+            ...     traces = engine.run_event("before_forward")
+            ...     traces = engine.run_event("after_forward")
+        """
+        before = self._begun.events
+        try:
+            yield
+        except BaseException as error:
+            self.undo(error, [event for event in Event if event not in before])
+            raise
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Add a pass of the user's own; -1 appends, any other index is an insertion point."""
@@ -149,6 +178,8 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:
+            self.undo(error)
         self.close()
 
     def _checked(self, event: Event | str) -> Event:
@@ -217,7 +248,8 @@ class Engine:
 
     def _pipeline(self, event: Event) -> Pipeline | None:
         """Return the pipeline of the algorithms that list `event`, or None if there is none."""
-        pipeline = Pipeline(event, self.state, self.logger, self._passes, self._members)
+        watchers = watchers_of(self._listeners, self.state.profiler)
+        pipeline = self._begun.pipeline(event, self.state, self.logger, self._passes, self._members, watchers)
         return pipeline if pipeline.members or pipeline.newcomers else None
 
     def _prepare(self, given: Event | str) -> Callable[[], Traces]:

@@ -21,7 +21,7 @@ from .state import State
 if TYPE_CHECKING:
     from .callbacks.profiler import Profiler
 
-__all__ = ["check_callbacks", "check_destinations", "everybody", "listen"]
+__all__ = ["check_callbacks", "check_destinations", "everybody", "listen", "watchers_of"]
 
 Listener = Callable[[State, Logger], None]
 
@@ -33,6 +33,12 @@ _RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 def everybody(callbacks: Sequence[Callback], destinations: Sequence[LoggerDestination]) -> list[Callback]:
     """Return the callbacks, then the logger destinations; an object that is both stands where the callback is."""
     return [*callbacks, *(d for d in destinations if not any(d is c for c in callbacks))]
+
+
+def watchers_of(listeners: Sequence[Callback], profiler: Profiler | None) -> list[Any]:
+    """Return who wants to be around each `apply`: listeners with a method `around_apply`, and the profiler."""
+    apart = profiler is not None and not any(profiler is listener for listener in listeners)
+    return [*([profiler] if apart else []), *(x for x in listeners if callable(getattr(type(x), "around_apply", None)))]
 
 
 def check_destinations(destinations: Sequence[object], known: Collection[int] = ()) -> None:

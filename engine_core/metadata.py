@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -64,7 +64,10 @@ def _known_api(number: int) -> int:
 Name = Annotated[str, AfterValidator(_is_name)]
 Tag = Annotated[str, AfterValidator(lambda tag: _is_name(tag.removeprefix("@")))]
 Reference = Annotated[str, AfterValidator(_is_reference)]
-Events = tuple[Annotated[Event, BeforeValidator(_to_event)], ...]
+if TYPE_CHECKING:  # names may be given; what is kept are always events
+    Events = tuple[Event | str, ...]
+else:
+    Events = tuple[Annotated[Event, BeforeValidator(_to_event)], ...]
 
 
 class AlgorithmMetadata(StrictModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .algorithm import Algorithm
 from .event import Event
@@ -12,9 +12,6 @@ from .members import Member, enlist
 from .order import PassList
 from .state import State
 from .trace import Trace, Traces
-
-if TYPE_CHECKING:
-    from .callbacks.profiler import Profiler
 
 __all__ = ["Pipeline"]
 
@@ -27,6 +24,7 @@ class Pipeline:
 
     Args:
         everybody: the algorithms of the engine, in the user's order.
+        watchers: callbacks with a method `around_apply`, entered before each `apply` and left after it.
     """
 
     def __init__(
@@ -36,6 +34,7 @@ class Pipeline:
         logger: Logger,
         passes: PassList,
         everybody: Sequence[Member],
+        watchers: Sequence[Any] = (),
     ) -> None:
         self.event = event
         self.state = state
@@ -46,8 +45,9 @@ class Pipeline:
         self.newcomers = tuple(member for member in everybody if validates and not member.validated)
         self._known = {id(member.algorithm): member for member in everybody}
         self._named: dict[str, Member] = {}
+        self.failed: str | None = None
         self._passes = passes
-        self._profiler: Profiler | None = state.profiler
+        self._watchers = watchers
         self._remembers = passes.is_pure(event)
         self._plans: dict[tuple[Member, ...], list[tuple[Any, str, Trace]]] = {}
 
@@ -92,15 +92,19 @@ class Pipeline:
         plan: list[tuple[Any, str, Trace]] = []
         for place, member in enumerate(enlist(ordered, self._known)):
             self._named[member.name] = member
-            actor: Any = member.algorithm
-            if self._profiler is not None:
-                actor = _Timed(actor, self._profiler, f"algorithm/{member.name}/{self.event}")
-            plan.append((actor, f"{member.name}/{self.event.name}", Trace(member.name, self.event, None, place, True)))
+            plan.append((self._actor(member), f"{member.name}/{self.event.name}", Trace(member.name, self.event, None, place, True)))
         if self._remembers:
             if len(self._plans) >= REMEMBERED:
                 self._plans.clear()
             self._plans[matched] = plan
         return plan
+
+    def _actor(self, member: Member) -> Any:
+        """Return the algorithm, inside of its watchers; the first of them is the outermost."""
+        actor: Any = member.algorithm
+        for watcher in reversed(self._watchers):
+            actor = _Watched(actor, member, watcher)
+        return actor
 
     def _validate(self) -> None:
         """Let newcomers look at the first batch."""
@@ -121,21 +125,22 @@ class Pipeline:
     def _blame(self, error: BaseException, plan: Sequence[tuple[Any, str, Trace]], traces: Traces) -> None:
         """Note who raised, and leave a trace of those that were never reached."""
         (_, name, failed), *unreached = [step for step in plan if step[1] not in traces]
+        self.failed = failed.name
         self._named[failed.name].blame(error, "apply", self.event)
         traces[name] = failed
         for _, name, trace in unreached:
             traces[name] = trace._replace(run=False)
 
 
-class _Timed:
-    """An algorithm whose `apply` is a span of the profiler."""
+class _Watched:
+    """An algorithm whose `apply` runs inside of what a watcher opens around it."""
 
-    def __init__(self, algorithm: Algorithm, profiler: Profiler, span: str) -> None:
-        self._algorithm = algorithm
-        self._profiler = profiler
-        self._span = span
+    def __init__(self, actor: Any, member: Member, watcher: Any) -> None:
+        self._actor = actor
+        self._algorithm, self._name = member.algorithm, member.name
+        self._around = watcher.around_apply
 
-    def apply(self, event: Event, state: State, logger: Logger) -> int | None:
-        """Apply the algorithm inside its span."""
-        with self._profiler.span(self._span):
-            return self._algorithm.apply(event, state, logger)
+    def apply(self, event: Event, state: State, logger: Logger) -> Any:
+        """Apply the algorithm inside of what the watcher opens."""
+        with self._around(self._algorithm, self._name, event, state):
+            return self._actor.apply(event, state, logger)

@@ -16,6 +16,8 @@ from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
+    from ..algorithm import Algorithm
+    from ..event import Event
     from ..logger import Logger
     from ..state import State
 
@@ -74,6 +76,10 @@ class Profiler(Callback):
     def span(self, name: str) -> Span:
         """Return a context manager that is a span from its entry to its exit."""
         return Span(name, self._enter, self._leave)
+
+    def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> Span:
+        """Return the span of an algorithm at an event."""
+        return self.span(f"algorithm/{name}/{event}")
 
     def close(self, state: State, logger: Logger) -> None:
         """End what is still open and complete the file."""

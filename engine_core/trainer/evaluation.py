@@ -42,7 +42,8 @@ def run_eval(
             state.dataloader, state.dataloader_label = loader, label
             state.dataloader_len = length_of(loader)
             state.eval_timestamp = Timestamp()
-            _evaluate_loader(engine, loader, metrics, precision, device)
+            with engine.restoring():
+                _evaluate_loader(engine, loader, metrics, precision, device)
     return dict(state.metrics)
 
 

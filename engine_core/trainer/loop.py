@@ -13,6 +13,7 @@ import torch
 from ..batch import count_rows, move_batch
 from ..engine import Engine
 from ..errors import EngineError
+from ..event import Event
 from ..precision import Precision
 from ..state import State, length_of
 from ..time import Time, Timestamp
@@ -23,6 +24,8 @@ from .readings import LossReader
 from .shares import split_with_shares
 
 __all__ = ["Run", "run_fit"]
+
+OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
 
 
 @dataclass(eq=False)
@@ -139,11 +142,16 @@ def run_fit(run: Run, end: Time) -> None:
             optimizer.zero_grad()
         fire("before_train_batch")
         whole = state.batch
-        if microbatch_size is None:
-            loss, parts = microbatch(None)
-        else:
-            loss, parts = microbatches(whole, microbatch_size)
-        state.batch = whole
+        try:
+            if microbatch_size is None:
+                loss, parts = microbatch(None)
+            else:
+                loss, parts = microbatches(whole, microbatch_size)
+        except BaseException as error:
+            engine.undo(error, OF_A_MICROBATCH)
+            raise
+        finally:
+            state.batch = whole
         if scaler is not None:
             for optimizer in optimizers:
                 scaler.unscale_(optimizer)
@@ -227,6 +235,7 @@ def run_fit(run: Run, end: Time) -> None:
     try:
         fit()
     except BaseException as error:
+        engine.undo(error)
         run.readings.salvage(error)
         raise
     finally:

@@ -19,11 +19,11 @@ LAYERS = [
     ["ordering", "hookspecs", "trace", "items", "installed", "requirements"],
     ["callback", "algorithm", "logger", "state"],
     ["registry", "passes", "order", "host", "closing"],
-    ["members", "listening", "pipeline", "dispatch", "engine"],
-    ["batch", "precision", "randomness", "surgery", "checkpoint"],
+    ["members", "listening", "pipeline", "pairs", "dispatch", "engine"],
+    ["batch", "precision", "randomness", "fingerprint", "surgery", "checkpoint"],
     ["trainer"],
     ["callbacks", "loggers", "testing", "examples", "config"],
-    ["explain", "run", "cli", "__main__"],
+    ["scaffold", "doctor", "explain", "diff", "run", "cli", "__main__"],
 ]
 CORE = [name for layer in LAYERS[:5] for name in layer]  # without torch
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
