@@ -19,8 +19,8 @@ from .listening import check_callbacks, check_destinations, everybody, listen, w
 from .logger import Logger
 from .members import Member, admit
 from .order import Explained, PassArgument, PassList, check_index, parse_passes
-from .passes import AlgorithmPass, check_pass
 from .pairs import Begun
+from .passes import AlgorithmPass, check_pass
 from .pipeline import Pipeline
 from .registry import Registry
 from .state import State
@@ -96,7 +96,7 @@ class Engine:
     def run_marker_only_event(self, event: Event | str) -> None:
         """Open or close the profiler's span of an event that does not fire; nothing runs."""
         event = self._checked(event)
-        self._begun.end(event.partner)
+        self._begun.forget(event)
         profiler = self.state.profiler
         if profiler is None:
             return
@@ -166,6 +166,7 @@ class Engine:
         self._closed = True
         self._handlers.clear()
         self._life.close()
+        self._begun.forget_all()
         for watched in (self._algorithms, self._callbacks, self._destinations):
             watched.unwatch(self._handlers.clear)
         for adapter in self._adapters:
@@ -249,7 +250,8 @@ class Engine:
     def _pipeline(self, event: Event) -> Pipeline | None:
         """Return the pipeline of the algorithms that list `event`, or None if there is none."""
         watchers = watchers_of(self._listeners, self.state.profiler)
-        pipeline = self._begun.pipeline(event, self.state, self.logger, self._passes, self._members, watchers)
+        pipeline = Pipeline(event, self.state, self.logger, self._passes, self._members, watchers)
+        pipeline.pairs_in(self._begun)
         return pipeline if pipeline.members or pipeline.newcomers else None
 
     def _prepare(self, given: Event | str) -> Callable[[], Traces]:

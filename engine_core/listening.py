@@ -72,7 +72,7 @@ def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), wh
             continue
         listens = [event for event in Event if _method(callback, event) is not None]
         _warn_of_near_names(callback)
-        if not listens and not any(hasattr(type(callback), name) for name in (*_RECEIVES, "close")):
+        if not listens and not any(hasattr(type(callback), name) for name in (*_RECEIVES, "close", "around_apply")):
             raise ArgumentTypeError(f"{what} {place} is {callback!r}, which has no method named after an event")
         for event in listens:
             _check_signature(callback, event)

@@ -1,105 +1,83 @@
-"""The second halves that an exception would skip: what was begun is remembered, and ended all the same."""
+"""What was begun at the first half of a pair and has to be undone if the second can't come. Knows no pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
-from .errors import add_note
 from .event import Event
-from .members import Member, describe
-from .pipeline import Pipeline
-from .trace import Trace, Traces
+from .members import Member
+from .trace import Trace
 
-__all__ = ["Begun", "FirstHalf", "SecondHalf"]
+__all__ = ["Begun", "Half", "Pair"]
 
 
 class Begun:
-    """First halves whose algorithms have run and whose second halves have not, the innermost last."""
+    """What was begun in an engine and not ended yet."""
 
     def __init__(self) -> None:
-        self._ran: dict[Event, tuple[FirstHalf, Mapping[str, Trace]]] = {}
+        self._pairs = {event: Pair() for event in Event if event.is_before_event}
 
-    def pipeline(self, event: Event, *parts: Any) -> Pipeline:
-        """Return the pipeline of an event, made of `parts`: one that keeps these books if its pair needs them."""
-        pipeline = Pipeline(event, *parts)
-        pair = {event, event.partner}
-        if not any(pair <= member.events for member in pipeline.members):
-            return pipeline
-        half = (FirstHalf if event.is_before_event else SecondHalf)(event, *parts)
-        half.begun = self
-        return half
+    def pair_of(self, event: Event, members: Sequence[Member]) -> Pair | None:
+        """Return the books of the pair that `event` belongs to, or None if no member has both halves."""
+        partner = event.partner
+        if partner is None or not any({event, partner} <= member.events for member in members):
+            return None
+        return self._pairs[event if event.is_before_event else partner]
 
     @property
     def events(self) -> frozenset[Event]:
-        """The events that were begun."""
-        return frozenset(self._ran)
+        """The first halves at which something was begun."""
+        return frozenset(event for event, pair in self._pairs.items() if pair.ran)
 
-    def begin(self, half: FirstHalf, ran: Mapping[str, Trace]) -> None:
-        """Remember the traces of those that have run."""
-        self._ran.pop(half.event, None)
-        self._ran[half.event] = (half, ran)
+    def forget(self, event: Event) -> None:
+        """Take the pair that `event` closes for ended."""
+        if event.is_after_event and event.partner is not None:
+            self._pairs[event.partner].ran = None
 
-    def end(self, first: Event | None, tried: Collection[str] | None = None) -> None:
-        """Forget those that have tried their second half, by unique name; None: all of them."""
-        if first in self._ran:
-            half, ran = self._ran.pop(first)
-            if tried is not None:
-                self._ran[first] = half, {key: trace for key, trace in ran.items() if trace.name not in tried}
+    def forget_all(self) -> None:
+        """Take everything for ended."""
+        for pair in self._pairs.values():
+            pair.ran = None
 
     def undo(self, error: BaseException, events: Collection[Event]) -> None:
-        """Run the second halves of what was begun, the innermost pair and its last algorithm first.
+        """Let those undo what they began at `events`, the innermost pair and its last algorithm first.
 
         What goes wrong there becomes a note on `error`.
         """
-        for event in reversed([event for event in self._ran if event in events]):
-            half, ran = self._ran.pop(event)
-            for trace in reversed(list(ran.values())):
-                half.undo(trace.name, error)
+        for event in reversed(self._pairs):  # in the order of events an inner pair stands after the outer one
+            if event in events:
+                self._pairs[event].undo(error)
 
 
-class FirstHalf(Pipeline):
-    """The pipeline of an event that opens a pair to which one algorithm at least listens on both sides."""
-
-    begun: Begun
-
-    def run(self, traces: Traces) -> None:
-        """Run, and remember who has run to the end."""
-        try:
-            super().run(traces)
-        except BaseException:
-            self.begun.begin(self, {key: t for key, t in traces.items() if t.run and t.name != self.failed})
-            raise
-        self.begun.begin(self, traces)
+class Half(Protocol):
+    """The first half of a pair, as it ran."""
 
     def undo(self, name: str, error: BaseException) -> None:
-        """Let an algorithm that has run here run at the other half of the pair, if it matches there."""
-        member = self._named[name]
-        partner: Any = self.event.partner
-        if partner not in member.events:
-            return
-        try:
-            if member.algorithm.match(partner, self.state):
-                self._actor(member).apply(partner, self.state, self.logger)
-        except Exception as failure:
-            title = describe(member.name, member.distribution)
-            add_note(
-                error,
-                f"after this, {title} could not undo at {partner.name} what it did at {self.event.name}: "
-                f"{type(failure).__name__}: {failure}",
-            )
+        """Let an algorithm try the second half."""
 
 
-class SecondHalf(Pipeline):
-    """The pipeline of the event that closes such a pair."""
+class Pair:
+    """Who has run at the first half of a pair and not tried the second: the half that ran, and the traces."""
 
-    begun: Begun
+    __slots__ = ("ran",)
 
-    def run(self, traces: Traces) -> None:
-        """Run, and forget who has undone what it did."""
-        try:
-            super().run(traces)
-        except BaseException:
-            self.begun.end(self.event.partner, [trace.name for trace in traces.values() if trace.run])
-            raise
-        self.begun.end(self.event.partner)
+    def __init__(self) -> None:
+        self.ran: tuple[Half, Mapping[str, Trace]] | None = None
+
+    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], failed: str) -> None:
+        """Keep who has still something to undo, after `failed` raised in the first `half`, or in the second (None)."""
+        if half is not None:
+            self.ran = half, {key: t for key, t in traces.items() if t.run and t.name != failed}
+        elif self.ran is not None:
+            half, ran = self.ran
+            tried = {t.name for t in traces.values() if t.run}
+            self.ran = half, {key: t for key, t in ran.items() if t.name not in tried}
+
+    def undo(self, error: BaseException) -> None:
+        """Let those try the second half, the last one first."""
+        if self.ran is not None:
+            half, ran = self.ran
+            self.ran = None
+            for trace in reversed(list(ran.values())):
+                half.undo(trace.name, error)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .algorithm import Algorithm
+from .errors import add_note
 from .event import Event
 from .logger import Logger
-from .members import Member, enlist
+from .members import Member, describe, enlist
 from .order import PassList
+from .pairs import Begun, Pair
 from .state import State
 from .trace import Trace, Traces
 
@@ -45,7 +46,8 @@ class Pipeline:
         self.newcomers = tuple(member for member in everybody if validates and not member.validated)
         self._known = {id(member.algorithm): member for member in everybody}
         self._named: dict[str, Member] = {}
-        self.failed: str | None = None
+        self._opens = event.is_before_event
+        self._pair: Pair | None = None
         self._passes = passes
         self._watchers = watchers
         self._remembers = passes.is_pure(event)
@@ -57,7 +59,7 @@ class Pipeline:
         self.run(traces)
         return traces
 
-    def run(self, traces: Traces) -> None:
+    def run(self, traces: Traces) -> None:  # noqa: C901  one frame, since calls are what an event costs
         """Ask all members to match, then apply those that do, in order; fill `traces`."""
         if self.newcomers:
             self._validate()
@@ -71,6 +73,8 @@ class Pipeline:
             member.blame(error, "match", event)
             raise
         if not matched:
+            if self._pair is not None:
+                self._pair.ran = None
             return
         key = tuple(matched)
         plan = self._plans.get(key)
@@ -83,6 +87,8 @@ class Pipeline:
         except BaseException as error:
             self._blame(error, plan, traces)
             raise
+        if self._pair is not None:
+            self._pair.ran = (self, traces) if self._opens else None
         if logger.destinations:
             logger.log_traces(traces)
 
@@ -92,12 +98,39 @@ class Pipeline:
         plan: list[tuple[Any, str, Trace]] = []
         for place, member in enumerate(enlist(ordered, self._known)):
             self._named[member.name] = member
-            plan.append((self._actor(member), f"{member.name}/{self.event.name}", Trace(member.name, self.event, None, place, True)))
+            plan.append(
+                (
+                    self._actor(member),
+                    f"{member.name}/{self.event.name}",
+                    Trace(member.name, self.event, None, place, True),
+                )
+            )
         if self._remembers:
             if len(self._plans) >= REMEMBERED:
                 self._plans.clear()
             self._plans[matched] = plan
         return plan
+
+    def pairs_in(self, begun: Begun) -> None:
+        """Keep in the books of an engine who has run, for the pairs of which a member has both halves."""
+        self._pair = begun.pair_of(self.event, self.members)
+
+    def undo(self, name: str, error: BaseException) -> None:
+        """Let an algorithm that has run here run at the second half of the pair, if it matches there."""
+        member = self._named[name]
+        partner: Any = self.event.partner
+        if partner not in member.events:
+            return
+        try:
+            if member.algorithm.match(partner, self.state):
+                self._actor(member).apply(partner, self.state, self.logger)
+        except Exception as failure:  # noqa: BLE001  the one that is on its way must not be lost
+            title = describe(member.name, member.distribution)
+            add_note(
+                error,
+                f"after this, {title} could not undo at {partner.name} what it did at {self.event.name}: "
+                f"{type(failure).__name__}: {failure}",
+            )
 
     def _actor(self, member: Member) -> Any:
         """Return the algorithm, inside of its watchers; the first of them is the outermost."""
@@ -125,11 +158,12 @@ class Pipeline:
     def _blame(self, error: BaseException, plan: Sequence[tuple[Any, str, Trace]], traces: Traces) -> None:
         """Note who raised, and leave a trace of those that were never reached."""
         (_, name, failed), *unreached = [step for step in plan if step[1] not in traces]
-        self.failed = failed.name
         self._named[failed.name].blame(error, "apply", self.event)
         traces[name] = failed
         for _, name, trace in unreached:
             traces[name] = trace._replace(run=False)
+        if self._pair is not None:
+            self._pair.interrupt(self if self._opens else None, traces, failed.name)
 
 
 class _Watched:

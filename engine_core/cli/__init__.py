@@ -12,6 +12,7 @@ from .lazy import LazyGroup
 
 __all__ = ["main"]
 
+
 class _Refused(click.ClickException):
     """What was asked for can't be done; shown in one message."""
 

@@ -19,7 +19,7 @@ LAYERS = [
     ["ordering", "hookspecs", "trace", "items", "installed", "requirements"],
     ["callback", "algorithm", "logger", "state"],
     ["registry", "passes", "order", "host", "closing"],
-    ["members", "listening", "pipeline", "pairs", "dispatch", "engine"],
+    ["members", "listening", "pairs", "pipeline", "dispatch", "engine"],
     ["batch", "precision", "randomness", "fingerprint", "surgery", "checkpoint"],
     ["trainer"],
     ["callbacks", "loggers", "testing", "examples", "config"],

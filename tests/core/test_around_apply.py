@@ -1,0 +1,80 @@
+"""A callback with a method `around_apply` is around each apply of each algorithm."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
+
+
+class Shift(Algorithm):
+    metadata = AlgorithmMetadata(events=("before_loss", "after_loss"))
+
+    def __init__(self, heard):
+        self.heard = heard
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        self.heard.append("apply")
+        return 3
+
+
+class Watcher(Callback):
+    def __init__(self, heard, sign):
+        self.heard, self.sign = heard, sign
+
+    @contextmanager
+    def around_apply(self, algorithm, name, event, state):
+        self.heard.append(f"{self.sign} {type(algorithm).__name__} {name} {event}")
+        try:
+            yield
+        finally:
+            self.heard.append(f"/{self.sign}")
+
+
+def test_it_is_entered_before_and_left_after_with_the_unique_name():
+    heard = []
+    engine = Engine(State(algorithms=[Shift(heard), Shift(heard)], callbacks=[Watcher(heard, "w")]), Logger())
+    traces = engine.run_event("before_loss")
+    assert heard == ["w Shift Shift before_loss", "apply", "/w", "w Shift Shift-2 before_loss", "apply", "/w"]
+    assert [trace.exit_code for trace in traces.values()] == [3, 3]
+
+
+def test_the_first_callback_is_the_outermost():
+    heard = []
+    watchers = [Watcher(heard, "a"), Watcher(heard, "b")]
+    Engine(State(algorithms=[Shift(heard)], callbacks=watchers), Logger()).run_event("before_loss")
+    assert heard == ["a Shift Shift before_loss", "b Shift Shift before_loss", "apply", "/b", "/a"]
+
+
+def test_it_is_around_the_apply_that_undoes_after_an_exception_too():
+    heard = []
+    engine = Engine(State(algorithms=[Shift(heard)], callbacks=[Watcher(heard, "w")]), Logger())
+    with pytest.raises(ZeroDivisionError), engine.restoring():
+        engine.run_event("before_loss")
+        raise ZeroDivisionError
+    assert heard[3:] == ["w Shift Shift after_loss", "apply", "/w"]
+
+
+def test_an_exception_of_the_algorithm_passes_through_it():
+    class Raises(Shift):
+        def apply(self, event, state, logger):
+            raise ZeroDivisionError
+
+    heard = []
+    engine = Engine(State(algorithms=[Raises(heard)], callbacks=[Watcher(heard, "w")]), Logger())
+    with pytest.raises(ZeroDivisionError) as caught:
+        engine.run_event("before_loss")
+    assert heard == ["w Raises Raises before_loss", "/w"]
+    assert caught.value.__notes__ == ["raised by apply of algorithm Raises at BEFORE_LOSS"]
+
+
+def test_one_that_joins_later_is_asked_from_then_on():
+    heard = []
+    engine = Engine(State(algorithms=[Shift(heard)]), Logger())
+    engine.run_event("before_loss")
+    engine.state.callbacks.append(Watcher(heard, "w"))
+    engine.run_event("before_loss")
+    assert heard == ["apply", "w Shift Shift before_loss", "apply", "/w"]
