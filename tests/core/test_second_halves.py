@@ -173,3 +173,13 @@ def test_an_algorithm_without_declared_events_undoes_too():
         engine.run_event("before_loss")
         raise ZeroDivisionError
     assert heard == ["A before_loss", "A after_loss"]
+
+
+def test_a_second_half_where_nobody_matched_is_over():
+    heard, matches = [], {"before_loss"}
+    with pytest.raises(ZeroDivisionError), engine_of(recorder("A", LOSS, heard, matches=matches)) as engine:
+        engine.run_event("before_loss")
+        engine.run_event("after_loss")
+        matches.add("after_loss")
+        raise ZeroDivisionError
+    assert heard == ["A before_loss"]
