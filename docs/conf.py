@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import inspect
+import json
+from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -20,6 +22,7 @@ html_show_copyright = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
+html_extra_path = ["reference/metadata.schema.json"]  # at the root, under a name that stays
 myst_heading_anchors = 3
 
 default_role = "literal"  # docstrings mark code with single backticks
@@ -33,7 +36,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(torch|collections|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
 nitpick_ignore_regex += [  # type variables, aliases, and types that one gets but does not make
     ("py:class", r"engine_core\.(passes\.[PT]|installed\.EntryPoint|config\.reading\.Place|callbacks\.profiler\.Span)"),
-    ("py:class", "BatchKey|PassArgument"),
+    ("py:class", r"BatchKey|PassArgument|engine_core\.(members\.Member|order\.PassList)"),
 ]
 
 
@@ -47,6 +50,34 @@ class Hook(SphinxDirective):
         event = Event(self.arguments[0])
         said = inspect.getdoc(getattr(hookspecs, event.value))
         return self.parse_text_to_nodes(f"{said}\n\n{_pair(event)}")
+
+
+class Fields(SphinxDirective):
+    """`{fields} AlgorithmMetadata` shows the fields of a metadata model in a table, from the published JSON schema."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, parsed like the page."""
+        file = Path(__file__).parent / "reference" / "metadata.schema.json"
+        self.env.note_dependency(str(file))
+        fields = json.loads(file.read_text(encoding="utf-8"))["$defs"][self.arguments[0]]["properties"]
+        rows = ["| field | in JSON | default | meaning |", "|---|---|---|---|"]
+        for name, field in fields.items():
+            default = json.dumps(field["default"])
+            rows.append(f"| `{name}` | {_in_json(field)} | `{default}` | {field['description']} |")
+        return self.parse_text_to_nodes("\n".join(rows))
+
+
+def _in_json(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(map(_in_json, schema["anyOf"]))
+    if schema.get("type") == "array":
+        plural = "" if "enum" in schema["items"] else "s"
+        return f"list of {_in_json(schema['items'])}{plural}"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    return "event" if "$ref" in schema else str(schema["type"])
 
 
 def _pair(event: Event) -> str:
@@ -68,6 +99,7 @@ def _readable(app: Sphinx, what: str, name: str, thing: object, *given: Any) -> 
 
 
 def setup(app: Sphinx) -> None:
-    """Add the directive, and make signatures readable."""
+    """Add the directives, and make signatures readable."""
     app.add_directive("hook", Hook)
+    app.add_directive("fields", Fields)
     app.connect("autodoc-process-signature", _readable)

@@ -8,17 +8,19 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .algorithm import Algorithm, Members
+from .algorithm import Members
 from .callback import Callback
+from .cautions import caution
 from .closing import Life
+from .course import Explained
 from .dispatch import call_hook, spanning, surrounding
 from .errors import ArgumentTypeError, ClosedEngineError
 from .event import Event
 from .host import Adapter, Host
 from .listening import check_callbacks, check_destinations, everybody, listen, watchers_of
 from .logger import Logger
-from .members import Member, admit
-from .order import Explained, PassArgument, PassList, check_index, parse_passes
+from .members import Member, admit, overrides
+from .order import PassArgument, PassList, check_index, parse_passes
 from .pairs import Begun
 from .passes import AlgorithmPass, check_pass
 from .pipeline import Pipeline
@@ -144,10 +146,15 @@ class Engine:
 
     def explain(self, event: Event | str) -> list[Explained]:
         """Return the order at `event` as if every algorithm that lists it matched, and why it is so."""
-        self._refresh()
         event = Event(event)
-        present = {m.name: m.algorithm for m in self._members if event in m.events}
-        return self._passes.explain(present, event) if present else []
+        members, passes = self.lineup
+        return passes.explain({m.name: m.algorithm for m in members if event in m.events}, event).explained()
+
+    @property
+    def lineup(self) -> tuple[list[Member], PassList]:
+        """The algorithms under their unique names, and the passes, for `engine_core.explain` to look at."""
+        self._refresh()
+        return self._members, self._passes
 
     @property
     def backwards_create_graph(self) -> bool:
@@ -211,9 +218,11 @@ class Engine:
         check_callbacks(callbacks, heard)
         check_destinations(destinations, heard)
         listeners = everybody(callbacks, destinations)
+        self.host.warn_of_deprecated(algorithms, listeners)
         registry = Registry.scan()
         owners = [m.distribution for m in members] + [registry.distribution_of(listener) for listener in listeners]
         self._passes.use({owner for owner in owners if owner is not None})
+        caution(members, self._passes)
         if self._started:
             self._life.open(listeners)
         self._members, self._listeners = members, listeners
@@ -225,7 +234,7 @@ class Engine:
         state.callbacks = self._callbacks = callbacks
         logger.destinations = self._destinations = destinations
         self._listed = [*algorithms, *callbacks, *destinations]
-        self._differentiating = [a for a in algorithms if _overrides(a, "backwards_create_graph")]
+        self._differentiating = [a for a in algorithms if overrides(a, "backwards_create_graph")]
         self._connect()
 
     def _connect(self) -> None:
@@ -289,10 +298,3 @@ class Engine:
         if self.state.profiler is not self._profiler and not self._closed:
             self._connect()
         return traces
-
-
-def _overrides(algorithm: Algorithm, name: str) -> bool:
-    """Does the class say anything else about `name` than the base class, or than nothing?"""
-    if name in getattr(algorithm, "__dict__", {}):
-        return True
-    return getattr(type(algorithm), name, None) not in (None, getattr(Algorithm, name))

@@ -43,11 +43,19 @@ class NonFiniteLossWarning(UserWarning):
 
 
 class OrderWarning(UserWarning):
-    """The user's own pass put two algorithms against a declared constraint."""
+    """The user's own pass is against a declared constraint, or `explicit_order` names an algorithm that nobody has."""
+
+
+class UnorderedWritersWarning(UserWarning):
+    """Two algorithms write one State field at one event, and only the list says who comes first."""
 
 
 class HookNameWarning(UserWarning):
     """A callback has a public method whose name is nearly an event's."""
+
+
+class AuditWarning(UserWarning):
+    """An algorithm broke a promise about what it writes or restores."""
 
 
 class DurationWarning(UserWarning):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from types import FunctionType, MethodType
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pluggy
@@ -13,6 +13,8 @@ from . import hookspecs
 from .callback import Callback
 from .errors import ArgumentError, PluginError, did_you_mean
 from .event import Event
+from .registry import Registry
+from .warn import warn
 
 __all__ = ["Adapter", "Host"]
 
@@ -46,10 +48,31 @@ class Host(pluggy.PluginManager):
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         super().__init__(hookspecs.PROJECT)
+        self._deprecated: dict[str, pluggy.HookspecOpts] = {}
+        self._warned: set[tuple[object, str]] = set()
         self.add_hookspecs(hookspecs)
         self.monitors = 0
         self.changes = 0
         self._on_change = on_change
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        """Return pluggy's options for a specification, without the warnings, which could not name the plugin."""
+        options = super().parse_hookspec_opts(module_or_class, name)
+        if options is None or not (options["warn_on_impl"] or options["warn_on_impl_args"]):
+            return options
+        self._deprecated[name] = options
+        return {**options, "warn_on_impl": None, "warn_on_impl_args": None}
+
+    def warn_of_deprecated(self, algorithms: Sequence[object], listeners: Sequence[object]) -> None:
+        """Warn of algorithms that list a deprecated event and of callbacks that listen to one, once for each class.
+
+        An algorithm that lists no events has nothing to change: it is asked at whatever events there are.
+        """
+        for event, options in self._deprecated.items():
+            users = [a for a in algorithms if event in (getattr(getattr(a, "metadata", None), "events", None) or ())]
+            users += [listener for listener in listeners if _listens(listener, event)]
+            for user in users:
+                self._warn(user, f"the event {event!r}", options["warn_on_impl"])
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Return pluggy's options for a hook implementation, or None if `name` is none."""
@@ -69,6 +92,7 @@ class Host(pluggy.PluginManager):
         if isinstance(plugin, Adapter):
             return super().register(plugin, name)
         self._check(plugin, name)
+        self._warn_of_deprecated_hooks(plugin)
         try:
             registered = super().register(plugin, name)
         except pluggy.PluginValidationError as error:
@@ -125,16 +149,33 @@ class Host(pluggy.PluginManager):
             raise PluginError(f"plugin {title} is a class; register an instance: {plugin.__name__}()")
         if isinstance(plugin, Callback):
             raise PluginError(f"plugin {title} is a Callback; give it to callbacks=[...] instead of the host")
-        for hook in dir(plugin):
-            options = self.parse_hookimpl_opts(plugin, hook)
-            if options is None:
-                continue
-            event = options.get("specname") or hook
+        for hook, event, options in self._hooks_of(plugin):
             if event not in _EVENTS and not options.get("optionalhook"):
                 raise PluginError(
                     f"plugin {title} implements {event!r}, which is no event{did_you_mean(event, _EVENTS)}"
                 )
             _check_arguments(title, hook, getattr(plugin, hook))
+
+    def _hooks_of(self, plugin: object) -> Iterator[tuple[str, str, Any]]:
+        """Yield the methods that implement hooks, each with its event and pluggy's options."""
+        for hook in dir(plugin):
+            options = self.parse_hookimpl_opts(plugin, hook)
+            if options is not None:
+                yield hook, options.get("specname") or hook, options
+
+    def _warn_of_deprecated_hooks(self, plugin: object) -> None:
+        for hook, event, _ in self._hooks_of(plugin) if self._deprecated else ():
+            if event in self._deprecated:
+                self._warn(plugin, f"the event {event!r}", self._deprecated[event]["warn_on_impl"])
+                reasons = self._deprecated[event]["warn_on_impl_args"] or {}
+                for argument in inspect.signature(getattr(plugin, hook), follow_wrapped=False).parameters:
+                    self._warn(plugin, f"the argument {argument!r} of {event!r}", reasons.get(argument))
+
+    def _warn(self, plugin: object, what: str, why: Warning | None) -> None:
+        key = (plugin if isinstance(plugin, ModuleType) else type(plugin), what)
+        if why is not None and key not in self._warned:
+            warn(f"{_origin(plugin)} uses {what}, which is deprecated: {why}", type(why))
+            self._warned.add(key)
 
 
 _EVENTS = tuple(event.value for event in Event)
@@ -143,6 +184,21 @@ _HOOKABLE = (FunctionType, MethodType, staticmethod, classmethod)
 
 def _title(plugin: object, name: str | None) -> str:
     return repr(name) if name else f"of type {type(plugin).__name__!r}"
+
+
+def _listens(listener: object, event: str) -> bool:
+    own = getattr(listener, "__dict__", {})
+    return callable(own.get(event, getattr(type(listener), event, None)))
+
+
+def _origin(plugin: object) -> str:
+    """Return the plugin's class, or the module that it is, with the distribution, or else the module, it is from."""
+    if isinstance(plugin, ModuleType):
+        return f"module {plugin.__name__}"
+    cls, registry = type(plugin), Registry.scan()
+    owner = registry.distribution_of(plugin)
+    home = f"module {cls.__module__}" if owner is None else f"{owner} {registry.version_of(owner)}"
+    return f"{cls.__name__} ({home})"
 
 
 def _check_arguments(title: str, hook: str, method: Callable[..., Any]) -> None:

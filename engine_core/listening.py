@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .algorithm import unique_names
@@ -21,7 +21,7 @@ from .state import State
 if TYPE_CHECKING:
     from .callbacks.profiler import Profiler
 
-__all__ = ["check_callbacks", "check_destinations", "everybody", "listen", "watchers_of"]
+__all__ = ["check_callbacks", "check_destinations", "everybody", "listen", "misspelt_hooks", "watchers_of"]
 
 Listener = Callable[[State, Logger], None]
 
@@ -142,16 +142,29 @@ def _check_signature(callback: object, event: Event) -> None:
         raise ArgumentTypeError(f"{name} has to take (state, logger): {error}") from error
 
 
-def _warn_of_near_names(callback: object) -> None:
-    for name in _public_methods(type(callback)):
+def misspelt_hooks(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield each public method whose name is nearly an event's, with that event's name.
+
+    Example:
+        >>> class Count:
+        ...     def batch_ends(self, state, logger): ...
+        >>> list(misspelt_hooks(Count))
+        [('batch_ends', 'batch_end')]
+    """
+    for name in _public_methods(cls):
         near = difflib.get_close_matches(name.lower(), _EVENTS, n=1, cutoff=0.8)
         if name not in _EVENTS and name not in _CONTRACT and near:
-            warnings.warn(
-                f"{type(callback).__name__}.{name} is never called: no event has that name; did you mean {near[0]!r}? "
-                f"(a leading underscore silences this)",
-                HookNameWarning,
-                stacklevel=2,
-            )
+            yield name, near[0]
+
+
+def _warn_of_near_names(callback: object) -> None:
+    for name, near in misspelt_hooks(type(callback)):
+        warnings.warn(
+            f"{type(callback).__name__}.{name} is never called: no event has that name; did you mean {near!r}? "
+            f"(a leading underscore silences this)",
+            HookNameWarning,
+            stacklevel=2,
+        )
 
 
 def _public_methods(cls: type) -> Iterable[str]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .algorithm import Algorithm, unique_names
-from .errors import ArgumentError, ArgumentTypeError, EngineError, PluginError, add_note
+from .errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, PluginError, add_note
 from .event import Event
 from .metadata import AlgorithmMetadata
 from .ordering import stable_sort
 from .passes import declared_edges, referred, registered_name
 from .registry import Registry
 
-__all__ = ["Member", "admit", "describe", "enlist"]
+__all__ = ["Member", "admit", "describe", "enlist", "overrides", "problems_of", "take_in"]
 
 
 @dataclass(eq=False, slots=True)
@@ -47,15 +47,20 @@ def admit(algorithms: Sequence[object], known: Mapping[int, Member]) -> list[Mem
         ArgumentError: (a ValueError) for an instance that is listed twice.
         EngineError: for a combination that their metadata rules out.
     """
+    members = take_in(algorithms, known)
+    check_together(members)
+    return members
+
+
+def take_in(algorithms: Sequence[object], known: Mapping[int, Member]) -> list[Member]:
+    """Return a member for each algorithm, each checked on its own."""
     seen: set[int] = set()
     for place, algorithm in enumerate(algorithms):
         _check(algorithm, place)
         if id(algorithm) in seen:
             raise ArgumentError(f"algorithm {place} ({algorithm!r}) is listed twice; make a second instance instead")
         seen.add(id(algorithm))
-    members = enlist(algorithms, {key: member for key, member in known.items() if key in seen})
-    check_together(members)
-    return members
+    return enlist(algorithms, {key: member for key, member in known.items() if key in seen})
 
 
 def enlist(algorithms: Sequence[object], known: Mapping[int, Member]) -> list[Member]:
@@ -68,31 +73,88 @@ def enlist(algorithms: Sequence[object], known: Mapping[int, Member]) -> list[Me
 
 
 def check_together(members: Sequence[Member]) -> None:
-    """Raise if the members' metadata rules the combination out: a cycle, a conflict, a missing requirement."""
-    algorithms = {member.name: member.algorithm for member in members}
+    """Raise if the members' metadata rules the combination out; the error names all problems at once."""
+    problems = problems_of(members)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        kind = OrderError if all(isinstance(problem, OrderError) for problem in problems) else EngineError
+        lines = ["\n".join([str(p), *getattr(p, "__notes__", ())]).replace("\n", "\n  ") for p in problems]
+        raise kind("\n".join([f"{len(problems)} things are wrong with these algorithms:", *(f"- {x}" for x in lines)]))
+
+
+def problems_of(members: Sequence[Member]) -> list[EngineError]:
+    """Return what the members' metadata rules out: each cycle, each conflict, each missing requirement."""
+    return [*_cycles(members), *_conflicts(members), *_missing(members)]
+
+
+def _cycles(members: Sequence[Member]) -> Iterator[OrderError]:
+    events_of: dict[str, list[Event]] = {}
     for event in Event:
         present = {m.name: m.algorithm for m in members if event in m.events}
         if len(present) > 1 and (edges := declared_edges(present, event)):
             try:
                 stable_sort(list(present), edges)
-            except EngineError as error:
-                add_note(error, f"at {event.name}")
-                raise
+            except OrderError as error:
+                events_of.setdefault(str(error), []).append(event)
+    for message, events in events_of.items():
+        problem = OrderError(message)
+        names = [event.name for event in events[:3]] + ([f"{len(events) - 3} more"] if len(events) > 3 else [])
+        add_note(problem, f"at {' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}")
+        yield problem
+
+
+def _conflicts(members: Sequence[Member]) -> Iterator[EngineError]:
+    algorithms = {member.name: member.algorithm for member in members}
+    known = {member.name: member for member in members}
+    told: set[frozenset[str]] = set()
     for member in members:
-        metadata = getattr(member.algorithm, "metadata", None) or AlgorithmMetadata()
-        for reference in metadata.conflicts:
+        for reference in _metadata(member).conflicts:
             for other in referred(reference, member.name, algorithms):
-                rival = next(m for m in members if m.name == other)
-                raise EngineError(
-                    f"{_title(member)} can't run together with {_title(rival)}: it declares conflicts={reference!r}"
-                )
-        for reference in metadata.requires:
+                if frozenset((member.name, other)) not in told:
+                    told.add(frozenset((member.name, other)))
+                    yield EngineError(
+                        f"{_title(member)} can't run together with {_title(known[other])}: it declares "
+                        f"conflicts={reference!r}; leave one of them out"
+                    )
+
+
+def _missing(members: Sequence[Member]) -> Iterator[EngineError]:
+    algorithms = {member.name: member.algorithm for member in members}
+    for member in members:
+        for reference in _metadata(member).requires:
             if not referred(reference, member.name, algorithms):
-                raise EngineError(f"{_title(member)} requires {reference!r}, and no such algorithm is listed; add one")
+                what = f"{_title(member)} requires {reference!r}, and no such algorithm is listed"
+                yield EngineError(f"{what}; {_how_to_get(reference)}")
+
+
+def _how_to_get(reference: str) -> str:
+    if reference.startswith("@"):
+        return "add one with that tag"
+    ships = [r for r in Registry.scan().records if r.kind == "algorithms" and r.name == reference]
+    if not ships:
+        return "no installed distribution ships it; install one that does, and add it"
+    origins = " and ".join(f"{r.distribution} {r.version}" for r in ships)
+    disabled = f", where it is disabled: {ships[0].reason}" if all(r.status == "disabled" for r in ships) else ""
+    return f"add it, it is in {origins}{disabled}"
+
+
+def _metadata(member: Member) -> AlgorithmMetadata:
+    return getattr(member.algorithm, "metadata", None) or AlgorithmMetadata()
 
 
 def _title(member: Member) -> str:
-    return f"{registered_name(member.algorithm)!r} ({describe(member.name, member.distribution)})"
+    name = f"{registered_name(member.algorithm)!r} ({member.name}"
+    if member.distribution is None:
+        return f"{name})"
+    return f"{name} of {member.distribution} {Registry.scan().version_of(member.distribution)})"
+
+
+def overrides(algorithm: Algorithm, name: str) -> bool:
+    """Does the class say anything else about `name` than the base class, or than nothing?"""
+    if name in getattr(algorithm, "__dict__", {}):
+        return True
+    return getattr(type(algorithm), name, None) not in (None, getattr(Algorithm, name))
 
 
 def _member(algorithm: object, name: str, registry: Registry) -> Member:

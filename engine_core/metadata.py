@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
 
 from .errors import did_you_mean
 from .event import HOOK_API, Event
@@ -15,6 +15,12 @@ Stage = Literal["direction", "placement", "check"]
 """When a pass runs: `direction` turns the list, `placement` puts algorithms in their place, `check` looks."""
 
 STAGES: tuple[Stage, ...] = ("direction", "placement", "check")
+
+FIRST_HOOK_API = 1
+"""What a plugin is made for that does not say. It stays 1: who wrote it knew of no other number."""
+
+OLDEST_HOOK_API = 1
+"""The oldest hook API whose plugins still work here."""
 
 WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
 
@@ -51,26 +57,52 @@ def _is_field(field: str) -> str:
     return field
 
 
+def _is_served(number: int) -> int:
+    if number > HOOK_API:
+        raise ValueError(f"made for hook API {number}, this engine-core has {HOOK_API}: update engine-core")
+    if number < OLDEST_HOOK_API:
+        raise ValueError(
+            f"made for hook API {number}, this engine-core has {HOOK_API} and serves none before {OLDEST_HOOK_API}: "
+            "update the plugin, or install an older engine-core"
+        )
+    return number
+
+
 def _to_event(event: object) -> object:
     return Event(event) if isinstance(event, str) else event
 
 
-def _known_api(number: int) -> int:
-    if number != HOOK_API:
-        raise ValueError(f"made for hook API {number}, this engine-core has {HOOK_API}: install matching versions")
-    return number
+_NAME, _REFERENCE = {"pattern": r"^[^ \t\n@:,/]+$"}, {"pattern": r"^@?[^ \t\n@:,/]+$"}  # for the published JSON schema
 
-
-Name = Annotated[str, AfterValidator(_is_name)]
-Tag = Annotated[str, AfterValidator(lambda tag: _is_name(tag.removeprefix("@")))]
-Reference = Annotated[str, AfterValidator(_is_reference)]
+Name = Annotated[str, AfterValidator(_is_name), Field(json_schema_extra=_NAME)]
+Tag = Annotated[str, AfterValidator(lambda tag: _is_name(tag.removeprefix("@"))), Field(json_schema_extra=_REFERENCE)]
+Reference = Annotated[str, AfterValidator(_is_reference), Field(json_schema_extra=_REFERENCE)]
+Writable = Annotated[str, AfterValidator(_is_field), Field(json_schema_extra={"enum": list(WRITABLE)})]
+HookApi = Annotated[
+    StrictInt,
+    AfterValidator(_is_served),
+    Field(json_schema_extra={"minimum": OLDEST_HOOK_API, "maximum": HOOK_API}),
+]
 if TYPE_CHECKING:  # names may be given; what is kept are always events
     Events = tuple[Event | str, ...]
 else:
     Events = tuple[Annotated[Event, BeforeValidator(_to_event)], ...]
 
 
-class AlgorithmMetadata(StrictModel):
+class _Versioned(StrictModel):
+    """Metadata with the number of a hook API."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _look_at_the_number_first(cls, values: Any) -> Any:
+        """What a plugin for another API declares may be unknown here for no fault of its own."""
+        number = values.get("hook_api", FIRST_HOOK_API) if isinstance(values, dict) else FIRST_HOOK_API
+        if isinstance(number, int) and not OLDEST_HOOK_API <= number <= HOOK_API:
+            return {"hook_api": number}
+        return values
+
+
+class AlgorithmMetadata(_Versioned):
     """What an algorithm declares: when it may run, what it changes, and its place among others.
 
     Args:
@@ -78,11 +110,13 @@ class AlgorithmMetadata(StrictModel):
         description: one sentence for lists.
         events: the events at which `match` is asked; None: all of them.
         tags: what it is, as in `augmentation`; others refer to it as `@augmentation`.
-        before, after: names or `@tags` of algorithms that run later, or earlier, on every event that both list.
-            Absent ones are no constraint.
-        requires, conflicts: names or `@tags` that must, or must not, be in the same engine.
+        before: names or `@tags` of algorithms that run later, on every event that both list; absent ones are no
+            constraint.
+        after: names or `@tags` of algorithms that run earlier, likewise.
+        requires: names or `@tags`, each of which another algorithm in the engine must have.
+        conflicts: names or `@tags` that no other algorithm in the engine may have.
         writes: the State fields that it changes; `()`: none; None: not declared.
-        hook_api: the number of the hook API it is written for.
+        hook_api: the number of the hook API it is written for; one that does not say is written for 1.
 
     Example:
         >>> AlgorithmMetadata(events=("before_loss",), tags=("loss",)).events
@@ -97,8 +131,8 @@ class AlgorithmMetadata(StrictModel):
     after: tuple[Reference, ...] = ()
     requires: tuple[Reference, ...] = ()
     conflicts: tuple[Reference, ...] = ()
-    writes: tuple[Annotated[str, AfterValidator(_is_field)], ...] | None = None
-    hook_api: Annotated[int, AfterValidator(_known_api)] = Field(default=HOOK_API)
+    writes: tuple[Writable, ...] | None = None
+    hook_api: HookApi = FIRST_HOOK_API
 
     @model_validator(mode="after")
     def _not_against_itself(self) -> AlgorithmMetadata:
@@ -110,18 +144,19 @@ class AlgorithmMetadata(StrictModel):
         return self
 
 
-class PassMetadata(StrictModel):
+class PassMetadata(_Versioned):
     """What a pass declares: its stage and its place among the other passes.
 
     Args:
         name: default: the function's name.
         description: one sentence for lists.
         stage: `direction` runs before `placement`, `placement` before `check`.
-        before, after: names of passes of the same stage that run later, or earlier; absent ones are no constraint.
+        before: names of passes of the same stage that run later; absent ones are no constraint.
+        after: names of passes of the same stage that run earlier, likewise.
         events: the events at which it runs; None: all of them.
         pure: does its result depend on its arguments alone? Results of pure passes are remembered.
         changes_members: may it add or drop algorithms?
-        hook_api: the number of the hook API it is written for.
+        hook_api: the number of the hook API it is written for; one that does not say is written for 1.
 
     Example:
         >>> PassMetadata(stage="placement", after=("sort_b",), pure=False).stage
@@ -136,4 +171,4 @@ class PassMetadata(StrictModel):
     events: Events | None = None
     pure: bool = True
     changes_members: bool = False
-    hook_api: Annotated[int, AfterValidator(_known_api)] = Field(default=HOOK_API)
+    hook_api: HookApi = FIRST_HOOK_API

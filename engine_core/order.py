@@ -1,45 +1,37 @@
-"""The passes of one engine, and the order they give: run them, verify the result, say why it is so."""
+"""The passes of one engine, and the order they give: run them, verify the result, keep how it came about."""
 
 from __future__ import annotations
 
-import itertools
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from .algorithm import Algorithm
+from .algorithm import Algorithm, unique_names
+from .course import AlgorithmRecord, Course, PassRecord, precedes
 from .errors import ArgumentError, OrderError, OrderWarning, PluginError, add_note
 from .event import Event
 from .metadata import PassMetadata
-from .ordering import Edge
+from .ordering import Edge, stable_sort
 from .passes import (
     AlgorithmPass,
     apply_declared_order,
     check_pass,
     declared_edges,
+    events_of,
     metadata_of,
     name_of,
     registered_name,
-    set_filo_order,
     sort_passes,
 )
 from .registry import CORE, Registry
+from .warn import warn
 
-__all__ = ["Explained", "PassArgument", "PassList", "parse_passes"]
+__all__ = ["ActivePass", "PassArgument", "PassList", "parse_passes", "record_of"]
 
 PassArgument: TypeAlias = (
     "AlgorithmPass | tuple[AlgorithmPass, int] | Sequence[AlgorithmPass | tuple[AlgorithmPass, int]]"
 )
 """A pass, a `(pass, index)` pair, or a sequence of these."""
-
-
-class Explained(NamedTuple):
-    """One algorithm in the order of an event: its unique name, its registered name, and why it stands there."""
-
-    algorithm: str
-    name: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -56,6 +48,13 @@ class ActivePass:
     def __str__(self) -> str:
         return f"pass {self.metadata.name!r} of {self.distribution or 'the user'}"
 
+    @property
+    def record(self) -> PassRecord:
+        """What can be written down of it."""
+        version = None if self.distribution is None else Registry.scan().version_of(self.distribution)
+        events = None if self.metadata.events is None else tuple(str(event) for event in self.metadata.events)
+        return PassRecord(name_of(self.function), self.distribution, version, self.metadata.stage, events)
+
     def runs_at(self, event: Event) -> bool:
         """Does it look at this event?"""
         return self.metadata.events is None or event in self.metadata.events
@@ -65,22 +64,23 @@ class PassList:
     """The installed passes of the distributions in use, sorted, with the user's own inserted where they asked."""
 
     def __init__(self) -> None:
-        self._distributions: list[str] = []
+        self.distributions: list[str] = []
         self._users: list[tuple[AlgorithmPass, int]] = []
         self._warned: list[AlgorithmPass] = []
+        self._told: set[str] = set()
         self.active: tuple[ActivePass, ...] = ()
 
     def use(self, distributions: Iterable[str]) -> None:
         """Bring in the passes of distributions whose algorithms are in use; engine-core's are always there."""
-        wanted = sorted({CORE, *self._distributions, *distributions})
-        if wanted != self._distributions:
+        wanted = sorted({CORE, *self.distributions, *distributions})
+        if wanted != self.distributions:
             self.active = _resolve(wanted, self._users)
-            self._distributions = wanted
+            self.distributions = wanted
 
     def insert(self, function: AlgorithmPass, index: int) -> None:
         """Insert a pass of the user's: -1 appends, any other index is an insertion point."""
         users = [*self._users, (function, index)]
-        self.active = _resolve(self._distributions, users)
+        self.active = _resolve(self.distributions, users)
         self._users = users
 
     def is_pure(self, event: Event) -> bool:
@@ -94,27 +94,58 @@ class PassList:
             OrderError: if a pass of a distribution returns nonsense or breaks a declared constraint.
         """
         steps = self._run(algorithms, event)
-        final = steps[-1][1]
-        self._verify(algorithms, event, steps)
-        return final
-
-    def explain(self, algorithms: Mapping[str, Algorithm], event: Event) -> list[Explained]:
-        """Return the final order with the reason for each neighbour pair."""
-        steps = self._run(algorithms, event)
-        self._verify(algorithms, event, steps)
+        final = [id(a) for a in steps[-1][1]]
         edges = declared_edges(algorithms, event)
+        if any(precedes(id(algorithms[e.second]), id(algorithms[e.first]), final) for e in edges):
+            self._complain(self._course(algorithms, event, steps))
+        return steps[-1][1]
+
+    def course(self, algorithms: Mapping[str, Algorithm], event: Event) -> Course:
+        """Return how the order comes about, pass by pass, and warn of nothing; `broken` says what is wrong with it."""
+        if not algorithms:
+            return Course(event.value, (), ())
+        return self._course(algorithms, event, self._run(algorithms, event))
+
+    def explain(self, algorithms: Mapping[str, Algorithm], event: Event) -> Course:
+        """Return how the order comes about, verified as `order` does."""
+        course = self.course(algorithms, event)
+        self._complain(course)
+        return course
+
+    def broken(self, course: Course) -> Iterator[tuple[str, AlgorithmPass | None]]:
+        """Yield what is wrong for each declared constraint that the order breaks, and the user's pass that did it."""
+        for edge in course.edges:
+            if precedes(edge.second, edge.first, course.final):
+                place = course.last_flip(edge.second, edge.first)
+                breaker = None if place is None else self.active[place]
+                turned = f"{breaker or 'the order given'} puts {edge.second} before {edge.first}"
+                message = f"{turned} at {Event(course.event).name}, against what {edge.declared_by} declares"
+                if breaker is not None and breaker.distribution is None:
+                    yield f"{message}; your pass wins", breaker.function
+                else:
+                    yield f"{message}; disable that pass or fix its distribution", None
+
+    def arrange(self, algorithms: Mapping[str, Algorithm], event: Event, edges: Sequence[Edge]) -> list[Algorithm]:
+        """Return the order as the passes that move algorithms make it, neither checked nor verified.
+
+        Args:
+            edges: what the algorithms declare about each other, which is the same for each arrangement of them.
+        """
+        current = list(algorithms.values())
         names = {id(a): name for name, a in algorithms.items()}
-        final = [names.get(id(a), type(a).__name__) for a in steps[-1][1]]
-        explained = []
-        for place, (name, algorithm) in enumerate(zip(final, steps[-1][1], strict=True)):
-            if place:
-                why = f"after {final[place - 1]}: {_reason(final[place - 1], name, algorithms, steps, edges)}"
-            elif len(final) > 1:
-                why = f"before {final[1]}: {_reason(name, final[1], algorithms, steps, edges)}"
-            else:
-                why = "the only one"
-            explained.append(Explained(name, registered_name(algorithm), why))
-        return explained
+        for active in self.active:
+            if active.runs_at(event) and active.metadata.stage != "check":
+                if active.function is apply_declared_order and all(id(a) in names for a in current):
+                    current = [algorithms[name] for name in stable_sort([names[id(a)] for a in current], edges)]
+                else:
+                    current = list(active.function(list(current), event))
+        return current
+
+    def tell(self, message: str, category: type[Warning]) -> None:
+        """Warn once in the life of the engine."""
+        if message not in self._told:
+            self._told.add(message)
+            warn(message, category)
 
     def _run(
         self, algorithms: Mapping[str, Algorithm], event: Event
@@ -128,26 +159,44 @@ class PassList:
                 steps.append((active, current))
         return steps
 
-    def _verify(
+    def _course(
         self,
         algorithms: Mapping[str, Algorithm],
         event: Event,
         steps: Sequence[tuple[ActivePass | None, list[Algorithm]]],
-    ) -> None:
-        for edge in declared_edges(algorithms, event):
-            first, second = algorithms[edge.first], algorithms[edge.second]
-            if _precedes(first, second, steps[-1][1]) is not False:
-                continue
-            breaker = _last_flip(second, first, steps)
-            message = (
-                f"{breaker or 'the order given'} puts {edge.second} before {edge.first} at {event.name}, "
-                f"against what {edge.declared_by} declares"
-            )
-            if breaker is None or breaker.distribution is not None:
-                raise OrderError(f"{message}; disable that pass or fix its distribution")
-            if not any(breaker.function is known for known in self._warned):
-                self._warned.append(breaker.function)
-                warnings.warn(f"{message}; your pass wins", OrderWarning, stacklevel=2)
+    ) -> Course:
+        known = {id(a): (name, a) for name, a in algorithms.items()}
+        added = list({id(a): a for _, order in steps for a in order if id(a) not in known}.values())
+        for name, algorithm in zip(unique_names(added, algorithms), added, strict=True):
+            known[id(algorithm)] = name, algorithm
+        places = [place for place, active in enumerate(self.active) if active.runs_at(event)]
+        orders = [tuple(known[id(a)][0] for a in order) for _, order in steps]
+        return Course(
+            event=event.value,
+            given=orders[0],
+            steps=tuple(zip(places, orders[1:], strict=True)),
+            edges=tuple(declared_edges(algorithms, event)),
+            passes=tuple(active.record for active in self.active),
+            members={name: record_of(algorithm, name) for name, algorithm in known.values()},
+        )
+
+    def _complain(self, course: Course) -> None:
+        for message, users in self.broken(course):
+            if users is None:
+                raise OrderError(message)
+            if not any(users is known for known in self._warned):
+                self._warned.append(users)
+                warn(message, OrderWarning)
+
+
+def record_of(algorithm: Algorithm, name: str) -> AlgorithmRecord:
+    """Return what can be written down of an algorithm with this unique name."""
+    registry = Registry.scan()
+    owner = registry.distribution_of(algorithm)
+    version = None if owner is None else registry.version_of(owner)
+    events = events_of(algorithm)
+    listed = None if events is None else tuple(str(event) for event in events)
+    return AlgorithmRecord(name, registered_name(algorithm), owner, version, listed)
 
 
 def _resolve(distributions: Sequence[str], users: Sequence[tuple[AlgorithmPass, int]]) -> tuple[ActivePass, ...]:
@@ -230,43 +279,3 @@ def _check_members(active: ActivePass, before: list[Algorithm], after: list[Algo
     if (lost or added) and active.distribution is not None and not active.metadata.changes_members:
         what = " and ".join(f"{verb} {', '.join(sorted(n))}" for verb, n in (("lost", lost), ("added", added)) if n)
         raise OrderError(f"{active} {what} at {event.name} without declaring changes_members=True")
-
-
-def _precedes(first: Algorithm, second: Algorithm, order: Sequence[Algorithm]) -> bool | None:
-    """Does `first` come before `second`? None if one of them is absent."""
-    place = {id(a): index for index, a in enumerate(order)}
-    if id(first) not in place or id(second) not in place:
-        return None
-    return place[id(first)] < place[id(second)]
-
-
-def _last_flip(
-    first: Algorithm, second: Algorithm, steps: Sequence[tuple[ActivePass | None, list[Algorithm]]]
-) -> ActivePass | None:
-    """Return the last pass that turned the pair round so that `first` came before `second`; None: the list did."""
-    for (_, before), (active, after) in reversed(list(itertools.pairwise(steps))):
-        if _precedes(first, second, after) and _precedes(first, second, before) is not True:
-            return active
-    return None
-
-
-def _reason(
-    first: str,
-    second: str,
-    algorithms: Mapping[str, Algorithm],
-    steps: Sequence[tuple[ActivePass | None, list[Algorithm]]],
-    edges: Sequence[Edge],
-) -> str:
-    declared = next((edge for edge in edges if (edge.first, edge.second) == (first, second)), None)
-    if declared is not None:
-        return f"declared by {declared.declared_by}"
-    if first not in algorithms or second not in algorithms:
-        return "added by a pass"
-    active = _last_flip(algorithms[first], algorithms[second], steps)
-    if active is None:
-        return "list position"
-    if active.function is set_filo_order:
-        return "FILO, the list is reversed on AFTER events"
-    if active.function is apply_declared_order:
-        return "declared order of others between them"
-    return str(active)

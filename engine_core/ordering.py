@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .errors import OrderError
 
-__all__ = ["Edge", "stable_sort"]
+__all__ = ["Edge", "stable_sort", "who_moved"]
 
 
 class Edge(NamedTuple):
@@ -51,6 +51,25 @@ def stable_sort(names: Sequence[str], edges: Sequence[Edge]) -> list[str]:
     if len(ordered) < len(names):
         raise OrderError(_describe_cycle({name for name in names if waits_for[name]}, edges))
     return ordered
+
+
+def who_moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Return the fewest of those in both orders that one has to move to get from one to the other.
+
+    All but those on the longest part that kept its order (Schensted 1961).
+
+    Example:
+        >>> who_moved(["a", "b", "c"], ["c", "a", "b"])
+        ['c']
+    """
+    places = {name: place for place, name in enumerate(before)}
+    common = [name for name in after if name in places]
+    kept: list[list[str]] = [[]]
+    for name in common:
+        fitting = [run for run in reversed(kept) if not run or places[run[-1]] < places[name]]
+        kept.append([*max(fitting, key=len), name])
+    longest = max(kept, key=len)
+    return [name for name in common if name not in longest]
 
 
 def _describe_cycle(stuck: set[str], edges: Sequence[Edge]) -> str:

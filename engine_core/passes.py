@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 
@@ -12,6 +11,7 @@ from .event import Event
 from .metadata import STAGES, AlgorithmMetadata, PassMetadata
 from .ordering import Edge, stable_sort
 from .registry import Registry
+from .warn import warn
 
 __all__ = [
     "AlgorithmPass",
@@ -36,6 +36,10 @@ P = TypeVar("P", bound=AlgorithmPass)
 
 class _Marked(Protocol):
     metadata: PassMetadata
+
+
+class _Tabled(Protocol):
+    table: Mapping[Event, Sequence[str]]
 
 
 @overload
@@ -115,9 +119,9 @@ def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: 
     """Warn if more than one algorithm with the tag `@loss_interpolation` runs at an event."""
     mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in _metadata(a).tags]
     if len(mixing) > 1:
-        warnings.warn(
+        warn(
             f"{' and '.join(mixing)} all interpolate the loss at {event.name}: their targets get mixed twice",
-            stacklevel=2,
+            UserWarning,
         )
     return algorithms
 
@@ -125,7 +129,8 @@ def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: 
 def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
     """Make a pass from a table of events and names (registered or class names); who is not named keeps its place.
 
-    The named algorithms share the places that they had, in the order of the table.
+    The named algorithms share the places that they had, in the order of the table. An engine warns of a name that none
+    of its algorithms has.
 
     Example:
         >>> explicit_order({"after_dataloader": ["freeze_layers", "Noise"]}).__name__
@@ -141,7 +146,14 @@ def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
         named = iter(sorted((a for a in algorithms if id(a) in rank), key=lambda a: rank[id(a)]))
         return [next(named) if id(a) in rank else a for a in algorithms]
 
+    cast("_Tabled", explicit_order).table = wanted
     return explicit_order
+
+
+def table_of(function: AlgorithmPass) -> Mapping[Event, Sequence[str]]:
+    """Return the table that `explicit_order` made a pass from, for any other pass an empty one."""
+    table: Mapping[Event, Sequence[str]] = getattr(function, "table", {})
+    return table if metadata_of(function).name == explicit_order.__name__ else {}
 
 
 def registered_name(algorithm: Algorithm) -> str:
@@ -159,8 +171,15 @@ def declared_edges(algorithms: Mapping[str, Algorithm], event: Event) -> list[Ed
             for reference in getattr(own, relation):
                 for other in referred(reference, name, present):
                     first, second = (name, other) if relation == "before" else (other, name)
-                    edges.append(Edge(first, second, f"{name} ({relation}={reference!r})"))
+                    edges.append(Edge(first, second, f"{name} ({_origin(algorithm)}{relation}={reference!r})"))
     return edges
+
+
+def _origin(algorithm: Algorithm) -> str:
+    """Return who ships an algorithm, with a comma after it; nothing if it is the user's own."""
+    registry = Registry.scan()
+    owner = registry.distribution_of(algorithm)
+    return "" if owner is None else f"{owner} {registry.version_of(owner)}, "
 
 
 def referred(reference: str, name: str, algorithms: Mapping[str, Algorithm]) -> list[str]:
@@ -169,6 +188,11 @@ def referred(reference: str, name: str, algorithms: Mapping[str, Algorithm]) -> 
     if reference.startswith("@"):
         return [n for n, a in others.items() if reference[1:] in _metadata(a).tags]
     return [n for n, a in others.items() if registered_name(a) == reference]
+
+
+def events_of(algorithm: Algorithm) -> tuple[Event | str, ...] | None:
+    """Return the events that an algorithm lists, None for all."""
+    return _metadata(algorithm).events
 
 
 def _metadata(algorithm: Algorithm) -> AlgorithmMetadata:

@@ -1,45 +1,102 @@
-"""What a run demands of its environment: distributions and their versions. A leaf; knows no registry."""
+"""What a run, or a plugin, demands of its environment: distributions and their versions. Knows no registry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
 
-from .errors import PluginError
+from .errors import ArgumentError, ArgumentTypeError, PluginError
+from .installed import installed_version, normalise
 
-__all__ = ["check_requirements"]
+__all__ = ["check_requirements", "unmet"]
 
 
-def check_requirements(requirements: Iterable[str], installed: Mapping[str, str], disabled: Mapping[str, str]) -> None:
-    """Check requirements such as `some-plugin>=1.2` against what there is.
+def check_requirements(requirements: Iterable[str], installed: Mapping[str, str], unusable: Mapping[str, str]) -> None:
+    """Check requirements such as `some-plugin>=1.2` against the plugins that there are.
 
     Args:
-        installed: versions by distribution.
-        disabled: why a distribution can't be used although it is installed, by distribution.
+        installed: versions of the distributions that ship plugins.
+        unusable: why a distribution can't be used although it is installed, by distribution.
 
     Raises:
         PluginError: names the requirement and what is installed instead.
+        ArgumentError: (a ValueError) for what is no requirement.
 
     Example:
         >>> check_requirements(["some-plugin>=1.2"], {"some-plugin": "1.10"}, {})
     """
-    for text in requirements:
-        requirement = Requirement(text)
+    if isinstance(requirements, str):
+        raise ArgumentTypeError(f"requirements are a list; write [{requirements!r}]")
+    for requirement in map(_parse, requirements):
+        name = normalise(requirement.name)
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
-        name = canonicalize_name(requirement.name)
         if name not in installed:
-            found = ", ".join(f"{other} {version}" for other, version in sorted(installed.items()))
-            raise PluginError(
-                f"{requirement} is required and no plugin of {name} is installed (installed: {found or 'none'}); "
-                f"install it, as with: pip install '{requirement}'"
-            )
-        if name in disabled:
-            raise PluginError(f"{requirement} is required, but {name} is disabled: {disabled[name]}")
-        if not requirement.specifier.contains(installed[name], prereleases=True):
+            raise PluginError(f"{requirement} is required{_why_missing(requirement, name, installed)}")
+        if name in unusable:
+            raise PluginError(f"{requirement} is required, but {name} {installed[name]} is {unusable[name]}")
+        if not _meets(requirement, installed[name]):
             raise PluginError(
                 f"{requirement} is required, installed is {name} {installed[name]}; "
                 f"change it, as with: pip install '{requirement}'"
             )
+
+
+def unmet(requirements: Iterable[str]) -> list[tuple[str, str]]:
+    """Return those requirements of a distribution that are not met, each with what is installed instead.
+
+    What they demand for extras, and what can't be read, is left out.
+
+    Example:
+        >>> unmet(["none-such>=2", "packaging>=1", "other; extra == 'all'"])
+        [('none-such>=2', 'not installed')]
+    """
+    found = []
+    for text in requirements:
+        try:
+            requirement = _parse(text)
+        except ArgumentError:
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = installed_version(requirement.name)
+        requirement.marker = None
+        if version is None:
+            found.append((str(requirement), "not installed"))
+        elif version != "?" and not _meets(requirement, version):
+            found.append((str(requirement), f"not what is installed: {version}"))
+    return found
+
+
+def _parse(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        raise ArgumentError(f"{text!r} is no requirement such as 'some-plugin>=1.2,<2': {error}") from None
+    except TypeError:
+        raise ArgumentTypeError(f"a requirement is a string such as 'some-plugin>=1.2,<2', not {text!r}") from None
+
+
+def _why_missing(requirement: Requirement, name: str, installed: Mapping[str, str]) -> str:
+    version = installed_version(name)
+    if version is not None:
+        return (
+            f", and {name} {version} is installed but ships no plugin; only distributions with plugins can be required"
+        )
+    found = ", ".join(f"{other} {version}" for other, version in sorted(installed.items()))
+    return (
+        f" and no plugin of {name} is installed (installed: {found or 'none'}); "
+        f"install it, as with: pip install '{requirement}'"
+    )
+
+
+def _meets(requirement: Requirement, version: str) -> bool:
+    """Pre-releases count as what they are; a version that can't be compared meets only a bare name."""
+    if not requirement.specifier:
+        return True
+    try:
+        return requirement.specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False

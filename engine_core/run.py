@@ -28,9 +28,10 @@ from .config import (
     make_factory,
 )
 from .config.building import load_plugin
-from .errors import ArgumentError, ArgumentTypeError, add_note
-from .event import Event
+from .errors import ArgumentError, ArgumentTypeError, OrderError, add_note
+from .explain import explain_engine
 from .loggers.run_files import RunFiles, finite
+from .manifest import SCHEMA
 from .randomness import seed_generators
 from .registry import CORE, Registry
 from .trainer.arguments import check_seed, new_name
@@ -185,14 +186,17 @@ def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
 
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
-    """Return what is needed to understand the run, and to repeat it."""
+    """Return what is needed to understand the run, and to repeat it; see `engine_core.manifest.Manifest`."""
     state, engine = trainer.state, trainer.engine
     registry = Registry.scan()
     plugins = [*state.algorithms, *state.callbacks, *trainer.logger.destinations]
     owners = sorted({owner for owner in map(registry.distribution_of, plugins) if owner not in (None, CORE)})
     versions = {"python": platform.python_version(), "torch": torch.__version__, CORE: registry.version_of(CORE)}
-    orders = {event.value: engine.explain(event) for event in Event}
+    explanation = explain_engine(engine)
+    if explanation.problems:
+        raise OrderError("\n".join(explanation.problems))
     return {
+        "schema": SCHEMA,
         "run_name": state.run_name,
         "seed": state.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -202,7 +206,7 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         "versions": {**versions, **{owner: registry.version_of(owner) for owner in owners if owner}},
         "config_file": config.place().source.file,
         "config": config.model_dump(exclude_unset=True),
-        "order": {event: [algorithm._asdict() for algorithm in order] for event, order in orders.items() if order},
+        **explanation.to_json(),
     }
 
 

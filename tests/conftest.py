@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import zipfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -44,6 +46,23 @@ def install(tmp_path):
     sys.path.remove(str(site))
     for module in made:
         sys.modules.pop(module, None)
+    importlib.invalidate_caches()
+    Registry.scan(refresh=True)
+
+
+@pytest.fixture
+def api1(tmp_path):
+    """Return the package `api1_plugin`, installed from the wheel that was built when hook API 1 was new."""
+    site = tmp_path / "site-of-api1"
+    with zipfile.ZipFile(Path(__file__).parent / "api1" / "api1_plugin-1.0-py3-none-any.whl") as wheel:
+        wheel.extractall(site)
+    sys.path.insert(0, str(site))
+    importlib.invalidate_caches()
+    Registry.scan(refresh=True)
+    yield importlib.import_module("api1_plugin")
+    sys.path.remove(str(site))
+    for module in [name for name in sys.modules if name.partition(".")[0] == "api1_plugin"]:
+        del sys.modules[module]
     importlib.invalidate_caches()
     Registry.scan(refresh=True)
 

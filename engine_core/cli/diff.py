@@ -1,12 +1,36 @@
-"""`engine-core diff`: what differs between two runs."""
+"""`engine-core diff`: what differs between two runs, see `engine_core.diff`."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import click
+
+from ..diff import compare, format_differences, has_results
 
 __all__ = ["diff"]
 
 
 @click.command()
-def diff() -> None:
-    """Compare the manifests of two runs."""
+@click.argument("run_a", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print an array of {section, key, a, b}.")
+@click.pass_context
+def diff(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None:
+    """Compare two finished runs, each given by its folder or its manifest.json.
+
+    Settings, config, versions, the order at each event and the final results are compared. Names and times are not: the
+    run's and the config file's name, where it wrote to, when it ran and how long.
+
+    The exit code is 0 if nothing differs, 1 if something does, 2 if one of them is no run.
+    """
+    differences = compare(run_a, run_b)
+    if as_json:
+        click.echo(json.dumps([difference.as_dict() for difference in differences], indent=2))
+    elif differences:
+        click.echo(f"--- {run_a}\n+++ {run_b}\n\n{format_differences(differences)}")
+    for run in (run_a, run_b):
+        if not has_results(run):
+            click.echo(f"{run} has no results.json: results are not compared", err=True)
+    ctx.exit(1 if differences else 0)

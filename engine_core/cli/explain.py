@@ -3,44 +3,158 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from ..config import load_config
+from ..course import Explained
+from ..errors import ArgumentError
 from ..event import Event
-from ..explain import explain_config, explain_installed, format_orders
+from ..explain import (
+    Explanation,
+    explain_config,
+    explain_installed,
+    find_algorithm,
+    format_orders,
+    format_pair,
+    format_skipped,
+    to_mermaid,
+    to_svg,
+    why,
+)
+from ..manifest import is_run, read_manifest
 from .importing import import_beside
 
 __all__ = ["explain"]
 
 
 @click.command()
-@click.argument("what", nargs=-1, required=True, metavar="CONFIG | --algorithms NAME...")
+@click.argument("what", nargs=-1, required=True, metavar="CONFIG | RUN | --algorithms NAME...")
 @click.option("--algorithms", "by_name", is_flag=True, help="Explain installed algorithms by name, in this order.")
 @click.option("--event", metavar="EVENT", help="Show this event only.")
-@click.option("--json", "as_json", is_flag=True, help="Print events with lists of {algorithm, name, why}.")
-def explain(what: Sequence[str], by_name: bool, event: str | None, as_json: bool) -> None:
+@click.option("--why", "pair", nargs=2, metavar="A B", help="Tell of two algorithms who runs first, and every reason.")
+@click.option("--skipped", is_flag=True, help="Show only what plays no part in the order, and why.")
+@click.option("--json", "form", flag_value="json", help="Print events with lists of {algorithm, name, why, ...}.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="Print a Mermaid flowchart.")
+@click.option("--svg", "form", flag_value="svg", help="Print an SVG of how the order at --event comes about.")
+def explain(
+    what: Sequence[str], by_name: bool, event: str | None, pair: tuple[str, str] | None, skipped: bool, form: str | None
+) -> None:
     """Show in which order algorithms run at each event, and why.
 
-    The order is as if every algorithm that lists an event matched there.
+    Give a config, or the folder or manifest.json of a finished run, which is explained from what it wrote: no plugin
+    needs to be installed any more. The order is as if every algorithm that lists an event matched there.
+
+    Algorithms that can't run together are explained too, but the problems are listed and the exit code is 2.
     """
     wanted = None if event is None else _event(event)
-    if not by_name and len(what) > 1:
-        raise click.UsageError(f"give one CONFIG, or --algorithms before names: --algorithms {' '.join(what)}")
-    if by_name and what[0].endswith((".yaml", ".yml")):
-        raise click.UsageError("give either a CONFIG or --algorithms NAME..., not both")
+    _check_options(pair, skipped, form, wanted)
+    explanation = _find_out(what, by_name)
+    if pair is not None:
+        _show_pair(explanation, pair, wanted, as_json=form == "json")
+    elif skipped:
+        _show_skipped(explanation, wanted, as_json=form == "json")
+    else:
+        _show_orders(explanation, wanted, form)
+    for warning in explanation.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    if explanation.problems:
+        lines = [f"- {problem}".replace("\n", "\n  ") for problem in explanation.problems]
+        raise ArgumentError("\n".join(["no engine takes these algorithms together:", *lines]))
+
+
+def _check_options(pair: tuple[str, str] | None, skipped: bool, form: str | None, event: str | None) -> None:
+    if pair is not None and skipped:
+        raise click.UsageError("give either --why A B or --skipped, not both")
+    if form in ("mermaid", "svg") and (pair is not None or skipped):
+        raise click.UsageError(f"--{form} shows the whole order; leave out --why and --skipped")
+    if form == "svg" and event is None:
+        raise click.UsageError("--svg shows one event; say which with --event EVENT")
+
+
+def _find_out(what: Sequence[str], by_name: bool) -> Explanation:
     if by_name:
-        orders = explain_installed(what)
+        if what[0].endswith((".yaml", ".yml")):
+            raise click.UsageError("give either a CONFIG or --algorithms NAME..., not both")
+        return explain_installed(what)
+    if len(what) > 1:
+        raise click.UsageError(f"give one CONFIG, or --algorithms before names: --algorithms {' '.join(what)}")
+    path = Path(what[0])
+    if is_run(path):
+        return read_manifest(path).explanation()
+    import_beside(path)
+    return explain_config(load_config(path))
+
+
+def _show_orders(explanation: Explanation, wanted: str | None, form: str | None) -> None:
+    shown = {name: order for name, order in explanation.items() if wanted in (None, name)}
+    if form == "json":
+        click.echo(_as_json({name: [explained._asdict() for explained in order] for name, order in shown.items()}))
+    elif not shown:
+        click.echo(f"no algorithm at {wanted or 'any event'}", err=form is not None)
+    elif form == "mermaid":
+        click.echo(to_mermaid(shown))
+    elif form == "svg":
+        click.echo(to_svg(explanation, str(wanted)), nl=False)
     else:
-        import_beside(Path(what[0]))
-        orders = explain_config(load_config(what[0]))
-    shown = {name: order for name, order in orders.items() if wanted in (None, name)}
+        _show(shown)
+        if text := format_skipped([s for s in explanation.skipped if wanted is None or wanted in s.events]):
+            click.echo(f"\n{text}")
+
+
+def _show(orders: Mapping[str, Sequence[Explained]]) -> None:
+    """Print tables on a terminal, plain lines elsewhere."""
+    if not sys.stdout.isatty():
+        click.echo(format_orders(orders))
+        return
+    for event, order in orders.items():
+        table = Table("#", "algorithm", "from", "why", title=event, title_justify="left")
+        for place, explained in enumerate(order, start=1):
+            origin = f"{explained.distribution} {explained.version}" if explained.distribution else "you"
+            table.add_row(*map(escape, (str(place), explained.algorithm, origin, explained.why)))
+        Console().print(table)
+
+
+def _show_pair(explanation: Explanation, pair: tuple[str, str], wanted: str | None, *, as_json: bool) -> None:
+    one, other = (find_algorithm(explanation, name) for name in pair)
+    if one == other:
+        raise click.BadParameter(f"{pair[0]!r} and {pair[1]!r} are the same algorithm", param_hint="'--why'")
+    events = [wanted] if wanted else _common(explanation, one, other)
+    reasons = [why(explanation, one, other, event) for event in events]
     if as_json:
-        click.echo(json.dumps({name: [a._asdict() for a in order] for name, order in shown.items()}, indent=2))
+        click.echo(_as_json([{"event": e, **_pair_as_dict(r)} for e, r in zip(events, reasons, strict=True)]))
+    elif reasons:
+        click.echo("\n\n".join(map(format_pair, reasons)))
     else:
-        click.echo(format_orders(shown) or f"no algorithm at {wanted or 'any event'}")
+        click.echo(f"{one} and {other} list no event that is the same")
+
+
+def _common(explanation: Explanation, one: str, other: str) -> list[str]:
+    return [name for name, course in explanation.courses.items() if {one, other} <= set(course.members)]
+
+
+def _pair_as_dict(reasons: Any) -> dict[str, Any]:
+    return {"why": reasons} if isinstance(reasons, str) else asdict(reasons)
+
+
+def _show_skipped(explanation: Explanation, wanted: str | None, *, as_json: bool) -> None:
+    skipped = [s for s in explanation.skipped if wanted is None or wanted in s.events]
+    if as_json:
+        click.echo(_as_json([asdict(s) for s in skipped]))
+    else:
+        click.echo(format_skipped(skipped) or "nothing is skipped")
+
+
+def _as_json(content: Any) -> str:
+    return json.dumps(content, indent=2)
 
 
 def _event(name: str) -> str:

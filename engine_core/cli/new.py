@@ -1,12 +1,33 @@
-"""`engine-core plugins new`: begin a plugin."""
+"""`engine-core plugins new`: see `engine_core.scaffold.create_plugin`."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import click
+
+from ..scaffold import create_plugin
 
 __all__ = ["new"]
 
 
 @click.command()
-def new() -> None:
-    """Write a complete distribution of a new plugin."""
+@click.argument("name")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=".", help="Where to write it; default: here.")
+@click.option("--license", "license_id", default="MIT", help="Apache-2.0, BSD-3-Clause or MIT; default: MIT.")
+def new(name: str, folder: Path, license_id: str) -> None:
+    """Write a complete distribution NAME: a working algorithm, its tests, tox.
+
+    Nothing is asked, and nothing that exists is overwritten.
+    """
+    project = create_plugin(name, folder, license_id)
+    files = sorted(file.relative_to(project).as_posix() for file in project.rglob("*") if file.is_file())
+    click.echo("\n".join([f"wrote {project}", *(f"  {file}" for file in files)]))
+    click.echo(f"""\
+next:
+  cd {shlex.quote(str(project))}
+  python3 -m pip install --group test -e .
+  python3 -m pytest
+  engine-core plugins doctor
+  python3 -m tox, once README.md has told where it finds engine-core""")

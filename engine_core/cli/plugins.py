@@ -10,6 +10,7 @@ import click
 
 from ..registry import PluginRecord, Registry
 from .lazy import LazyGroup
+from .tables import format_table
 
 __all__ = ["list_plugins", "plugins"]
 
@@ -29,20 +30,17 @@ def list_plugins(as_json: bool) -> None:
 
     The status is available, disabled (by the environment), ambiguous (the name is claimed twice) or broken.
     """
-    records = Registry.scan().records
+    registry = Registry.scan()
+    for doubt in registry.doubts:
+        click.echo(f"warning: {doubt}", err=True)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(record) for record in records], indent=2))
+        click.echo(json.dumps([dataclasses.asdict(record) for record in registry.records], indent=2))
     else:
-        click.echo(format_records(records))
+        click.echo(format_records(registry.records))
 
 
 def format_records(records: Sequence[PluginRecord]) -> str:
     """Return the records as a table, with the reason below each that is not simply available."""
-    rows = [("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")]
-    rows += [(r.kind, r.name, r.distribution, r.version, r.status) for r in records]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    reasons = ["", *(f"\n    {record.reason}" if record.reason else "" for record in records)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + reason
-        for row, reason in zip(rows, reasons, strict=True)
-    )
+    rows = [(r.kind, r.name, r.distribution, r.version, r.status) for r in records]
+    header = ("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")
+    return format_table(header, rows, [[r.reason] if r.reason else [] for r in records])

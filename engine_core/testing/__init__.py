@@ -1,5 +1,34 @@
-"""Honest fakes for the tests of plugins: real classes with real signatures that remember what happened."""
+"""For the tests of plugins: the conformance kit, and honest fakes with real signatures that remember what happened."""
 
-from .recording import RecordingDestination
+from __future__ import annotations
 
-__all__ = ["RecordingDestination"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .conformance import AlgorithmConformance
+    from .pass_conformance import PassConformance
+    from .recording import RecordingDestination
+    from .rules import BrokenRule
+
+__all__ = ["AlgorithmConformance", "BrokenRule", "PassConformance", "RecordingDestination"]
+
+_HOME_OF = {
+    "AlgorithmConformance": "conformance",
+    "BrokenRule": "rules",
+    "PassConformance": "pass_conformance",
+    "RecordingDestination": "recording",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: pytest imports this package in projects that do not use it."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

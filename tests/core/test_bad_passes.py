@@ -117,6 +117,13 @@ def test_a_pass_that_sorts_in_place_is_blamed_as_one_that_makes_a_new_list():
         assert run(in_place, [A(), AfterA()]) == ["AfterA/INIT", "A/INIT"]
 
 
+def test_that_warning_points_at_the_line_that_ran_the_event():
+    engine = Engine(State(algorithms=[A(), AfterA()]), Logger(), lambda algorithms, event: algorithms[::-1])
+    with pytest.warns(OrderWarning) as caught:
+        engine.run_event("init")
+    assert caught[0].filename == __file__
+
+
 def test_that_warning_comes_once_in_all():
     engine = Engine(State(algorithms=[A(), AfterA()]), Logger(), lambda algorithms, event: algorithms[::-1])
     with warnings.catch_warnings(record=True) as caught:

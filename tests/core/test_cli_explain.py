@@ -1,11 +1,14 @@
 """`engine-core explain`: the order at each event, for a config or for installed algorithms."""
 
 import json
+import sys
+import xml.etree.ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
+from engine_core.registry import Registry
 
 PLUGINS = """
     from engine_core import Algorithm, AlgorithmMetadata
@@ -46,23 +49,31 @@ def run(*arguments):
     return CliRunner().invoke(main, ["explain", *arguments])
 
 
+def run_apart(capsys, *arguments):
+    """Return exit code, stdout and stderr; click's own runner keeps the two apart in newer versions only."""
+    with pytest.raises(SystemExit) as end:
+        main(["explain", *arguments])
+    return end.value.code or 0, *capsys.readouterr()
+
+
 def test_algorithms_by_name():
     assert run("--algorithms", "late", "early").output == (
         "init\n"
         "  1. Early  the only one\n"
         "\n"
         "before_loss\n"
-        "  1. Early  before Late: declared by Early (before='late')\n"
-        "  2. Late   after Early: declared by Early (before='late')\n"
+        "  1. Early  before Late: declared by Early (pace-plugin 1.0, before='late')\n"
+        "  2. Late   after Early: declared by Early (pace-plugin 1.0, before='late')\n"
     )
 
 
 def test_json_of_one_event():
-    why = "declared by Early (before='late')"
+    why = "declared by Early (pace-plugin 1.0, before='late')"
+    origin = {"distribution": "pace-plugin", "version": "1.0"}
     assert json.loads(run("--algorithms", "late", "early", "--event", "BEFORE_LOSS", "--json").output) == {
         "before_loss": [
-            {"algorithm": "Early", "name": "early", "why": f"before Late: {why}"},
-            {"algorithm": "Late", "name": "late", "why": f"after Early: {why}"},
+            {"algorithm": "Early", "name": "early", "why": f"before Late: {why}", **origin},
+            {"algorithm": "Late", "name": "late", "why": f"after Early: {why}", **origin},
         ]
     }
 
@@ -75,14 +86,20 @@ def test_a_config_needs_neither_model_nor_data(tmp_path):
     }
 
 
-def test_the_configs_own_order_is_explained(tmp_path):
+def test_the_configs_own_order_is_explained(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(CONFIG.replace("Late", "Early") + "order: {before_loss: [late, early]}")
-    with pytest.warns(UserWarning, match="your pass wins"):
-        result = run("run.yaml", "--event", "before_loss")
-    assert result.output == (
-        "before_loss\n"
-        "  1. Late   before Early: pass 'explicit_order' of the user\n"
-        "  2. Early  after Late: pass 'explicit_order' of the user\n"
+    code, out, err = run_apart(capsys, "run.yaml", "--event", "before_loss")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "before_loss",
+            "  1. Late   before Early: pass 'explicit_order' of the user",
+            "  2. Early  after Late: pass 'explicit_order' of the user",
+        ],
+    )
+    assert err == (
+        "Warning: pass 'explicit_order' of the user puts Late before Early at BEFORE_LOSS, against what "
+        "Early (pace-plugin 1.0, before='late') declares; your pass wins\n"
     )
 
 
@@ -91,9 +108,130 @@ def test_an_event_without_algorithms():
     assert (result.exit_code, result.output) == (0, "no algorithm at init\n")
 
 
+def test_what_is_skipped_is_told_below_and_alone_and_as_json():
+    paragraph = "skipped\n  Early (pace-plugin 1.0): before='late': no algorithm here has that name\n"
+    assert run("--algorithms", "early", "--event", "init").output == f"init\n  1. Early  the only one\n\n{paragraph}"
+    assert run("--algorithms", "early", "--skipped").output == paragraph
+    assert json.loads(run("--algorithms", "early", "--skipped", "--json").output) == [
+        {
+            "what": "Early (pace-plugin 1.0): before='late'",
+            "why": "no algorithm here has that name",
+            "events": ["init", "before_loss"],
+        }
+    ]
+    assert run("--algorithms", "late", "--skipped").output == "nothing is skipped\n"
+
+
+def test_two_by_any_of_their_names_at_all_events_that_both_list():
+    declared = "declared by Early (pace-plugin 1.0, before='late')"
+    told = run("--algorithms", "late", "early", "--why", "late", "Early").output.splitlines()
+    assert told[0] == f"before_loss: Early runs before Late, {declared}"
+    assert told[-1] == f"  declared: Early before Late: {declared}"
+
+
+def test_two_as_json():
+    (told,) = json.loads(run("--algorithms", "late", "early", "--why", "late", "early", "--json").output)
+    declared = "declared by Early (pace-plugin 1.0, before='late')"
+    assert told.pop("steps")[:3:2] == [
+        {"by": "your list", "effect": "Late before Early", "order": ["Late", "Early"]},
+        {
+            "by": f"pass 'apply_declared_order' of engine-core {Registry.scan().version_of('engine-core')}",
+            "effect": f"puts Early before Late: {declared}",
+            "order": ["Early", "Late"],
+        },
+    ]
+    assert told == {
+        "event": "before_loss",
+        "first": "Early",
+        "second": "Late",
+        "why": declared,
+        "declared": [[f"Early before Late: {declared}"]],
+    }
+
+
+def test_two_where_one_does_not_run():
+    arguments = ["--algorithms", "late", "early", "--why", "late", "early", "--event", "init"]
+    said = "Late does not run at init; Late lists before_loss"
+    result = run(*arguments)
+    assert (result.exit_code, result.output) == (0, f"{said}\n")
+    assert json.loads(run(*arguments, "--json").output) == [{"event": "init", "why": said}]
+
+
+def test_a_mermaid_picture():
+    assert run("--algorithms", "late", "early", "--event", "before_loss", "--mermaid").output.splitlines() == [
+        "flowchart TB",
+        '  subgraph e1["before_loss"]',
+        '    e1a1["1. Early<br/>pace-plugin 1.0"]',
+        '    e1a2["2. Late<br/>pace-plugin 1.0"]',
+        "    e1a1 -->|\"declared by Early (pace-plugin 1.0, before='late')\"| e1a2",
+        "  end",
+    ]
+
+
+def test_an_svg_of_one_event():
+    svg = run("--algorithms", "late", "early", "--event", "before_loss", "--svg").output
+    assert ET.fromstring(svg)[0].text == "How the order at before_loss comes about"
+
+
+def test_algorithms_that_exclude_each_other_are_explained_with_all_problems_and_exit_code_2(install, capsys):
+    text = """
+        from engine_core import Algorithm, AlgorithmMetadata
+
+        class Rival(Algorithm):
+            metadata = AlgorithmMetadata(events=("init",), conflicts=("late",), requires=("sleep",))
+            match = apply = lambda self, *arguments: None
+    """
+    install("rival-plugin", {"algorithms": {"rival": "rival_module:Rival"}}, {"rival_module": text}, version="0.2")
+    code, out, err = run_apart(capsys, "--algorithms", "rival", "late", "--json")
+    assert (code, list(json.loads(out))) == (2, ["init", "before_loss"])
+    assert err == (
+        "Error: no engine takes these algorithms together:\n"
+        "- 'rival' (Rival of rival-plugin 0.2) can't run together with 'late' (Late of pace-plugin 1.0): it declares "
+        "conflicts='late'; leave one of them out\n"
+        "- 'rival' (Rival of rival-plugin 0.2) requires 'sleep', and no such algorithm is listed; no installed "
+        "distribution ships it; install one that does, and add it\n"
+    )
+
+
+def test_a_terminal_gets_tables(on_terminal):
+    program = "from engine_core.cli import main; main(['explain', '--algorithms', 'late', 'early'])"
+    environment = f"import sys; sys.path[:0] = {sys.path!r}; "
+    shown = on_terminal(environment + program)
+    assert [word in shown for word in ("before_loss", "algorithm", "│ Early", "pace-plugin 1.0")] == [True] * 4
+
+
+def test_a_callback_brings_the_passes_of_its_distribution_along(install, tmp_path):
+    text = """
+        from engine_core import Callback, algorithm_pass
+
+        class Watch(Callback):
+            pass
+
+        @algorithm_pass(stage="placement")
+        def turn_round(algorithms, event):
+            return algorithms[::-1]
+    """
+    points = {"callbacks": {"watch": "watch_module:Watch"}, "passes": {"turn_round": "watch_module:turn_round"}}
+    install("watch-plugin", points, {"watch_module": text})
+    (tmp_path / "run.yaml").write_text(CONFIG + "callbacks: [watch]")
+    assert run("run.yaml").output.splitlines()[1] == "  1. Late-2  before Late: pass 'turn_round' of watch-plugin"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--algorithms", "late", "early", "--why", "late", "erly"],
+            "Error: 'erly' is none of the algorithms; did you",
+        ),
+        (["--algorithms", "late", "--why", "late", "Late"], "'late' and 'Late' are the same algorithm"),
+        (
+            ["--algorithms", "late", "--why", "a", "b", "--skipped"],
+            "Error: give either --why A B or --skipped, not both",
+        ),
+        (["--algorithms", "late", "--skipped", "--mermaid"], "--mermaid shows the whole order; leave out --why and"),
+        (["--algorithms", "late", "--svg"], "Error: --svg shows one event; say which with --event EVENT"),
+        (["."], "Error: '.' holds no manifest.json: it is no run's folder"),
         (["--algorithms", "lat"], "Error: lat: 'lat' is not among the installed algorithms; did you mean 'late'?"),
         (["--algorithms", "picky"], "Error: picky: args: Picky: missing a required argument: 'needed'"),
         (["--algorithms", "late", "--event", "init_"], "'init_' is not an event; did you mean 'init'?"),

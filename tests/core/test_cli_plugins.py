@@ -15,7 +15,7 @@ def run(*arguments):
 
 
 def test_json_is_an_array_of_the_records(install):
-    install("acme-plugin", {"algorithms": {"acme": "acme:Acme"}}, version="1.2")
+    install("acme-plugin", {"algorithms": {"acme": "acme:Acme"}}, {"acme": ""}, version="1.2")
     records = json.loads(run("--json").output)
     assert [record for record in records if record["distribution"] == "acme-plugin"] == [
         {
@@ -32,7 +32,7 @@ def test_json_is_an_array_of_the_records(install):
 
 def test_the_table_tells_why_a_plugin_is_not_available(install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugin")
-    install("acme-plugin", {"algorithms": {"acme": "acme:Acme"}}, version="1.2")
+    install("acme-plugin", {"algorithms": {"acme": "acme:Acme"}}, {"acme": ""}, version="1.2")
     assert run().output.splitlines()[:3] == [
         "KIND        NAME                                 DISTRIBUTION  VERSION  STATUS",
         "algorithms  acme                                 acme-plugin   1.2      disabled",

@@ -150,7 +150,7 @@ def test_an_unmet_requirement_is_told_with_its_place(parts):
 def test_a_disabled_distribution_does_not_meet_a_requirement(parts, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
     with pytest.raises(
-        ConfigError, match=r"^require_plugins\[0\]: fade-plugin is required, but fade-plugin is disabled"
+        ConfigError, match=r"^require_plugins\[0\]: fade-plugin is required, but fade-plugin 1.0 is disabled"
     ):
         check_plugins(config(require_plugins=["fade-plugin"]))
 

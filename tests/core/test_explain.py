@@ -1,6 +1,8 @@
+from importlib import import_module
+
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State
 
 
 class A(Algorithm):
@@ -21,7 +23,7 @@ class C(A):
 
 def explain(event, algorithms, algorithm_passes=None):
     engine = Engine(State(algorithms=algorithms), Logger(), algorithm_passes)
-    return [tuple(explained) for explained in engine.explain(event)]
+    return [tuple(explained[:3]) for explained in engine.explain(event)]
 
 
 def test_it_tells_the_order_as_if_every_algorithm_that_lists_the_event_matched():
@@ -67,6 +69,43 @@ def test_who_was_moved_with_others_is_told_so():
     ]
 
 
+def test_who_was_moved_by_a_chain_of_declarations_is_told_each():
+    class Between(A):
+        metadata = AlgorithmMetadata(after=("first",), before=("last",))
+
+    class First(A):
+        pass
+
+    class Last(A):
+        pass
+
+    engine = Engine(State(algorithms=[Last(), Between(), First()]), Logger(), lambda algorithms, event: algorithms)
+    course = engine.lineup[1].course({m.name: m.algorithm for m in engine.lineup[0]}, Event.INIT)
+    assert course.final == ("First", "Between", "Last")
+    assert course.why("First", "Last") == (
+        "declared by Between (after='first') and declared by Between (before='last')"
+    )
+
+
+def test_a_declaration_names_the_distribution_and_its_version(install):
+    text = """
+        from engine_core import Algorithm, AlgorithmMetadata
+
+        class Early(Algorithm):
+            metadata = AlgorithmMetadata(before=("a",))
+            match = apply = lambda self, *arguments: None
+    """
+    install("early-plugin", {"algorithms": {"early": "early_module:Early"}}, {"early_module": text}, version="2.1")
+    engine = Engine(State(algorithms=[A(), import_module("early_module").Early()]), Logger())
+    assert engine.explain("init")[0] == (
+        "Early",
+        "early",
+        "before A: declared by Early (early-plugin 2.1, before='a')",
+        "early-plugin",
+        "2.1",
+    )
+
+
 def test_the_users_pass_is_a_reason():
     def mine(algorithms, event):
         return algorithms[::-1]
@@ -80,8 +119,8 @@ def test_the_users_pass_is_a_reason():
 def test_members_that_a_pass_changed_are_shown():
     extra = C()
     assert explain("init", [A(), B()], lambda algorithms, event: [algorithms[1], extra]) == [
-        ("B", "bee", "before C: added by a pass"),
-        ("C", "c", "after B: added by a pass"),
+        ("B", "bee", "before C: C was added by pass 'lambda' of the user"),
+        ("C", "c", "after B: C was added by pass 'lambda' of the user"),
     ]
 
 
@@ -113,5 +152,5 @@ def test_a_closed_engine_still_explains_and_opens_nothing():
     engine.run_event("init")
     engine.close()
     engine.state.callbacks.append(callback)
-    assert [tuple(e) for e in engine.explain("init")] == [("A", "a", "the only one")]
+    assert [e[:3] for e in engine.explain("init")] == [("A", "a", "the only one")]
     Engine(State(callbacks=[callback]), Logger()).run_event("init")

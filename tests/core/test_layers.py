@@ -16,14 +16,14 @@ REPOSITORY = Path(__file__).parents[2]
 # so that this is the order in which to read them.
 LAYERS = [
     ["errors", "event", "time", "metadata"],
-    ["ordering", "hookspecs", "trace", "items", "installed", "requirements"],
+    ["ordering", "hookspecs", "trace", "items", "warn", "installed", "requirements", "soundness", "failures"],
     ["callback", "algorithm", "logger", "state"],
-    ["registry", "passes", "order", "host", "closing"],
-    ["members", "listening", "pairs", "pipeline", "dispatch", "engine"],
-    ["batch", "precision", "randomness", "fingerprint", "surgery", "checkpoint"],
+    ["records", "kinds", "loading", "provenance", "registry", "passes", "course", "order", "host", "closing"],
+    ["members", "cautions", "listening", "pairs", "pipeline", "dispatch", "engine"],
+    ["batch", "precision", "randomness", "digest", "fingerprint", "ownership", "observer", "surgery", "checkpoint"],
     ["trainer"],
     ["callbacks", "loggers", "testing", "examples", "config"],
-    ["scaffold", "doctor", "explain", "diff", "run", "cli", "__main__"],
+    ["scaffold", "doctor", "explain", "manifest", "diff", "run", "cli", "__main__"],
 ]
 CORE = [name for layer in LAYERS[:5] for name in layer]  # without torch
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}

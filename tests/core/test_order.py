@@ -1,7 +1,7 @@
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State, passes
-from engine_core.errors import EngineError, OrderError
+from engine_core.errors import EngineError, OrderError, OrderWarning
 
 UNDO = {
     Event.AFTER_DATALOADER,
@@ -36,6 +36,12 @@ class C(Always):
 def order_at(event, algorithms, algorithm_passes=None):
     engine = Engine(State(algorithms=algorithms), Logger(), algorithm_passes)
     return [trace.name for trace in engine.run_event(event).values()]
+
+
+def refusal(algorithms):
+    with pytest.raises(EngineError) as refused:
+        Engine(State(algorithms=algorithms), Logger())
+    return str(refused.value)
 
 
 @pytest.mark.parametrize("event", Event)
@@ -118,16 +124,20 @@ def test_a_conflict_is_refused_with_both_registered_names():
     class CutMix(Always):
         metadata = AlgorithmMetadata(tags=("cutting",))
 
-    with pytest.raises(EngineError, match="'mixup' \\(Mix\\) can't run together with 'cut_mix' \\(CutMix\\)"):
-        Engine(State(algorithms=[CutMix(), Mix()]), Logger())
+    assert refusal([CutMix(), Mix()]) == (
+        "'mixup' (Mix) can't run together with 'cut_mix' (CutMix): it declares conflicts='@cutting'; "
+        "leave one of them out"
+    )
 
 
 def test_a_missing_requirement_is_refused_with_its_name():
     class Needy(Always):
         metadata = AlgorithmMetadata(requires=("a", "ema"))
 
-    with pytest.raises(EngineError, match="'needy' \\(Needy\\) requires 'ema', and no such algorithm is listed"):
-        Engine(State(algorithms=[A(), Needy()]), Logger())
+    assert refusal([A(), Needy()]) == (
+        "'needy' (Needy) requires 'ema', and no such algorithm is listed; no installed distribution ships it; "
+        "install one that does, and add it"
+    )
 
 
 def test_a_requirement_is_met_by_an_algorithm_that_does_not_match_at_this_event():
@@ -145,6 +155,24 @@ def test_explicit_order_has_the_last_word():
     assert order_at("after_loss", [A(), B(), C()], order) == ["C", "A", "B"]
     assert order_at("init", [A(), B(), C()], order) == ["A", "B", "C"]
     assert order_at("fit_start", [A(), B(), C()], order) == ["A", "B", "C"]
+
+
+def test_a_name_in_an_explicit_order_that_nobody_has_is_told_once_per_engine_at_the_line_that_made_it():
+    order = passes.explicit_order({"after_loss": ["b", "aa"]})
+    with pytest.warns(OrderWarning) as caught:
+        engine = Engine(State(algorithms=[A(), B()]), Logger(), order)
+    engine.state.algorithms.append(C())
+    engine.run_event("after_loss")
+    assert [str(warning.message) for warning in caught] == [
+        "explicit_order names 'aa' at AFTER_LOSS, and no algorithm here has that name; did you mean 'a'?"
+    ]
+    assert caught[0].filename == __file__
+
+
+def test_a_name_in_an_explicit_order_may_come_with_the_first_algorithms():
+    engine = Engine(State(), Logger(), passes.explicit_order({"init": ["b", "a"]}))
+    engine.state.algorithms.extend([A(), B()])
+    assert list(engine.run_event("init")) == ["B/INIT", "A/INIT"]
 
 
 def test_a_pass_by_sort_to_front_or_back_is_final_where_it_matters():

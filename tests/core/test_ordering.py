@@ -1,3 +1,4 @@
+import itertools
 from itertools import permutations
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.errors import OrderError
-from engine_core.ordering import Edge, stable_sort
+from engine_core.ordering import Edge, stable_sort, who_moved
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -87,3 +88,23 @@ def test_a_cycle_is_printed_with_who_declared_each_edge():
 def test_a_name_before_itself_is_a_cycle():
     with pytest.raises(OrderError, match="a before a: declared by A"):
         stable_sort(NAMES, [Edge("a", "a", "A")])
+
+
+@given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
+def test_who_moved_is_as_few_as_can_be_and_the_rest_kept_its_order(before, after):
+    moved = who_moved(before, after)
+    common = [name for name in after if name in before]
+    assert set(moved) <= set(common)
+    stayed = [name for name in common if name not in moved]
+    assert stayed == [name for name in before if name in stayed]
+    kept = [
+        size
+        for size in range(len(common) + 1)
+        for some in itertools.combinations(common, size)
+        if list(some) == [name for name in before if name in some]
+    ]
+    assert len(stayed) == max(kept)
+
+
+def test_of_two_next_to_each_other_the_one_that_came_forward_has_moved():
+    assert who_moved(["a", "b", "c"], ["b", "a", "c"]) == ["b"]

@@ -18,6 +18,9 @@ ALGORITHM = """
 """
 
 
+VERSION = Registry.scan().version_of("engine-core")
+
+
 def records(*distributions):
     return [record for record in Registry.scan().records if record.distribution in distributions]
 
@@ -109,7 +112,7 @@ def test_a_name_that_two_claim_is_an_error_that_lists_both_when_it_is_used(insta
         "one-plugin:fake (1.0, one_module:Fake), two-plugin:fake (1.0, two_module:Fake)"
     )
     assert [(r.status, r.reason) for r in records("one-plugin")] == [
-        ("ambiguous", "'fake' is claimed by one-plugin and two-plugin; use 'one-plugin:fake'")
+        ("ambiguous", "'fake' is claimed by one-plugin 1.0 and two-plugin 1.0; 'one-plugin:fake' gives this one")
     ]
 
 
@@ -125,7 +128,10 @@ def test_a_built_in_name_can_not_be_shadowed(install):
     shadow = records("evil-plugin")[0]
     assert (shadow.status, shadow.reason) == (
         "ambiguous",
-        "'profiler' is claimed by engine-core and evil-plugin; the bare name gives engine-core's",
+        (
+            f"'profiler' is claimed by engine-core {VERSION} and evil-plugin 1.0; the bare name gives engine-core's, "
+            "'evil-plugin:profiler' gives this one"
+        ),
     )
     assert [r.status for r in records("engine-core")] == ["available"] * len(records("engine-core"))
 
@@ -136,6 +142,7 @@ def test_of_two_versions_of_one_distribution_the_first_on_the_path_counts(instal
     earlier.mkdir(parents=True)
     (earlier / "METADATA").write_text("Metadata-Version: 2.1\nName: Fake_Plugin\nVersion: 2.0\n")
     (earlier / "entry_points.txt").write_text("[engine_core.algorithms]\nfake = newer:Fake\n")
+    (earlier.parent / "newer.py").write_text("")
     monkeypatch.syspath_prepend(earlier.parent)
     Registry.scan(refresh=True)
     assert [(r.version, r.entry_point, r.status) for r in records("fake-plugin")] == [
@@ -157,7 +164,7 @@ def test_of_two_versions_of_one_distribution_the_first_on_the_path_counts(instal
 )
 def test_an_allow_list_disables_all_others_but_the_core(install, monkeypatch, allow, available):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", allow)
-    install("fake-plugin", {"algorithms": {"fake": "m:F", "other_name": "m:O"}})
+    install("fake-plugin", {"algorithms": {"fake": "m:F", "other_name": "m:O"}}, {"m": ""})
     assert [r.name for r in records("fake-plugin") if r.status == "available"] == available
     assert {r.status for r in records("engine-core")} == {"available"}
 
@@ -174,7 +181,7 @@ def test_an_allow_list_disables_all_others_but_the_core(install, monkeypatch, al
 )
 def test_a_deny_list_disables_what_it_names_but_never_the_core(install, monkeypatch, deny, available):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", deny)
-    install("fake-plugin", {"algorithms": {"fake": "m:F", "other_name": "m:O"}})
+    install("fake-plugin", {"algorithms": {"fake": "m:F", "other_name": "m:O"}}, {"m": ""})
     assert [r.name for r in records("fake-plugin") if r.status == "available"] == available
     assert {r.status for r in records("engine-core")} == {"available"}
 

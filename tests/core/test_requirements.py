@@ -2,23 +2,81 @@
 
 import pytest
 
-from engine_core.errors import PluginError
-from engine_core.requirements import check_requirements
+from engine_core.errors import ArgumentError, ArgumentTypeError, PluginError
+from engine_core.installed import installed_version
+from engine_core.registry import Registry
+from engine_core.requirements import check_requirements, unmet
 
 
-def check(*requirements, disabled=None):
-    check_requirements(requirements, {"engine-core": "0.1.0", "acme-plugin": "1.10"}, disabled or {})
+def check(*requirements, unusable=None):
+    check_requirements(requirements, {"engine-core": "0.1.0", "acme-plugin": "1.10"}, unusable or {})
 
 
 @pytest.mark.parametrize(
-    "requirement", ["acme-plugin", "Acme_Plugin>=1.9", "acme-plugin==1.10", "none-such>3; python_version<'3'"]
+    "requirement",
+    [
+        "acme-plugin",
+        "Acme_Plugin>=1.9",
+        "acme.plugin>=1.9",
+        "acme-plugin==1.10",
+        "acme-plugin[all]~=1.9",
+        "none-such>3; python_version<'3'",
+        "engine-core>=0.1",
+    ],
 )
 def test_met(requirement):
     check(requirement)
 
 
-def test_a_prerelease_counts_as_its_version():
-    check_requirements(["acme-plugin>=1"], {"acme-plugin": "2.0rc1"}, {})
+@pytest.mark.parametrize(("installed", "met"), [("2.0rc1", True), ("1.0rc1", False), ("1.0.dev3", False)])
+def test_a_prerelease_counts_as_what_it_is(installed, met):
+    if met:
+        check_requirements(["acme-plugin>=1"], {"acme-plugin": installed}, {})
+    else:
+        with pytest.raises(PluginError, match=f"^acme-plugin>=1 is required, installed is acme-plugin {installed}"):
+            check_requirements(["acme-plugin>=1"], {"acme-plugin": installed}, {})
+
+
+@pytest.mark.parametrize("version", ["?", "unknown", "1.0-custom-build"])
+def test_a_version_that_can_not_be_read_meets_a_bare_name_only(version):
+    check_requirements(["acme-plugin"], {"acme-plugin": version}, {})
+    with pytest.raises(PluginError) as caught:
+        check_requirements(["acme-plugin>=0"], {"acme-plugin": version}, {})
+    assert str(caught.value) == (
+        f"acme-plugin>=0 is required, installed is acme-plugin {version}; "
+        "change it, as with: pip install 'acme-plugin>=0'"
+    )
+
+
+def test_all_requirements_of_one_distribution_have_to_be_met():
+    check("acme-plugin>=1", "acme-plugin<2", "acme-plugin<2")
+    with pytest.raises(PluginError, match=r"^Acme-Plugin>=2 is required"):
+        check("acme-plugin>=1", "Acme-Plugin>=2")
+
+
+def test_a_distribution_without_plugins_can_not_be_required():
+    with pytest.raises(PluginError) as caught:
+        check("pluggy>=1")
+    assert str(caught.value) == (
+        f"pluggy>=1 is required, and pluggy {installed_version('pluggy')} is installed but ships no plugin; "
+        "only distributions with plugins can be required"
+    )
+
+
+@pytest.mark.parametrize("requirement", ["acme-plugin=>1", "", "acme plugin"])
+def test_nonsense_is_refused_by_its_words(requirement):
+    with pytest.raises(ArgumentError, match=f"^{requirement!r} is no requirement such as 'some-plugin>=1.2,<2': "):
+        check("acme-plugin", requirement)
+
+
+def test_one_string_is_no_list_of_requirements():
+    with pytest.raises(ArgumentTypeError, match=r"^requirements are a list; write \['acme-plugin>=1'\]$"):
+        Registry.scan().require("acme-plugin>=1")
+
+
+def test_a_requirement_is_a_string():
+    with pytest.raises(ArgumentTypeError, match=r"^a requirement is a string such as 'some-plugin>=1.2,<2', not 3$"):
+        check(3)
 
 
 def test_another_version_is_installed():
@@ -40,5 +98,12 @@ def test_nothing_of_it_is_installed():
 
 def test_disabled_is_not_enough():
     with pytest.raises(PluginError) as caught:
-        check("acme-plugin", disabled={"acme-plugin": "listed in SOME_VARIABLE"})
-    assert str(caught.value) == "acme-plugin is required, but acme-plugin is disabled: listed in SOME_VARIABLE"
+        check("acme-plugin", unusable={"acme-plugin": "disabled: listed in SOME_VARIABLE"})
+    assert str(caught.value) == "acme-plugin is required, but acme-plugin 1.10 is disabled: listed in SOME_VARIABLE"
+
+
+def test_what_a_distribution_lacks_is_told_with_what_is_there_instead():
+    assert unmet(["none-such", "Pluggy>=99", "pluggy<99", "nonsense>>1", "x; extra == 'y'", "z; os_name == 'q'"]) == [
+        ("none-such", "not installed"),
+        ("Pluggy>=99", f"not what is installed: {installed_version('pluggy')}"),
+    ]

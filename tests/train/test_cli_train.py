@@ -131,9 +131,8 @@ def test_the_manifest_holds_what_repeats_the_run(run, tmp_path):
     assert (manifest["seed"], manifest["versions"]["nap-plugin"], manifest["versions"]["torch"]) == (
         *(5, "1.2", torch.__version__),
     )
-    assert manifest["order"] == {
-        event: [{"algorithm": "Doze", "name": "doze", "why": "the only one"}] for event in ("init", "batch_end")
-    }
+    doze = {"algorithm": "Doze", "name": "doze", "why": "the only one", "distribution": "nap-plugin", "version": "1.2"}
+    assert (manifest["schema"], manifest["order"]) == (1, {"init": [doze], "batch_end": [doze]})
 
 
 def test_the_config_of_the_manifest_runs_and_gives_the_same(run, tmp_path):

@@ -1,0 +1,134 @@
+"""Audit mode: report each algorithm that writes what it does not declare, or does not restore what it changed."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..callback import Callback
+from ..errors import ArgumentError, ArgumentTypeError, AuditWarning, did_you_mean
+from ..event import Event
+from ..metadata import WRITABLE
+from ..observer import BETWEEN_BATCHES, Finding, Observer, position_of
+from ..time import Time, TimeUnit
+
+if TYPE_CHECKING:
+    from ..algorithm import Algorithm
+    from ..logger import Logger
+    from ..state import State
+
+__all__ = ["Audit"]
+
+
+class Audit(Callback):
+    """Watches what algorithms write and restore, by fingerprints of State before and after each `apply`.
+
+    What it finds is an `AuditWarning`, once for each algorithm, kind of finding, field and event; the log gets their
+    number as `audit/findings` at the end of `fit`. It changes nothing and draws no random number. Each `apply` costs
+    about as much as reading twice all that is compared.
+
+    Args:
+        fields: the State fields that are compared, by default all that an algorithm may write; fewer cost less.
+        interval: every how many batches, as `100ba`; what happens between batches is always compared.
+        on_finding: `warn`, or `error` to raise each finding as an error.
+
+    Attributes:
+        findings: the first finding of each algorithm, kind, field and event.
+        counts: how often there were findings, by algorithm, kind, field and event.
+        not_declared: the names of algorithms whose metadata says nothing of writes, so that they can't be judged.
+
+    Example:
+        >>> Audit(fields=["batch", "loss"], interval="100ba").fields
+        ('batch', 'loss')
+    """
+
+    def __init__(
+        self,
+        fields: Iterable[str] = WRITABLE,
+        interval: Time | str = "1ba",
+        on_finding: Literal["warn", "error"] = "warn",
+    ) -> None:
+        self.fields = _checked_fields(fields)
+        self.interval = _checked_interval(interval)
+        if on_finding not in ("warn", "error"):
+            raise ArgumentError(f"the audit's on_finding is 'warn' or 'error', not {on_finding!r}")
+        self.on_finding = on_finding
+        self._begin()
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Forget what was found in a former run."""
+        self._begin()
+
+    def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
+        """Return what compares State before and after an `apply`."""
+        metadata = getattr(algorithm, "metadata", None)
+        if (metadata is None or metadata.writes is None) and name not in self.not_declared:
+            self.not_declared.append(name)
+        if self._is_due(event, state) or self._observer.awaits(algorithm, event):
+            return self._observer.around(algorithm, name, event, state)
+        return nullcontext()
+
+    def _begin(self) -> None:
+        self.findings: list[Finding] = []
+        self.counts: Counter[tuple[str, str, str, Event]] = Counter()
+        self.not_declared: list[str] = []
+        self._observer = Observer(self._take, self.fields)
+
+    def _is_due(self, event: Event, state: State) -> bool:
+        batch, eval_batch = position_of(event, state)
+        number = batch if eval_batch is None else eval_batch
+        return event.canonical_name in BETWEEN_BATCHES or number % self.interval.value == 0
+
+    def _take(self, finding: Finding) -> None:
+        key = (finding.algorithm, finding.kind, finding.field, finding.event)
+        self.counts[key] += 1
+        if self.counts[key] == 1:
+            self.findings.append(finding)
+        if self.on_finding == "error":
+            raise AuditWarning(str(finding))
+        if self.counts[key] == 1:
+            warnings.warn(str(finding), AuditWarning, stacklevel=2)
+
+    def _settle(self, event: Event, state: State, logger: Logger) -> None:
+        """Judge at the second half of a pair those who did not run there; at the end of `fit` log the number."""
+        self._observer.settle(event, state)
+        if event is Event.FIT_END and logger.destinations:
+            logger.log_metrics({"audit/findings": self.counts.total()})
+
+
+def _settling(event: Event) -> Callable[[Audit, State, Logger], None]:
+    def settle(self: Audit, state: State, logger: Logger) -> None:
+        self._settle(event, state, logger)
+
+    settle.__doc__ = "Judge those who had something to restore here and did not run."
+    return settle
+
+
+for _event in Event:
+    if _event.is_after_event:
+        setattr(Audit, _event.value, _settling(_event))
+
+
+def _checked_fields(fields: Any) -> tuple[str, ...]:
+    if not isinstance(fields, Iterable):
+        raise ArgumentTypeError(f"the audit's fields are names in a list, not {fields!r}{did_you_mean('', WRITABLE)}")
+    given = (fields,) if isinstance(fields, str) else tuple(fields)
+    for field in given:
+        if field not in WRITABLE:
+            raise ArgumentError(f"the audit can't compare {field!r}{did_you_mean(str(field), WRITABLE)}")
+    if not given:
+        raise ArgumentError(f"the audit has no fields to compare{did_you_mean('', WRITABLE)}")
+    return given
+
+
+def _checked_interval(interval: Time | str) -> Time:
+    try:
+        checked = Time(interval)
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise type(error)(f"the audit's interval: {error}") from None
+    if checked.unit is not TimeUnit.BATCH or checked.value < 1:
+        raise ArgumentError(f"the audit's interval is a number of batches, as '100ba', not {str(checked)!r}")
+    return checked

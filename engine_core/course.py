@@ -1,0 +1,153 @@
+"""How the order at one event came about, as plain data: what each pass made of the list, and the reasons in it.
+
+It can be written down and read back, so that a run can be explained where its plugins are not installed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .metadata import Stage
+from .ordering import Edge
+
+__all__ = ["AlgorithmRecord", "Course", "Explained", "PassRecord"]
+
+FILO, DECLARED, CORE = "set_filo_order", "apply_declared_order", "engine-core"
+
+
+class Explained(NamedTuple):
+    """One algorithm in the order of an event: its unique name, its registered name, and why it stands there."""
+
+    algorithm: str
+    name: str
+    why: str
+    distribution: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class AlgorithmRecord:
+    """An algorithm in an engine: its unique and its registered name, who ships it (None: the user), its events."""
+
+    algorithm: str
+    name: str
+    distribution: str | None
+    version: str | None
+    events: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} ({self.distribution} {self.version})" if self.distribution else self.algorithm
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """A pass in an engine, who ships it (None: the user), and its events (None: all)."""
+
+    name: str
+    distribution: str | None
+    version: str | None
+    stage: Stage
+    events: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        return f"pass {self.name!r} of {self.distribution or 'the user'}"
+
+    @property
+    def title(self) -> str:
+        """The pass with the version of who ships it."""
+        return f"{self} {self.version}" if self.distribution else str(self)
+
+    def is_core(self, name: str) -> bool:
+        """Is it the core's own pass of this name?"""
+        return (self.name, self.distribution) == (name, CORE)
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the order at an event came about; algorithms go by their unique names.
+
+    Args:
+        given: the user's list.
+        steps: for each pass that ran its place among `passes` and the list as it left it.
+        edges: what algorithms declare about each other here.
+        members: the algorithms of the list, and those that passes added.
+    """
+
+    event: str
+    given: tuple[str, ...]
+    steps: tuple[tuple[int, tuple[str, ...]], ...]
+    edges: tuple[Edge, ...] = ()
+    passes: tuple[PassRecord, ...] = field(default=(), repr=False)
+    members: Mapping[str, AlgorithmRecord] = field(default_factory=dict, repr=False)
+
+    @property
+    def final(self) -> tuple[str, ...]:
+        """The order in which they run."""
+        return self.steps[-1][1] if self.steps else self.given
+
+    def explained(self) -> list[Explained]:
+        """Return the final order with the reason for each neighbour pair."""
+        final = self.final
+        explained = []
+        for place, name in enumerate(final):
+            if place:
+                why = f"after {final[place - 1]}: {self.why(final[place - 1], name)}"
+            elif len(final) > 1:
+                why = f"before {final[1]}: {self.why(name, final[1])}"
+            else:
+                why = "the only one"
+            member = self.members[name]
+            explained.append(Explained(name, member.name, why, member.distribution, member.version))
+        return explained
+
+    def why(self, first: str, second: str) -> str:
+        """Return what decided that `first` comes before `second`."""
+        declared = next((edge for edge in self.edges if (edge.first, edge.second) == (first, second)), None)
+        if declared is not None:
+            return f"declared by {declared.declared_by}"
+        for name in (first, second):
+            if name not in self.given:
+                return f"{name} was added by {self.passes[self._added_at(name)]}"
+        place = self.last_flip(first, second)
+        return "list position" if place is None else self._why_turned(self.passes[place], first, second)
+
+    def _why_turned(self, by: PassRecord, first: str, second: str) -> str:
+        if by.is_core(FILO):
+            return "FILO, the list is reversed on AFTER events"
+        if by.is_core(DECLARED):
+            declared = [f"declared by {edge.declared_by}" for edge in self.chain(first, second)]
+            return " and ".join(declared) or "declared order of others between them"
+        return str(by)
+
+    def last_flip(self, first: str, second: str) -> int | None:
+        """Return the place of the last pass that turned the pair so that `first` comes first; None: the list did."""
+        stages = [(-1, self.given), *self.steps]
+        for (_, before), (place, after) in reversed(list(itertools.pairwise(stages))):
+            if precedes(first, second, after) and precedes(first, second, before) is not True:
+                return place
+        return None
+
+    def chain(self, first: str, second: str) -> list[Edge]:
+        """Return the shortest chain of declared constraints from `first` to `second`; empty if there is none."""
+        reached: dict[str, list[Edge]] = {first: []}
+        ends = [first]
+        while ends:
+            end = ends.pop(0)
+            for edge in self.edges:
+                if edge.first == end and edge.second not in reached:
+                    reached[edge.second] = [*reached[end], edge]
+                    ends.append(edge.second)
+        return reached.get(second, [])
+
+    def _added_at(self, name: str) -> int:
+        return next(place for place, order in self.steps if name in order)
+
+
+def precedes(first: object, second: object, order: Sequence[object]) -> bool | None:
+    """Does `first` come before `second`? None if one of them is absent."""
+    if first not in order or second not in order:
+        return None
+    return order.index(first) < order.index(second)

@@ -1,0 +1,166 @@
+"""What differs between two finished runs, found in what they wrote: neither plugins nor torch are needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .errors import ArgumentError
+from .manifest import Manifest, read_manifest
+from .ordering import who_moved
+
+__all__ = ["Difference", "Section", "compare", "format_differences", "has_results"]
+
+Section = Literal["setting", "config", "versions", "order", "results"]
+ABSENT = "(none)"
+NAMES = ("--out", "--profile")
+"""Options of a command that only name where something is written."""
+TIMES = ("seconds", "samples_per_second")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs.
+
+    Args:
+        key: what it is, as in `algorithms[0].args.keep`; in the section `order` the event.
+        a, b: the values of the two runs; None: it is absent there.
+        moved: in the section `order`, those who are in both orders and changed places.
+    """
+
+    section: Section
+    key: str
+    a: Any
+    b: Any
+    moved: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        content = asdict(self)
+        return content if self.section == "order" else {k: v for k, v in content.items() if k != "moved"}
+
+
+def compare(run_a: Path | str, run_b: Path | str) -> list[Difference]:
+    """Return what differs between two runs, each given by its folder or its manifest.
+
+    Names and times are no difference: the run's, that of the config file, where it wrote to, when and how fast it ran.
+    Final results are compared if both runs have them.
+
+    Raises:
+        ArgumentError: (a ValueError) if one of them is no run.
+    """
+    a, b = read_manifest(Path(run_a)), read_manifest(Path(run_b))
+    return [
+        *_by_key("setting", _settings(a), _settings(b)),
+        *_by_key("config", _config(a), _config(b)),
+        *_by_key("versions", a.versions, b.versions),
+        *_orders(a, b),
+        *_by_key("results", *_results(Path(run_a), Path(run_b))),
+    ]
+
+
+def format_differences(differences: Sequence[Difference]) -> str:
+    """Return a paragraph for each section with a line for each difference; empty if there is none."""
+    paragraphs = []
+    for section in dict.fromkeys(d.section for d in differences):
+        here = [d for d in differences if d.section == section]
+        width = max(len(d.key) for d in here)
+        paragraphs.append("\n".join([section, *(f"  {d.key.ljust(width)}  {_line(d)}" for d in here)]))
+    return "\n\n".join(paragraphs)
+
+
+def has_results(run: Path) -> bool:
+    """Did the run come to its end, and leave its results there?"""
+    return _results_of(run).exists()
+
+
+def _line(difference: Difference) -> str:
+    a, b = (_shown(difference.section, value) for value in (difference.a, difference.b))
+    moved = f"  ({', '.join(difference.moved)} moved)" if difference.moved else ""
+    return f"{a} -> {b}{moved}"
+
+
+def _shown(section: Section, value: Any) -> str:
+    if value is None:
+        return ABSENT
+    if section == "order":
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _by_key(section: Section, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    for key in dict.fromkeys([*a, *b]):
+        if (key in a) != (key in b) or not _same(a.get(key), b.get(key)):
+            yield Difference(section, key, a.get(key), b.get(key))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Are two values of JSON equal? True is not 1, but 1 is 1.0, and NaN is NaN."""
+    return isinstance(a, bool) == isinstance(b, bool) and (a == b or (a != a and b != b))  # noqa: PLR0124
+
+
+def _settings(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "seed": manifest.seed,
+        "device": manifest.device,
+        "precision": manifest.precision,
+        "command": " ".join(_without_names(manifest)),
+    }
+
+
+def _without_names(manifest: Manifest) -> Iterator[str]:
+    """Yield the words of the command but the program's path, the config's, and where it writes to."""
+    words = iter(manifest.command[1:])
+    for word in words:
+        if word in NAMES:
+            next(words, None)
+        elif word != manifest.config_file and not word.startswith(tuple(f"{name}=" for name in NAMES)):
+            yield word
+
+
+def _config(manifest: Manifest) -> dict[str, Any]:
+    """Return the config by key path; seed and name of the run are elsewhere."""
+    flat = dict(_flat(manifest.config, ""))
+    return {key: value for key, value in flat.items() if key not in ("trainer.seed", "trainer.run_name")}
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value:
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def _orders(a: Manifest, b: Manifest) -> Iterator[Difference]:
+    for event in dict.fromkeys([*a.order, *b.order]):
+        one, other = ([place.algorithm for place in run.order.get(event, ())] for run in (a, b))
+        if one != other:
+            yield Difference("order", event, one or None, other or None, tuple(who_moved(one, other)))
+
+
+def _results(run_a: Path, run_b: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the final results by name without times, both empty unless both runs have some."""
+    if not (has_results(run_a) and has_results(run_b)):
+        return {}, {}
+    return _read_results(_results_of(run_a)), _read_results(_results_of(run_b))
+
+
+def _results_of(run: Path) -> Path:
+    return (run if run.is_dir() else run.parent) / "results.json"
+
+
+def _read_results(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{str(file)!r} is damaged or can't be read: {error}") from None
+    if not isinstance(content, dict):
+        raise ArgumentError(f"{str(file)!r} is damaged: it holds no mapping of results")
+    return {key: value for key, value in _flat(content, "") if key not in TIMES}

@@ -1,0 +1,95 @@
+"""Run a program of somebody else's that may hang, print without end, or start others. Knows no plugins."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO, NamedTuple
+
+__all__ = ["Ended", "Processes"]
+
+KEPT = 64 * 1024
+"""How many bytes of what a process prints are kept; the rest is read and forgotten."""
+
+
+class Ended(NamedTuple):
+    """How a process ended: its exit code (that of a signal is negative), or None if its time was over."""
+
+    code: int | None
+    stdout: str
+    stderr: str
+
+
+class Processes:
+    """The processes that run right now, so that all of them can be ended at once."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, command: Sequence[str], limit_s: float) -> Ended:
+        """Run a command without input until it ends or its time is over; what it has started ends with it."""
+        with self._lock:
+            process = subprocess.Popen(  # noqa: S603  the command is ours, what it imports the user has installed
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._running.add(process)
+            if self._stopped:
+                _kill(process)
+        readers = [_Reader(process.stdout), _Reader(process.stderr)]
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(limit_s)
+        _kill(process)
+        process.wait()
+        with self._lock:
+            self._running.discard(process)
+        stdout, stderr = (reader.text() for reader in readers)
+        return Ended(code, stdout, stderr)
+
+    def stop(self) -> None:
+        """End all processes, and at once those that are started from now on."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                _kill(process)
+
+
+class _Reader:
+    """Reads a pipe until its end, so that nobody who writes has to wait."""
+
+    def __init__(self, pipe: IO[bytes] | None) -> None:
+        assert pipe is not None
+        self._pipe = pipe
+        self._kept = b""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        """Return what was kept; a process that escaped may hold the pipe open, nobody waits for that."""
+        self._thread.join(timeout=1)
+        return self._kept.decode(errors="replace")
+
+    def _read(self) -> None:
+        with self._pipe:
+            while chunk := os.read(self._pipe.fileno(), KEPT):
+                self._kept += chunk[: KEPT - len(self._kept)]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it has started."""
+    if sys.platform == "win32":
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)  # noqa: S603, S607
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left; macOS says it the other way
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,25 @@
+"""In which order algorithms run at each event, and why: for a config, for installed algorithms, for a finished run."""
+
+from .explanation import Explanation, Skipped
+from .pair import PairReasons, Step, find_algorithm, why
+from .picture import to_mermaid, to_svg
+from .recording import explain_algorithms, explain_config, explain_engine, explain_installed
+from .text import format_orders, format_pair, format_skipped
+
+__all__ = [
+    "Explanation",
+    "PairReasons",
+    "Skipped",
+    "Step",
+    "explain_algorithms",
+    "explain_config",
+    "explain_engine",
+    "explain_installed",
+    "find_algorithm",
+    "format_orders",
+    "format_pair",
+    "format_skipped",
+    "to_mermaid",
+    "to_svg",
+    "why",
+]

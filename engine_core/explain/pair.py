@@ -1,0 +1,129 @@
+"""Why one algorithm runs before another: what the list, each pass and each declaration have to say about the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..course import DECLARED, FILO, Course, precedes
+from ..errors import ArgumentError, did_you_mean
+from ..ordering import Edge
+from .explanation import Explanation
+
+__all__ = ["PairReasons", "Step", "find_algorithm", "why"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the list or a pass has to do with two algorithms; `order`: those of the two that are there, in order."""
+
+    by: str
+    effect: str
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PairReasons:
+    """Who of two comes first at an event, and every reason.
+
+    Args:
+        first, second: in the order in which they run.
+        why: what decided it.
+        steps: the user's list, then each pass that ran.
+        declared: what they declare about each other, alone or through others: chains of `X before Y: declared by`.
+    """
+
+    event: str
+    first: str
+    second: str
+    why: str
+    steps: tuple[Step, ...]
+    declared: tuple[tuple[str, ...], ...]
+
+
+def find_algorithm(explanation: Explanation, name: str) -> str:
+    """Return the unique name of the algorithm that has this unique or registered name.
+
+    Raises:
+        ArgumentError: (a ValueError) if there is none, with the nearest name, or several.
+    """
+    named = [a.algorithm for a in explanation.algorithms]
+    if name in named:
+        return name
+    found = [a.algorithm for a in explanation.algorithms if a.name == name]
+    if len(found) > 1:
+        raise ArgumentError(f"{name!r} is the name of several: {', '.join(found)}; name one of these")
+    if not found:
+        known = [*named, *(a.name for a in explanation.algorithms)]
+        raise ArgumentError(f"{name!r} is none of the algorithms{did_you_mean(name, known)}")
+    return found[0]
+
+
+def why(explanation: Explanation, one: str, other: str, event: str) -> PairReasons | str:
+    """Return why two algorithms, by their unique names, run in this order at an event, or why there is no order.
+
+    Example:
+        >>> why(Explanation(), "Flip", "Pad", "init")
+        'Flip and Pad do not run at init'
+    """
+    listed = {a.algorithm: a.events for a in explanation.algorithms}
+    course = explanation.courses.get(event)
+    present = () if course is None else course.members
+    absent = [name for name in (one, other) if name not in present]
+    if course is None or absent:
+        reasons = [f"{name} lists {', '.join(listed[name] or ())}" for name in absent if listed.get(name)]
+        verb = "do" if len(absent) > 1 else "does"
+        return "; ".join([f"{' and '.join(absent)} {verb} not run at {event}", *reasons])
+    if (ahead := precedes(one, other, course.final)) is None:
+        return _taken_out(course, one, other)
+    first, second = (one, other) if ahead else (other, one)
+    return PairReasons(
+        event, first, second, course.why(first, second), _steps(course, first, second), _declared(course, first, second)
+    )
+
+
+def _taken_out(course: Course, one: str, other: str) -> str:
+    said = []
+    for name in (one, other):
+        if name not in course.final:
+            orders = [course.given, *(order for _, order in course.steps)]
+            places = [place for place, _ in course.steps]
+            taken = max(i for i in range(len(places)) if name in orders[i] and name not in orders[i + 1])
+            said.append(f"{name} does not run at {course.event}: {course.passes[places[taken]]} takes it out")
+    return "; ".join(said)
+
+
+def _steps(course: Course, first: str, second: str) -> tuple[Step, ...]:
+    before = _those_of(first, second, course.given)
+    said = " before ".join(before) if len(before) == 2 else f"has {before[0]} alone" if before else "has neither"
+    steps = [Step("your list", said, before)]
+    for place, order in course.steps:
+        after = _those_of(first, second, order)
+        record = course.passes[place]
+        reason = ": FILO, the list is reversed on AFTER events" if record.is_core(FILO) else ""
+        if record.is_core(DECLARED) and after != before:
+            reason = f": {course.why(*after)}" if course.chain(*after) else ": declared order of others between them"
+        steps.append(Step(record.title, f"{_effect(before, after)}{reason if after != before else ''}", after))
+        before = after
+    return tuple(steps)
+
+
+def _those_of(first: str, second: str, order: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in order if name in (first, second))
+
+
+def _effect(before: tuple[str, ...], after: tuple[str, ...]) -> str:
+    if before == after:
+        return "leaves them so"
+    if len(before) == len(after) == 2:
+        return f"puts {after[0]} before {after[1]}"
+    added, lost = set(after) - set(before), set(before) - set(after)
+    return " and ".join(f"{verb} {' and '.join(sorted(n))}" for verb, n in (("adds", added), ("takes out", lost)) if n)
+
+
+def _declared(course: Course, first: str, second: str) -> tuple[tuple[str, ...], ...]:
+    """Return each direct declaration, either way round, and the shortest chain through others."""
+    pair = {(first, second), (second, first)}
+    found: list[tuple[Edge, ...]] = [(edge,) for edge in course.edges if (edge.first, edge.second) in pair]
+    if not found:
+        found = [tuple(chain) for ends in sorted(pair) if (chain := course.chain(*ends))]
+    return tuple(tuple(f"{e.first} before {e.second}: declared by {e.declared_by}" for e in chain) for chain in found)

@@ -1,0 +1,113 @@
+"""Find out the order: from algorithms, from a config, from names of installed algorithms, from an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..algorithm import Algorithm, Members
+from ..cautions import cautions_of
+from ..config import Config, build_algorithms, build_passes
+from ..config.building import build_plugin, find_plugin
+from ..config.reading import Place, Source
+from ..config.schema import PluginEntry
+from ..course import Course
+from ..engine import Engine
+from ..errors import OrderError
+from ..event import Event
+from ..members import Member, problems_of, take_in
+from ..order import PassArgument, PassList, parse_passes, record_of
+from .explanation import Explanation
+from .skipping import skipped_by
+
+__all__ = ["explain_algorithms", "explain_config", "explain_engine", "explain_installed"]
+
+
+def explain_algorithms(
+    algorithms: Sequence[Algorithm],
+    algorithm_passes: PassArgument | None = None,
+    *,
+    distributions: Iterable[str] = (),
+) -> Explanation:
+    """Return the order at each event that an algorithm lists.
+
+    Algorithms that no engine would take together are explained too; `problems` says why it would not.
+
+    Args:
+        distributions: those that are in use beside the algorithms' own, as by their callbacks.
+
+    Example:
+        >>> len(explain_algorithms([]))
+        0
+    """
+    members = take_in(Members.of(algorithms), {})
+    passes = PassList()
+    passes.use({*distributions, *(m.distribution for m in members if m.distribution is not None)})
+    for function, index in parse_passes(algorithm_passes):
+        passes.insert(function, index)
+    return _explain(members, passes)
+
+
+def explain_config(config: Config) -> Explanation:
+    """Return the order at each event for the algorithms, passes and `order` of a config.
+
+    Raises:
+        ConfigError: if one of them can't be made. Model and data are not looked at.
+    """
+    algorithms = build_algorithms(config)
+    return explain_algorithms(algorithms, build_passes(config, algorithms), distributions=_owners_of_listeners(config))
+
+
+def explain_installed(names: Sequence[str]) -> Explanation:
+    """Return the order at each event for installed algorithms, each made with its default arguments.
+
+    Raises:
+        ConfigError: if a name is unknown, or its algorithm can't be made without arguments.
+    """
+    return explain_algorithms(
+        [build_plugin("algorithms", PluginEntry(name=name), Place(Source(name))) for name in names]
+    )
+
+
+def explain_engine(engine: Engine) -> Explanation:
+    """Return the order at each event in an engine."""
+    return _explain(*engine.lineup)
+
+
+def _explain(members: Sequence[Member], passes: PassList) -> Explanation:
+    problems = [_with_notes(problem) for problem in problems_of(members)]
+    warnings = [message for message, _ in cautions_of(members, passes)]
+    courses: dict[str, Course] = {}
+    for event in Event:
+        present = {m.name: m.algorithm for m in members if event in m.events}
+        try:
+            course = passes.course(present, event)
+        except OrderError as error:
+            if not problems:  # a cycle is among them already
+                problems.append(_with_notes(error))
+            continue
+        if present:
+            courses[event.value] = course
+        for message, users in passes.broken(course):
+            (problems if users is None else warnings).append(message)
+    return Explanation(
+        algorithms=tuple(record_of(m.algorithm, m.name) for m in members),
+        passes=tuple(active.record for active in passes.active),
+        courses=courses,
+        skipped=tuple(skipped_by(members, passes, tuple(courses))),
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+    )
+
+
+def _with_notes(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def _owners_of_listeners(config: Config) -> set[str]:
+    """Return who ships the callbacks and loggers that are named; their distributions' passes run too."""
+    return {
+        find_plugin("callbacks", entry.name, config.place(section, index)).distribution
+        for section in ("callbacks", "loggers")
+        for index, entry in enumerate(getattr(config, section))
+        if entry.name is not None
+    }

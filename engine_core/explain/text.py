@@ -1,0 +1,39 @@
+"""The order and the reasons for it as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..course import Explained
+from .explanation import Skipped
+from .pair import PairReasons
+
+__all__ = ["format_orders", "format_pair", "format_skipped"]
+
+
+def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
+    """Return a paragraph for each event: the algorithms in running order, each with the reason for its place."""
+    paragraphs = []
+    for event, order in orders.items():
+        width = max(len(explained.algorithm) for explained in order)
+        lines = [f"  {place}. {e.algorithm.ljust(width)}  {e.why}" for place, e in enumerate(order, start=1)]
+        paragraphs.append("\n".join([event, *lines]))
+    return "\n\n".join(paragraphs)
+
+
+def format_skipped(skipped: Sequence[Skipped]) -> str:
+    """Return a paragraph with a line for each thing that plays no part; empty if there is none."""
+    if not skipped:
+        return ""
+    return "\n".join(["skipped", *(f"  {s.what}: {s.why}" for s in skipped)])
+
+
+def format_pair(reasons: PairReasons | str) -> str:
+    """Return who of two comes first, what decided it, and then each reason in turn."""
+    if isinstance(reasons, str):
+        return reasons
+    head = f"{reasons.event}: {reasons.first} runs before {reasons.second}, {reasons.why}"
+    width = max(len(step.by) for step in reasons.steps)
+    steps = [f"  {step.by.ljust(width)}  {step.effect}" for step in reasons.steps]
+    declared = [f"  declared: {', and '.join(chain)}" for chain in reasons.declared]
+    return "\n".join([head, *steps, *(declared or ["  nothing is declared about the two"])])

@@ -1,0 +1,79 @@
+"""Why a plugin could not be imported, in one line, and what to do about it. Knows no registry."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from pydantic import ValidationError
+
+from .installed import Installed
+from .requirements import unmet
+
+__all__ = ["cause_of", "in_one_line", "remedy_for"]
+
+_OURS = {"engine_core", "importlib", "importlib_metadata", "pydantic", "pydantic_core"}
+
+
+def cause_of(error: BaseException) -> str:
+    """Return type, message and place of an exception in one line; of pydantic's only what the plugin said wrongly.
+
+    Example:
+        >>> cause_of(SystemExit("no GPU here"))
+        'SystemExit: no GPU here'
+    """
+    if isinstance(error, ValidationError):
+        return in_one_line(error) + _raised_at(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{type(error).__name__}: {error.msg} (at {error.filename}:{error.lineno})"
+    message = " ".join(str(error).split())
+    return type(error).__name__ + (f": {message}" if message else "") + _raised_at(error.__traceback__)
+
+
+def in_one_line(error: ValidationError) -> str:
+    """Return what pydantic found wrong, each with its field.
+
+    Example:
+        >>> from engine_core import AlgorithmMetadata
+        >>> try:
+        ...     AlgorithmMetadata(events=("befor_loss",))
+        ... except ValidationError as error:
+        ...     in_one_line(error)
+        "AlgorithmMetadata: events[0]: 'befor_loss' is not an event; did you mean 'before_loss'?"
+    """
+    found = []
+    for problem in error.errors(include_url=False):
+        field = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in problem["loc"]).lstrip(".")
+        message = str(problem.get("ctx", {}).get("error") or f"{problem['msg']}, not {problem['input']!r}")
+        found.append(f"{field}: {message}" if field else message)
+    return f"{error.title}: {'; '.join(found)}"
+
+
+def remedy_for(error: BaseException, installed: Installed, module: str) -> str:
+    """Return what to do about an exception that the import of `module` raised, or nothing in particular."""
+    if isinstance(error, ValidationError) and any(problem["loc"] == ("hook_api",) for problem in error.errors()):
+        return f"or install another version of {installed.name}"
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        missing = error.name.partition(".")[0]
+        if missing == module.partition(".")[0]:
+            return f"{installed.name} lacks a module of its own; install it again"
+        lacking = [requirement for requirement, _ in unmet(installed.requires)]
+        if lacking:
+            quoted = " ".join(f"'{requirement}'" for requirement in lacking)
+            return f"{installed.name} requires {', '.join(lacking)}; run: pip install {quoted}"
+        return (
+            f"{installed.name} does not declare what it needs for {missing!r}; tell its authors, and install the "
+            "distribution that has this module"
+        )
+    return ""
+
+
+def _raised_at(traceback: TracebackType | None) -> str:
+    """Say where in the code of others an error was raised, since its traceback is not always shown."""
+    place = ""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        top = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if top not in _OURS and not frame.f_code.co_filename.startswith("<"):
+            place = f" (at {frame.f_code.co_filename}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return place

@@ -1,0 +1,88 @@
+"""Read the manifest of a finished run, without anything of the run being installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from .errors import ArgumentError, did_you_mean
+from .explain.explanation import Told
+
+__all__ = ["NAME", "SCHEMA", "Manifest", "is_run", "read_manifest"]
+
+NAME = "manifest.json"
+SCHEMA = 1
+"""Number of what a manifest holds and means. What is added later leaves it; what is removed or changed raises it."""
+
+
+class Manifest(Told):
+    """What a run was, as it was when it began.
+
+    Args:
+        schema_number: in the file it is called `schema`.
+        command: how it was started.
+        versions: of Python, torch, the core and each plugin in use.
+        config: what repeats the run.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, frozen=True)
+
+    schema_number: int = Field(alias="schema")
+    run_name: str
+    seed: int
+    device: str
+    precision: str
+    command: list[str]
+    versions: dict[str, str]
+    config_file: str
+    config: dict[str, Any]
+
+
+def is_run(path: Path) -> bool:
+    """Can this be a finished run: a folder, or a manifest?"""
+    return path.is_dir() or path.suffix == ".json"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of a run, given its folder or the file itself.
+
+    Raises:
+        ArgumentError: (a ValueError) if there is none, or it is damaged, or of a newer engine-core.
+    """
+    file = path / NAME if path.is_dir() else path
+    if not file.exists():
+        raise ArgumentError(_missing(path))
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"{str(file)!r} can't be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ArgumentError(f"{str(file)!r} is damaged, it is no JSON: {error}") from None
+    number = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(number, int) or "run_name" not in content:
+        raise ArgumentError(f"{str(file)!r} is no manifest of a run: it has no schema number or no run_name")
+    if number != SCHEMA:
+        raise ArgumentError(
+            f"{str(file)!r} has schema {number}, this engine-core reads schema {SCHEMA}; install the version that "
+            "wrote it, or a newer one"
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ArgumentError(f"{str(file)!r} is damaged: {where}: {first['msg']}, not {first['input']!r}") from None
+
+
+def _missing(path: Path) -> str:
+    if path.is_dir():
+        return f"{str(path)!r} holds no {NAME}: it is no run's folder"
+    try:
+        siblings = [sibling.name for sibling in path.parent.iterdir()]
+    except OSError:
+        siblings = []
+    hint = did_you_mean(path.name, siblings)
+    return f"{str(path)!r} does not exist{hint if 'did you mean' in hint else ''}"

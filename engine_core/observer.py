@@ -1,0 +1,251 @@
+"""Watch whether algorithms keep what they promise about State, by fingerprints around each apply. Knows no callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .algorithm import Algorithm
+from .event import Event
+from .fingerprint import Digests, changed_leaves, fingerprint_state
+from .members import describe
+from .metadata import WRITABLE, AlgorithmMetadata
+from .ownership import Owners
+from .registry import Registry
+from .state import State
+
+__all__ = ["BETWEEN_BATCHES", "Finding", "Observer", "position_of"]
+
+Kind = Literal["undeclared_write", "not_restored", "in_place"]
+
+_SHOWN = 3
+BETWEEN_BATCHES = ("init", "load", "fit", "epoch", "epoch_checkpoint", "eval")
+"""The canonical names of events at which no batch is in work."""
+
+_MAY_STAY_ALONE = (
+    Event.BEFORE_DATALOADER,
+    Event.EPOCH_START,
+)  # when the loader is exhausted, or the end is in mid-epoch
+_COUNTED_ALREADY = (Event.BATCH_END, Event.BATCH_CHECKPOINT, Event.EVAL_BATCH_END)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A promise that an algorithm has broken; `str` of it says who, what, where, and what to do.
+
+    Args:
+        kind: `undeclared_write`: it changed a field that `writes` does not list. `not_restored`: it did not put back
+            at the second half of a pair what it had changed at the first. `in_place`: it changed the loader's own
+            tensors, or the container that holds them.
+        algorithm: its unique name in the engine.
+        distribution: who ships it, None for the program itself.
+        leaves: what has changed in the field, as the paths of `fingerprint`.
+        event: where it was found; for `not_restored` the second half of the pair.
+        ran: did the algorithm run at `event`? If not, `match` was false there.
+        writes: what its metadata declares, None for nothing.
+        batch: the batch in work, or between batches how many are complete; both count from 0.
+        eval_batch: the same of the evaluation, at the events of evaluation.
+        repeat: how many times it had run at the event in this batch, which is the number of the microbatch.
+    """
+
+    kind: Kind
+    algorithm: str
+    distribution: str | None
+    field: str
+    leaves: tuple[str, ...]
+    event: Event
+    ran: bool
+    writes: tuple[str, ...] | None
+    batch: int
+    eval_batch: int | None
+    repeat: int
+
+    def __str__(self) -> str:
+        named = [leaf for leaf in self.leaves if leaf]
+        more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+        leaves = f" ({', '.join(named[:_SHOWN])}{more})" if named else ""
+        changed = f"{describe(self.algorithm, self.distribution)} changed {self.field}{leaves}"
+        first = self.event.partner
+        if self.kind == "undeclared_write":
+            declared = (*(self.writes or ()), self.field)
+            return f"{changed} {self.where} without declaring it: leave it alone, or declare writes={declared!r}"
+        if self.kind == "in_place":
+            return (
+                f"{changed} {self.where} in place, and the loader may give the same object again: "
+                "put a new tensor into the batch, as state.batch_set_item(key, tensor) does"
+            )
+        assert first is not None
+        if self.ran:
+            return f"{changed} at {first.name} and did not restore it {self.where}: put back there what was, bit by bit"
+        return f"{changed} at {first.name} and did not run {self.where} to restore it: match has to be true at both"
+
+    @property
+    def version(self) -> str | None:
+        """The version of the distribution."""
+        return None if self.distribution is None else Registry.scan().version_of(self.distribution)
+
+    @property
+    def where(self) -> str:
+        """Event and batch, as in `at BEFORE_LOSS of batch 3`."""
+        place = f"at {self.event.name}"
+        if self.event.canonical_name in BETWEEN_BATCHES:
+            return f"{place} after {self.batch} batches"
+        if self.eval_batch is not None:
+            return f"{place} of evaluation batch {self.eval_batch} after {self.batch} batches"
+        return f"{place} of batch {self.batch}" + (f", microbatch {self.repeat}" if self.repeat else "")
+
+
+class Observer:
+    """Compares State before and after each `apply`, and tells of each promise that is broken.
+
+    A write is judged if metadata declares `writes`, a pair if metadata lists both of its events. Of what an algorithm
+    changed at the first half, those leaves have to be restored that nobody else has changed since. An `apply` that
+    raises is not judged.
+
+    Args:
+        on_finding: called with each finding; what it raises goes through.
+        fields: the State fields that are compared.
+    """
+
+    def __init__(self, on_finding: Callable[[Finding], None], fields: Iterable[str] = WRITABLE) -> None:
+        self._on_finding = on_finding
+        self._fields = tuple(fields)
+        self._opened: dict[tuple[int, Event], _Opened] = {}
+        self._runs: dict[tuple[int, Event], tuple[tuple[int, int], int]] = {}
+        self._owners = Owners()
+
+    @contextmanager
+    def around(self, algorithm: Algorithm, name: str, event: Event, state: State) -> Iterator[None]:
+        """Return what has to surround an `apply`."""
+        subject = _Subject(algorithm, name, event, self._repeat(algorithm, event, state))
+        opened = self._opened.pop((id(algorithm), _first_half(event)), None)
+        before, held = fingerprint_state(state, self._fields), self._owners.look(state.batch)
+        yield
+        after = fingerprint_state(state, self._fields)
+        changed = {field: leaves for field in before if (leaves := changed_leaves(before[field], after[field]))}
+        if event.is_before_event and changed and subject.lists(event.partner):
+            self._opened[id(algorithm), event] = _Opened(subject, before, after, changed)
+        for field, leaves in changed.items():
+            if subject.writes is not None and field not in subject.writes:
+                self._tell("undeclared_write", subject, field, leaves, state)
+        if "batch" in before and (leaves := held.changed_in_place(state.batch, before["batch"], after["batch"])):
+            self._tell("in_place", subject, "batch", leaves, state)
+        self._owners.learn(held, state.batch, restores=opened is not None)
+        if opened is not None and event.is_after_event:
+            for field, leaves in opened.not_restored(before, after).items():
+                self._tell("not_restored", subject, field, leaves, state)
+
+    def awaits(self, algorithm: Algorithm, event: Event) -> bool:
+        """Has the algorithm something to restore at `event`?"""
+        return event.is_after_event and (id(algorithm), event.partner) in self._opened
+
+    def settle(self, event: Event, state: State) -> None:
+        """Judge those who had something to restore at `event`, which is over, and did not run."""
+        if event.is_after_event:
+            self._judge([key for key in self._opened if key[1] is event.partner], state)
+
+    def close(self, state: State) -> None:
+        """Judge those who had something to restore where an exception or the end of training came between."""
+        self._judge([key for key in self._opened if key[1] not in _MAY_STAY_ALONE], state)
+
+    def _judge(self, keys: Iterable[tuple[int, Event]], state: State) -> None:
+        for key in keys:
+            opened = self._opened.pop(key)
+            now = fingerprint_state(state, opened.changes)
+            for field, leaves in opened.not_restored(now, now).items():
+                self._tell("not_restored", opened.subject.at_partner(), field, leaves, state, ran=False)
+
+    def _repeat(self, algorithm: Algorithm, event: Event, state: State) -> int:
+        """Count how many times the algorithm has run at the event in this batch before."""
+        now = (state.timestamp.batch, state.eval_timestamp.batch)
+        then, repeat = self._runs.get((id(algorithm), event), (None, 0))
+        repeat = repeat + 1 if then == now else 0
+        self._runs[id(algorithm), event] = now, repeat
+        return repeat
+
+    def _tell(
+        self, kind: Kind, subject: _Subject, field: str, leaves: tuple[str, ...], state: State, *, ran: bool = True
+    ) -> None:
+        batch, eval_batch = position_of(subject.event, state)
+        self._on_finding(
+            Finding(
+                kind,
+                subject.name,
+                Registry.scan().distribution_of(subject.algorithm),
+                field,
+                leaves,
+                subject.event,
+                ran,
+                subject.writes,
+                batch,
+                eval_batch,
+                subject.repeat,
+            )
+        )
+
+
+class _Subject(NamedTuple):
+    """An algorithm at an event."""
+
+    algorithm: Algorithm
+    name: str
+    event: Event
+    repeat: int
+
+    @property
+    def metadata(self) -> AlgorithmMetadata:
+        return getattr(self.algorithm, "metadata", None) or AlgorithmMetadata()
+
+    @property
+    def writes(self) -> tuple[str, ...] | None:
+        return self.metadata.writes
+
+    def at_partner(self) -> _Subject:
+        assert self.event.partner is not None
+        return self._replace(event=self.event.partner)
+
+    def lists(self, event: Event | None) -> bool:
+        return self.metadata.events is not None and event in self.metadata.events
+
+
+class _Opened:
+    """What an algorithm changed at the first half of a pair: for each leaf the digests before and after."""
+
+    def __init__(
+        self,
+        subject: _Subject,
+        before: Mapping[str, Digests],
+        after: Mapping[str, Digests],
+        changed: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self.subject = subject
+        self.changes = {
+            field: {leaf: (before[field].get(leaf), after[field].get(leaf)) for leaf in leaves}
+            for field, leaves in changed.items()
+        }
+
+    def not_restored(self, found: Mapping[str, Digests], now: Mapping[str, Digests]) -> dict[str, tuple[str, ...]]:
+        """Return the leaves by field that were `found` as the algorithm left them, and are not `now` what they were."""
+        leaves = {
+            field: tuple(
+                leaf
+                for leaf, (original, made) in changes.items()
+                if found[field].get(leaf) == made and now[field].get(leaf) != original
+            )
+            for field, changes in self.changes.items()
+        }
+        return {field: those for field, those in leaves.items() if those}
+
+
+def _first_half(event: Event) -> Event:
+    return event.partner if event.is_after_event and event.partner is not None else event
+
+
+def position_of(event: Event, state: State) -> tuple[int, int | None]:
+    """Return the number of the batch in work, and at the events of evaluation that of its batch; from 0."""
+    counted = event in _COUNTED_ALREADY
+    if event.is_eval:
+        return state.timestamp.batch, max(0, state.eval_timestamp.batch - counted)
+    return max(0, state.timestamp.batch - counted), None

@@ -1,0 +1,171 @@
+"""The record of each installed plugin: who ships it, and whether it may be used, as metadata shows it."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from .errors import did_you_mean
+from .installed import EntryPoint, Installed, normalise
+from .soundness import what_is_doubtful, why_broken
+
+__all__ = [
+    "ALLOW",
+    "CORE",
+    "DENY",
+    "KINDS",
+    "PREFIX",
+    "Kind",
+    "PluginRecord",
+    "Source",
+    "Status",
+    "doubtful_items",
+    "read_records",
+]
+
+Kind = Literal["algorithms", "passes", "callbacks"]
+Status = Literal["available", "disabled", "ambiguous", "broken"]
+KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks")
+CORE, PREFIX = "engine-core", "engine_core."
+ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
+
+
+@dataclass(frozen=True)
+class PluginRecord:
+    """One entry point: what it is called, who ships it, and whether it can be used.
+
+    Args:
+        kind: `algorithms`, `passes` or `callbacks`.
+        name: the entry point's name, which is the plugin's.
+        distribution, version: who ships it.
+        entry_point: its value, `module:attribute`.
+        status: `available`; `disabled` by the environment; `ambiguous`: the bare name is claimed by others too;
+            `broken`: it can't be loaded, as metadata or the attempt has shown.
+        reason: why it is not simply available, and what to do.
+    """
+
+    kind: Kind
+    name: str
+    distribution: str
+    version: str
+    entry_point: str
+    status: Status = "available"
+    reason: str = ""
+
+    @property
+    def qualified_name(self) -> str:
+        """The name with the distribution and a colon before it, which nobody else can claim."""
+        return f"{self.distribution}:{self.name}"
+
+    @property
+    def title(self) -> str:
+        """What it is in a message: kind, name, distribution and version."""
+        singular = "pass" if self.kind == "passes" else self.kind[:-1]
+        return f"{singular} {self.name!r} of {self.distribution} {self.version}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a record was read: its entry point, and the distribution around it."""
+
+    entry_point: EntryPoint
+    installed: Installed
+
+
+def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict[PluginRecord, Source]:
+    """Return a record for each entry point of ours, sorted by kind, name and distribution, with where it was read.
+
+    Args:
+        environ: may hold the allow-list and the deny-list.
+    """
+    sources: dict[PluginRecord, Source] = {}
+    taken = set()
+    for installed in found:
+        doubts = what_is_doubtful(installed) if installed.name != CORE else ""
+        for entry_point in installed.entry_points:
+            record = _read(installed, entry_point, doubts, environ)
+            if record is not None and (key := (record.kind, record.qualified_name)) not in taken:
+                taken.add(key)
+                sources[record] = Source(entry_point, installed)
+    marked = dict(zip(_mark_ambiguous(list(sources)), sources.values(), strict=True))
+    return {record: marked[record] for record in sorted(marked, key=_place)}
+
+
+def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is probably misspelt in the allow-list or the deny-list, or has no effect there."""
+    records = list(records)
+    for variable in (ALLOW, DENY):
+        for item in _listed(environ.get(variable, "")):
+            called = [record for record in records if item in _called(record)]
+            if called and all(record.distribution == CORE for record in called):
+                yield f"{variable} lists {item!r}, which has no effect: {CORE}'s own plugins are always enabled"
+            elif not called:
+                near = did_you_mean(item, [name for record in records for name in _called(record)])
+                if "did you mean" in near:
+                    yield f"{variable} lists {item!r}, which is no plugin and no distribution here{near}"
+
+
+def _place(record: PluginRecord) -> tuple[int, str, str]:
+    return KINDS.index(record.kind), record.name, record.distribution
+
+
+def _read(
+    installed: Installed, entry_point: EntryPoint, doubts: str, environ: Mapping[str, str]
+) -> PluginRecord | None:
+    group, name, value = entry_point
+    known = [PREFIX + kind for kind in KINDS]
+    near = difflib.get_close_matches(group, known, n=1, cutoff=0.9)
+    if not near:
+        return None
+    kind: Any = near[0].removeprefix(PREFIX)
+    record = PluginRecord(kind, name, installed.name, installed.version, value, reason=doubts)
+    if installed.name == CORE:
+        return record
+    if reason := _why_disabled(record, environ):
+        return replace(record, status="disabled", reason=reason)
+    if group != near[0]:
+        wrong = f"registered in the group {group!r}, which nobody reads; its authors have to write {near[0]!r}"
+        return replace(record, status="broken", reason=wrong)
+    if reason := why_broken(installed, value):
+        return replace(record, status="broken", reason=reason)
+    return record
+
+
+def _why_disabled(record: PluginRecord, environ: Mapping[str, str]) -> str:
+    allowed, denied = environ.get(ALLOW), environ.get(DENY, "")
+    if allowed is not None and not _called(record) & _listed(allowed):
+        return f"{ALLOW} allows only {allowed!r}"
+    return f"listed in {DENY}" if _called(record) & _listed(denied) else ""
+
+
+def _called(record: PluginRecord) -> set[str]:
+    """Return the names that stand for a record in a list."""
+    return set(map(normalise, (record.name, record.distribution, record.qualified_name)))
+
+
+def _listed(value: str) -> set[str]:
+    items = (":".join(part.strip() for part in item.split(":")) for item in value.split(","))
+    return {normalise(item) for item in items if item}
+
+
+def _mark_ambiguous(records: list[PluginRecord]) -> list[PluginRecord]:
+    """Return the records, those that share their name with others marked."""
+    claims: dict[tuple[Kind, str], list[PluginRecord]] = defaultdict(list)
+    for record in records:
+        if record.status != "disabled":
+            claims[record.kind, record.name].append(record)
+    marked = []
+    for record in records:
+        others = [r for r in claims[record.kind, record.name] if r is not record]
+        if record.status != "available" or record.distribution == CORE or not others:
+            marked.append(record)
+            continue
+        both = " and ".join(sorted(f"{r.distribution} {r.version}" for r in [record, *others]))
+        builtin = any(r.distribution == CORE for r in others)
+        rule = f"the bare name gives {CORE}'s, " if builtin else ""
+        reason = f"{record.name!r} is claimed by {both}; {rule}{record.qualified_name!r} gives this one"
+        marked.append(replace(record, status="ambiguous", reason="; ".join(filter(None, [reason, record.reason]))))
+    return marked

@@ -1,0 +1,124 @@
+"""The names of a new plugin, and why some can't be. Looks at what is installed, imports nothing of it."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import ArgumentError
+from ..installed import installed_version, normalise
+from ..registry import CORE, Registry
+
+__all__ = ["PluginNames", "name_plugin"]
+
+LONGEST = 40
+
+STANDARD_ELSEWHERE = (
+    "aifc annotationlib asynchat asyncore audioop binhex cgi cgitb chunk compression crypt distutils imghdr imp "
+    "lib2to3 mailcap msilib nis nntplib ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib test tomllib uu xdrlib"
+)
+"""Standard in one of Python 3.10 to 3.14, but perhaps not in this one; none lists its `test` among its modules."""
+
+TOOLS = "build hatchling mypy pip py pytest ruff setuptools torch tox virtualenv wheel"
+"""What the tests of a plugin bring along under these names, installed here or not; `py` is a module of pytest's."""
+
+DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)", re.IGNORECASE)
+
+IN_THE_FILES = (
+    "Algorithm AlgorithmConformance AlgorithmMetadata AlgorithmPass Any ArgumentError ClassVar Engine Event Iterable "
+    "Logger Mapping PassConformance Sequence State Trainer"
+)
+"""What the files of a plugin import under these names, so that its class needs another."""
+
+
+class PluginNames(NamedTuple):
+    """What a plugin's name gives: its distribution, its package, which is its registered name too, and its class."""
+
+    distribution: str
+    package: str
+    class_name: str
+
+
+def name_plugin(name: str) -> PluginNames:
+    """Return the names that follow from the name of a distribution.
+
+    Raises:
+        ArgumentError: if there can be no such plugin, or none that works beside what is installed.
+
+    Example:
+        >>> name_plugin("My.Awkward-name_2")
+        PluginNames(distribution='My.Awkward-name_2', package='my_awkward_name_2', class_name='MyAwkwardName2')
+    """
+    package = re.sub(r"[-.]", "_", name).lower()
+    reason = _why_not_a_name(name, package) or _why_not_a_package(package) or _why_not_beside_others(name, package)
+    if reason:
+        raise ArgumentError(f"{name!r} can't be the name of a plugin: {reason}")
+    return PluginNames(name, package, _class_name(name))
+
+
+def _why_not_a_name(name: str, package: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name):
+        return (
+            "the name of a distribution has ASCII letters, digits, '-', '_' and '.', and begins and ends with a "
+            "letter or digit"
+        )
+    if not package.isidentifier():
+        return f"its package would be {package!r}, which is no identifier; begin with a letter"
+    if len(name) > LONGEST:
+        return f"it has {len(name)} characters, at most {LONGEST} fit in a line of code"
+    return "Windows keeps that name for a device" if DEVICES.match(name) else ""
+
+
+def _why_not_a_package(package: str) -> str:
+    if keyword.iskeyword(package):
+        return f"its package would be {package!r}, a keyword of Python"
+    if package in sys.stdlib_module_names or package in STANDARD_ELSEWHERE.split():
+        return f"its package would be {package!r}, a module of the standard library"
+    if package not in TOOLS.split():
+        return ""
+    return f"its package would be {package!r}, which its own tests have from somebody else"
+
+
+def _why_not_beside_others(name: str, package: str) -> str:
+    distribution = normalise(name)
+    if distribution == CORE:
+        return "that is the engine itself"
+    namesakes = [record for record in Registry.scan().records if record.name == package]
+    if any(record.distribution == CORE for record in namesakes):
+        return f"engine-core has a plugin {package!r} of its own"
+    version = installed_version(name)
+    if version is not None:
+        return f"{distribution} {version} is installed, and this would replace it; choose another, or uninstall that"
+    for record in namesakes:
+        if record.kind == "algorithms":
+            return (
+                f"{record.distribution} {record.version}, which is installed, has an algorithm {package!r}, and with "
+                "both that name would stand for neither; choose another, or uninstall that"
+            )
+    found = _importable(package)
+    return f"its package would be {package!r}, which can be imported already: {found}" if found else ""
+
+
+def _importable(package: str) -> str:
+    """Return where a module lies that is importable from here, the current folder apart; nothing is imported."""
+    here = Path.cwd()
+    path = [entry for entry in sys.path if entry and Path(entry).absolute() != here]
+    spec = PathFinder.find_spec(package, path)
+    if spec is None:
+        return ""
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), "?")
+
+
+def _class_name(name: str) -> str:
+    """Return the name in CamelCase, with `Plugin` before it where it means something already.
+
+    pytest takes a class for a test if its name begins with `Test`, wherever it was imported from.
+    """
+    camel = "".join(part[:1].upper() + part[1:] for part in re.split(r"[-_.]+", name))
+    taken = camel in IN_THE_FILES.split() or hasattr(builtins, camel) or camel.startswith("Test")
+    return f"Plugin{camel}" if taken else camel

@@ -1,0 +1,118 @@
+"""Does the constructor refuse nonsense, and can instances be shown and compared?"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Literal, Union
+
+from ..faults import Fault
+from ..runs import train
+
+if TYPE_CHECKING:
+    from ..conformance import AlgorithmConformance
+
+__all__ = ["test_arguments"]
+
+_SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None)}
+_LONGEST_REPR = 1000
+_NO_ARGUMENT = "no_such_argument_of_the_conformance_kit"
+
+
+def test_arguments(kit: AlgorithmConformance) -> Fault | None:
+    """Give the constructor an unknown argument and wrong values, then show and compare instances."""
+    algorithm = kit.make_algorithm()
+    return _wrong_arguments(algorithm) or _representation(algorithm) or _after_a_run(kit)
+
+
+def _wrong_arguments(algorithm: Any) -> Fault | None:
+    make: Any = type(algorithm)
+    parameters = inspect.signature(make).parameters
+    needed = {name: p for name, p in parameters.items() if p.default is p.empty and p.kind not in _VARIADIC}
+    if any(not hasattr(algorithm, name) or p.kind is p.POSITIONAL_ONLY for name, p in needed.items()):
+        return None  # nobody knows what it needs
+    given = {name: getattr(algorithm, name) for name in needed}
+    wrong: list[tuple[str, Any]] = [(_NO_ARGUMENT, 1)]
+    hints = _hints(make)
+    for name, parameter in parameters.items():
+        kinds = _scalar_kinds(parameter, hints, given.get(name)) if parameter.kind not in _VARIADIC else set()
+        wrong += [(name, object())] if kinds else []
+        wrong += [(name, float("nan"))] if float in kinds else []
+    for name, value in wrong:
+        shown = "object()" if type(value) is object else repr(value)
+        try:
+            make(**{**given, name: value})
+        except (TypeError, ValueError):
+            continue
+        except Exception as error:  # noqa: BLE001
+            return Fault(f"{make.__name__}({name}={shown}) raised {type(error).__name__} ({error})", error)
+        return Fault(f"{make.__name__}({name}={shown}) was accepted")
+    return None
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _hints(make: type) -> dict[str, Any]:
+    """Return the types of the constructor's arguments, as text where they can't be resolved."""
+    init: Any = make.__init__  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(init)
+    except Exception:  # noqa: BLE001  what is imported for type checkers only can't be resolved
+        return dict(getattr(init, "__annotations__", {}))
+
+
+def _scalar_kinds(parameter: inspect.Parameter, hints: dict[str, Any], given: Any) -> set[type]:
+    """Return the plain types that an argument may have by its annotation, else by what was given, or its default.
+
+    What a `key` may be depends on the batch, so that it is checked in `validate`; whatever is given for a flag without
+    an annotation is true or false.
+    """
+    hint = hints.get(parameter.name)
+    if parameter.name.endswith("key"):
+        return set()
+    if hint is None:
+        return {type(parameter.default if given is None else given)} & {int, float, str}
+    if isinstance(hint, str):
+        members: list[Any] = [_SCALARS.get(part.strip()) for part in hint.split("|")]
+    elif typing.get_origin(hint) is Literal:
+        members = [type(value) for value in typing.get_args(hint)]
+    else:
+        members = list(typing.get_args(hint)) if typing.get_origin(hint) in (Union, types.UnionType) else [hint]
+    kinds = set(members)
+    return kinds - {type(None)} if kinds <= set(_SCALARS.values()) else set()
+
+
+def _representation(algorithm: Any) -> Fault | None:
+    try:
+        shown, again = repr(algorithm), repr(algorithm)
+    except Exception as error:  # noqa: BLE001
+        return Fault(f"repr raised {type(error).__name__} ({error})", error)
+    if shown != again:
+        return Fault(f"repr is {shown[:100]!r}, and asked again {again[:100]!r}")
+    if not shown or len(shown) > _LONGEST_REPR or "tensor(" in shown:
+        return Fault(f"repr has {len(shown)} characters: {shown[:60]!r}...")
+    return None
+
+
+def _after_a_run(kit: AlgorithmConformance) -> Fault | None:
+    """Look at instances that have something to show: each has run."""
+    one: Any = kit.make_algorithm()
+    other: Any = kit.make_algorithm()
+    for algorithm in (one, other):
+        train(kit, [algorithm], max_duration="1ba")
+        if fault := _representation(algorithm):
+            return fault
+    try:
+        answers = {"a == a": one == one, "a == b": one == other, "a != b": one != other, "a == 1": one == 1}  # noqa: PLR0124
+        hashes = None if type(one).__hash__ is None else (hash(one), hash(other))
+    except Exception as error:  # noqa: BLE001
+        return Fault(f"comparing two instances raised {type(error).__name__} ({error})", error)
+    if wrong := [f"{how} is {answer!r}" for how, answer in answers.items() if not isinstance(answer, bool)]:
+        return Fault(wrong[0])
+    if not answers["a == a"] or answers["a == b"] is answers["a != b"] or answers["a == 1"]:
+        return Fault(f"equality contradicts itself: {', '.join(f'{how}: {a}' for how, a in answers.items())}")
+    if answers["a == b"] and hashes is not None and hashes[0] != hashes[1]:
+        return Fault("two instances are equal and have different hashes")
+    return None

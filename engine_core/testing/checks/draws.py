@@ -1,0 +1,70 @@
+"""Are the global random generators left alone?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...event import Event
+from ...state import State
+from ..faults import Fault
+from ..generators import generator_states, move_generators
+from ..probes import Around, Prober, at_events
+from ..runs import events_of, make_trainer, state_of
+
+if TYPE_CHECKING:
+    from ..conformance import AlgorithmConformance
+
+__all__ = ["test_no_global_random_draw"]
+
+
+def test_no_global_random_draw(kit: AlgorithmConformance) -> Fault | None:
+    """Compare the generators around everything that an algorithm is asked to do in a run."""
+    found: list[str] = []
+    with _compared("the constructor", found):
+        algorithm: Any = kit.make_algorithm()
+    fresh: Any = kit.make_algorithm()
+    listed = events_of(algorithm)
+
+    def look(event: Event, state: State) -> None:
+        if event in listed:
+            with _compared(f"match at {event.name}", found):
+                algorithm.match(event, state)
+        if event is Event.AFTER_DATALOADER and hasattr(algorithm, "validate"):
+            with _compared("validate", found):
+                algorithm.validate(state)
+
+    def save(_event: Event, _state: State) -> None:
+        with _compared("state_dict", found):
+            state_of(algorithm)
+
+    @contextmanager
+    def around(_algorithm: Any, _name: str, event: Event, _state: State) -> Iterator[None]:
+        with _compared(f"apply at {event.name}", found):
+            yield
+
+    watchers = [Around([algorithm], around), at_events([Event.BATCH_END], save)]
+    with make_trainer(kit, [Prober(look), algorithm], callbacks=watchers) as trainer:
+        trainer.fit()
+    with make_trainer(kit, [fresh]), _compared("load_state_dict", found):
+        if hasattr(fresh, "load_state_dict"):
+            fresh.load_state_dict(state_of(algorithm))
+    return Fault(found[0]) if found else None
+
+
+@contextmanager
+def _compared(what: str, found: list[str]) -> Iterator[None]:
+    move_generators()  # so that seeding them anew shows too
+    before = generator_states()
+    yield
+    after = generator_states()
+    moved = [name for name in before if not _same(before[name], after[name])]
+    if moved:
+        found.append(f"{what} moved the global generator of {' and '.join(moved)}")
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool((one == other).all()) if hasattr(one, "shape") else bool(one == other)

@@ -1,0 +1,97 @@
+"""Does an algorithm work where the model computes in another way: in mixed precision, compiled?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from ..faults import Fault
+from ..runs import Outcome, attempt, described, make_trainer, metadata_of, outcome_of, train
+
+if TYPE_CHECKING:
+    from ..conformance import AlgorithmConformance
+
+__all__ = ["close", "test_autocast", "test_compile"]
+
+
+def test_autocast(kit: AlgorithmConformance) -> Fault | None:
+    """Train under bf16 autocast."""
+    if attempt(kit, [], precision="amp_bf16", max_duration="1ba").error is not None:
+        pytest.skip("the model or the loss does not work under bf16 autocast, without the algorithm too")
+    run = attempt(kit, [kit.make_algorithm()], precision="amp_bf16")
+    if run.outcome is None:
+        return Fault(f"under bf16 autocast {described(run.error)}", run.error)
+    if not run.outcome.is_finite():
+        return Fault("under bf16 autocast the weights become NaN or infinite")
+    plain = train(kit, [kit.make_algorithm()]).weights
+    other = [name for name, w in run.outcome.weights.items() if name in plain and w.dtype != plain[name].dtype]
+    if other:
+        return Fault(f"under bf16 autocast {other[0]} became {run.outcome.weights[other[0]].dtype}")
+    return None
+
+
+def test_compile(kit: AlgorithmConformance) -> Fault | None:
+    """Train a compiled model, and compare with the same as it is."""
+    if "compile" not in metadata_of(kit.make_algorithm()).tags:
+        pytest.skip("its metadata has no tag `compile`, so it does not claim to survive torch.compile")
+    graphs: list[Any] = []
+    plain, _ = _compiled(kit, [], graphs)
+    if isinstance(plain, Exception):
+        pytest.skip(f"torch.compile does not work here, without the algorithm too: {described(plain)}")
+    needed = len(graphs)
+    run, error = _compiled(kit, [kit.make_algorithm()], graphs)
+    if isinstance(run, Exception):
+        return Fault(f"with a compiled model {described(run)}", error)
+    made = len(graphs) - needed
+    if not made:
+        return Fault("with it nothing of the model was compiled")
+    if made > 2 * needed + 2:
+        return Fault(f"with it the model was compiled {made} times in 8 steps, without it {needed} times")
+    if different := close(run, _named_as(run, train(kit, [kit.make_algorithm()]))):
+        return Fault(f"the compiled model ends with other weights than the same model as it is: {different}")
+    return None
+
+
+def _compiled(
+    kit: AlgorithmConformance, algorithms: list[Any], graphs: list[Any]
+) -> tuple[Outcome | Exception, Exception | None]:
+    """Train a compiled model; each graph that is compiled is kept, and runs as it is."""
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    try:
+        model = torch.compile(kit.make_model(), backend=backend)
+        with make_trainer(kit, algorithms, model=model) as trainer:
+            trainer.fit()
+        return outcome_of(trainer), None
+    except Exception as error:  # noqa: BLE001  what it is goes into the message
+        return error, error
+    finally:
+        torch.compiler.reset()
+
+
+def _named_as(compiled: Outcome, plain: Outcome) -> Outcome:
+    """Return the weights of the plain run under the names that they have in a compiled model."""
+    names = {name.replace("_orig_mod.", ""): name for name in compiled.weights}
+    weights = {names.get(name, name): w for name, w in plain.weights.items()}
+    return Outcome(weights, plain.optimizers, plain.algorithms, plain.metrics, plain.applied)
+
+
+def close(one: Outcome, other: Outcome) -> str | None:
+    """Say where weights or metrics differ by more than rounding, or None."""
+    if set(one.weights) != set(other.weights):
+        return f"only one of both has {', '.join(sorted(set(one.weights) ^ set(other.weights))[:3])}"
+    for name, weight in one.weights.items():
+        if weight.shape != other.weights[name].shape:
+            return f"{name} has the shapes {tuple(weight.shape)} and {tuple(other.weights[name].shape)}"
+        if not torch.allclose(weight, other.weights[name], rtol=1e-4, atol=1e-6, equal_nan=True):
+            return f"{name} differs by up to {(weight - other.weights[name]).abs().max().item():.2g}"
+    for name, metric in one.metrics.items():
+        if abs(metric - other.metrics.get(name, metric)) > 1e-6 + 1e-4 * abs(metric):
+            return f"{name} is {metric:.6g} and {other.metrics[name]:.6g}"
+    return None

@@ -1,0 +1,66 @@
+"""Do the results depend on the place in the list, where nobody declares an order?"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ...errors import EngineError
+from ...event import Event
+from ..faults import Fault
+from ..runs import attempt, described, events_of, make_trainer
+from .execution import close
+
+if TYPE_CHECKING:
+    from ..conformance import AlgorithmConformance
+
+__all__ = ["test_order_independent"]
+
+
+def test_order_independent(kit: AlgorithmConformance) -> Fault | None:
+    """Train with each of the others, in both orders of the list."""
+    others = [type(other).__name__ for other in kit.make_others()]
+    if not others:
+        pytest.skip("there is no other algorithm: none that is installed can be made without arguments")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what others say on the kit's tiny net is not the author's business
+        for place, name in enumerate(others):
+            if _depends_on_the_list(kit, place) and (fault := _compared(kit, place, name)):
+                return fault
+    return None
+
+
+def _pair(kit: AlgorithmConformance, place: int) -> tuple[Any, Any]:
+    return kit.make_algorithm(), kit.make_others()[place]
+
+
+def _depends_on_the_list(kit: AlgorithmConformance, place: int) -> bool:
+    """Is there an event at which both run, in an order that the list decides?"""
+    one, other = _pair(kit, place)
+    shared = set(events_of(one)) & set(events_of(other))
+    orders = []
+    for algorithms in ((one, other), (other, one)):
+        try:
+            with make_trainer(kit, algorithms) as trainer:
+                orders.append([[e.name for e in trainer.engine.explain(event)] for event in Event if event in shared])
+        except (EngineError, ValueError, TypeError):  # refused; whether always is seen later
+            return True
+    return orders[0] != orders[1]
+
+
+def _compared(kit: AlgorithmConformance, place: int, name: str) -> Fault | None:
+    first, second = (attempt(kit, _pair(kit, place)[::step], max_duration="1ep") for step in (1, -1))
+    own = type(kit.make_algorithm()).__name__
+    orders = (f"[{own}, {name}]", f"[{name}, {own}]")
+    for run, order in ((first, orders[0]), (second, orders[1])):
+        if run.outcome is None and not run.refused:
+            return Fault(f"with {order} {described(run.error)}", run.error)
+    if first.refused is not second.refused:
+        refused = orders[0] if first.refused else orders[1]
+        return Fault(f"{refused} is refused, and the other order of the list is not")
+    if first.outcome is None or second.outcome is None:
+        return None
+    different = close(first.outcome, second.outcome)
+    return Fault(f"{orders[0]} and {orders[1]} end with different results: {different}") if different else None

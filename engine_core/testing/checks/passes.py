@@ -1,0 +1,248 @@
+"""Does a pass arrange every list of algorithms as a pass has to? Needs no torch."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ...algorithm import Algorithm
+from ...event import Event
+from ...logger import Logger
+from ...metadata import AlgorithmMetadata, PassMetadata
+from ...passes import metadata_of
+from ...registry import Registry
+from ...state import State
+from ..faults import Fault
+from .declarations import invalid
+from .timing import least_seconds, patiently
+
+if TYPE_CHECKING:
+    from ..pass_conformance import PassConformance
+
+__all__ = [
+    "test_deterministic",
+    "test_fast",
+    "test_idempotent",
+    "test_loses_nobody",
+    "test_metadata",
+    "test_stable",
+    "test_total",
+]
+
+PURE_S, IMPURE_S = 1e-3, 50e-6
+_CALLS = 4
+"""How often a pass is asked for the same list, to see whether it answers the same."""
+
+
+class Stranger(Algorithm):
+    """What no pass can know."""
+
+    def match(self, event: Event, state: State) -> bool:
+        """It is never asked."""
+        return False
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """It never runs."""
+
+
+class AnotherStranger(Stranger):
+    """And another one, which declares something."""
+
+    metadata = AlgorithmMetadata(tags=("stranger",), writes=())
+
+
+def test_metadata(kit: PassConformance) -> Fault | None:
+    """Validate the metadata strictly and compare its name."""
+    function: Any = kit.make_pass()
+    metadata = getattr(function, "metadata", None)
+    if not isinstance(metadata, PassMetadata):
+        return Fault(f"its metadata is {metadata!r}")
+    if problem := invalid(metadata):
+        return Fault(f"its metadata is not valid: {problem}")
+    registry = Registry.scan()
+    where = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    owner = registry.distribution_of(function)
+    record = next(
+        (r for r in registry.records if r.kind == "passes" and r.distribution == owner and _names(r, where)), None
+    )
+    expected = getattr(function, "__name__", metadata.name) if record is None else record.name
+    whose = "the function's name" if record is None else f"the entry point of {record.distribution} {record.version}"
+    if metadata.name not in (None, expected):
+        return Fault(f"metadata.name is {metadata.name!r}, and {whose} is {expected!r}")
+    return None
+
+
+def _names(record: Any, where: str) -> bool:
+    """Does an entry point name this function, in its module or in a package above it?"""
+    module, _, name = record.entry_point.partition(":")
+    own_module, _, own_name = where.partition(":")
+    return name == own_name and (own_module == module or own_module.startswith(f"{module}."))
+
+
+def test_total(kit: PassConformance) -> Fault | None:
+    """Ask for each list, and look whether a list comes back."""
+    for algorithms, event in _cases(kit):
+        given = _named(algorithms)
+        try:
+            result: Any = _call(kit, algorithms, event)
+        except Exception as error:  # noqa: BLE001
+            return Fault(f"for {given} at {event.name} {type(error).__name__} ({error}) was raised", error)
+        if not isinstance(result, Sequence) or isinstance(result, str):
+            return Fault(f"for {given} at {event.name} it returned {result!r}")
+    return None
+
+
+def test_loses_nobody(kit: PassConformance) -> Fault | None:
+    """Compare the members of each list before and after."""
+    may_change = metadata_of(kit.make_pass()).changes_members
+    for algorithms, event, result in _results(kit):
+        given = f"for {_named(algorithms)} at {event.name} it returned {_named(result)}"
+        before, after = list(map(id, algorithms)), list(map(id, result))
+        if len(set(after)) < len(after):
+            return Fault(f"{given}, one of them twice")
+        if set(before) != set(after) and not may_change:
+            return Fault(given)
+        if wrong := [a for a in result if isinstance(a, type) or not hasattr(a, "apply") or not hasattr(a, "match")]:
+            return Fault(f"{given}, and {wrong[0]!r} is no algorithm")
+    return None
+
+
+def test_stable(kit: PassConformance) -> Fault | None:
+    """Compare the order of those whom the pass can't tell apart: of one class, or strangers to it."""
+    turns = metadata_of(kit.make_pass()).stage == "direction"
+    for algorithms, event, result in _results(kit):
+        kinds = {type(a) for a in algorithms} - {Stranger, AnotherStranger}
+        groups = [[a for a in algorithms if type(a) is kind] for kind in kinds]
+        for group in (*groups, [a for a in algorithms if isinstance(a, Stranger)]):
+            members = set(map(id, group))
+            now = list(dict.fromkeys(id(a) for a in result if id(a) in members))
+            then = [i for i in map(id, group) if i in set(now)]
+            if now != then and not (turns and now == then[::-1]):
+                return Fault(
+                    f"for {_named(algorithms)} at {event.name} it changed the order of {_named(group)} among them"
+                )
+    return None
+
+
+def test_idempotent(kit: PassConformance) -> Fault | None:
+    """Ask for its own results."""
+    turns = metadata_of(kit.make_pass()).stage == "direction"
+    for algorithms, event, once in _results(kit):
+        twice = _arranged(kit, once, event)
+        if twice is None or _same(once, twice) or (turns and _same(once, _arranged(kit, twice, event) or [])):
+            continue
+        return Fault(
+            f"for {_named(algorithms)} at {event.name} it gives {_named(once)}, and given that again "
+            f"{_places(once, twice)}, as places in its own result"
+        )
+    return None
+
+
+def test_deterministic(kit: PassConformance) -> Fault | None:
+    """Ask for each list several times."""
+    if not metadata_of(kit.make_pass()).pure:
+        pytest.skip("its metadata says pure=False")
+    return _changing(kit)
+
+
+def test_fast(kit: PassConformance) -> Fault | None:
+    """Measure it with ten algorithms."""
+    function: Any = kit.make_pass()
+    metadata = metadata_of(function)
+    bound_s = PURE_S if metadata.pure else IMPURE_S
+    ten = [*_pool(kit), *_pool(kit), *_pool(kit), *_pool(kit)][:10]
+    for event in _events(kit):
+        if _arranged(kit, ten, event) is None:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            took_s = patiently(lambda: least_seconds(lambda: function(list(ten), event), 5, 10), bound_s)  # noqa: B023
+        if took_s > bound_s:
+            return Fault(
+                f"for {len(ten)} algorithms at {event.name} it takes {took_s * 1e6:.0f} us, "
+                f"the limit is {bound_s * 1e6:.0f} us"
+            )
+    return None
+
+
+def _events(kit: PassConformance) -> list[Event]:
+    """Return the events at which the pass runs."""
+    return [Event(event) for event in metadata_of(kit.make_pass()).events or Event]
+
+
+def _pool(kit: PassConformance) -> list[Any]:
+    """Return algorithms to arrange: strangers, and of each of the kit's two of its class and one of a subclass."""
+    one, other = list(kit.make_algorithms()), list(kit.make_algorithms())
+    heirs = list(kit.make_algorithms())
+    for heir in heirs:
+        try:
+            heir.__class__ = type(f"My{type(heir).__name__}", (type(heir),), {})
+        except TypeError:  # the class forbids it
+            continue
+    strangers = [Stranger(), AnotherStranger(), Stranger()]
+    return [x for group in itertools.zip_longest(one, strangers, heirs, other) for x in group if x is not None]
+
+
+def _cases(kit: PassConformance) -> Iterator[tuple[list[Any], Event]]:
+    """Yield lists of algorithms with the events at which the pass runs, always the same ones."""
+    pool, chance = _pool(kit), random.Random(7)  # noqa: S311  no secret
+    lists: list[Sequence[Any]] = [[], *([a] for a in pool), *itertools.permutations(pool[:4])]
+    lists += [chance.sample(pool, min(len(pool), size)) for size in (2, 3, 4, 5, 6) for _ in range(8)]
+    events = _events(kit)
+    for place, algorithms in enumerate(lists):
+        for event in events if not algorithms else {events[place % len(events)], events[-1 - place % len(events)]}:
+            yield list(algorithms), event
+
+
+def _results(kit: PassConformance) -> Iterator[tuple[list[Any], Event, list[Any]]]:
+    """Yield the cases with what the pass makes of them, where that is a list."""
+    if _changing(kit):
+        pytest.skip("its order for one list changes from call to call; test_deterministic judges that")
+    for algorithms, event in _cases(kit):
+        result = _arranged(kit, algorithms, event)
+        if result is not None:
+            yield algorithms, event, result
+
+
+def _changing(kit: PassConformance) -> Fault | None:
+    """Say for which list the order changes from call to call, if for any."""
+    for algorithms, event in _cases(kit):
+        first, *others = [_arranged(kit, algorithms, event) for _ in range(_CALLS)]
+        for number, other in enumerate(others, start=2):
+            if first is not None and other is not None and not _same(first, other):
+                return Fault(
+                    f"for {_named(algorithms)} at {event.name} the first call gave {_places(algorithms, first)}, "
+                    f"call {number} gave {_places(algorithms, other)}, as places in the list given"
+                )
+    return None
+
+
+def _arranged(kit: PassConformance, algorithms: Sequence[Any], event: Event) -> list[Any] | None:
+    """Return what the pass makes of a list, or None where that is no list: another check tells of it."""
+    try:
+        return list(_call(kit, algorithms, event))
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _call(kit: PassConformance, algorithms: Sequence[Any], event: Event) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a pass may warn
+        return kit.make_pass()(list(algorithms), event)
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return list(map(id, one)) == list(map(id, other))
+
+
+def _named(algorithms: Sequence[Any]) -> str:
+    return f"[{', '.join(type(a).__name__ for a in algorithms)}]"
+
+
+def _places(algorithms: Sequence[Any], result: Sequence[Any]) -> list[int]:
+    return [next((i for i, a in enumerate(algorithms) if a is b), -1) for b in result]

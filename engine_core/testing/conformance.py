@@ -1,0 +1,160 @@
+"""What a plugin author subclasses to check an algorithm. It imports no torch; the checks behind it do."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ..algorithm import Algorithm
+from .others import installed_algorithms
+from .rules import ALGORITHM_RULES, BrokenRule
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["AlgorithmConformance"]
+
+
+class AlgorithmConformance:
+    """The checks that each algorithm for engine-core has to pass, as a test class for pytest.
+
+    Subclass it under a name that pytest collects, and say how to make the algorithm; the rest may be overridden. Each
+    check trains tiny nets on the CPU, and fails with the rule that was broken, what was seen, and why it matters.
+
+    Example:
+        >>> class TestHalve(AlgorithmConformance):
+        ...     def make_algorithm(self):
+        ...         return Halve(factor=0.5)
+    """
+
+    __test__ = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__test__" not in vars(cls):
+            cls.__test__ = True
+
+    def make_algorithm(self) -> Algorithm:
+        """Return a new instance, made the same way each time; it has to match within a few steps."""
+        raise NotImplementedError(f"{type(self).__name__} has to say in make_algorithm(self) how to make one")
+
+    def make_model(self) -> torch.nn.Module:
+        """Return a new model for `make_batches`; default: a tiny conv net with BatchNorm and LayerNorm."""
+        return _parts().make_model()  # type: ignore[no-any-return]
+
+    def make_batches(self) -> Iterable[Any]:
+        """Return the batches of an epoch; default: 4 of inputs (8, 1, 8, 8) and classes (8,)."""
+        return _parts().make_batches()  # type: ignore[no-any-return]
+
+    def make_loss(self) -> Callable[[Any, Any], Any] | None:
+        """Return a loss function of outputs and targets, None for a model with its own; default: cross entropy."""
+        return _parts().make_loss()  # type: ignore[no-any-return]
+
+    def make_others(self) -> Sequence[Algorithm]:
+        """Return the algorithms whose company is tried; default: one of each other that is installed.
+
+        Those that can't be made without arguments are left out.
+        """
+        own = type(self.make_algorithm())
+        return [made for made in installed_algorithms() if type(made) is not own]
+
+    def test_metadata(self) -> None:
+        """The metadata is valid, and its name the entry point's."""
+        self._check("declarations", "test_metadata")
+
+    def test_match_is_pure(self) -> None:
+        """`match` changes nothing and gives the same answer when asked again."""
+        self._check("matching", "test_match_is_pure")
+
+    def test_match_only_declared_events(self) -> None:
+        """`match` is false at all events that metadata does not list."""
+        self._check("matching", "test_match_only_declared_events")
+
+    def test_match_is_fast(self) -> None:
+        """`match` takes less than 20 microseconds."""
+        self._check("cost", "test_match_is_fast")
+
+    def test_writes_declared(self) -> None:
+        """`apply` changes only what metadata.writes declares, and no tensor of the loader in place."""
+        self._check("changes", "test_writes_declared")
+
+    def test_restores(self) -> None:
+        """What is changed at the first half of a pair of events is back after the second."""
+        self._check("changes", "test_restores")
+
+    def test_restores_after_an_exception(self) -> None:
+        """The same where the step between raises."""
+        self._check("changes", "test_restores_after_an_exception")
+
+    def test_no_global_random_draw(self) -> None:
+        """Nothing is drawn from the global generators of torch, NumPy and random."""
+        self._check("draws", "test_no_global_random_draw")
+
+    def test_arguments(self) -> None:
+        """The constructor refuses nonsense; repr and equality are sane."""
+        self._check("arguments", "test_arguments")
+
+    def test_state_dict(self) -> None:
+        """state_dict is tensors and JSON, independent of the living state, and can be taken back."""
+        self._check("saving", "test_state_dict")
+
+    def test_resume(self) -> None:
+        """A run resumed twice ends as the uninterrupted one."""
+        self._check("saving", "test_resume")
+
+    def test_two_instances(self) -> None:
+        """Two instances work in one run, and in two runs at a time, or are refused."""
+        self._check("instances", "test_two_instances")
+
+    def test_second_run(self) -> None:
+        """One instance in two runs, one after the other, is as good as two."""
+        self._check("instances", "test_second_run")
+
+    def test_batches(self) -> None:
+        """Tuple, list, dict and nested batches work, or are refused in `validate`."""
+        self._check("batches", "test_batches")
+
+    def test_ragged_batches(self) -> None:
+        """A smaller last batch, batches of one row, and a run without a match work."""
+        self._check("batches", "test_ragged_batches")
+
+    def test_microbatches(self) -> None:
+        """Batches split into microbatches work, also where the last is smaller."""
+        self._check("batches", "test_microbatches")
+
+    def test_autocast(self) -> None:
+        """bf16 autocast works."""
+        self._check("execution", "test_autocast")
+
+    def test_order_independent(self) -> None:
+        """Both orders with each other algorithm give the same results, unless one declares the order."""
+        self._check("orders", "test_order_independent")
+
+    def test_compile(self) -> None:
+        """A model wrapped by torch.compile works, if the tag `compile` says so."""
+        self._check("execution", "test_compile")
+
+    def test_unmatched_cost(self) -> None:
+        """An event that is not listed costs less than 0.2 microseconds more than without the algorithm."""
+        self._check("cost", "test_unmatched_cost")
+
+    def _check(self, module: str, check: str) -> None:
+        """Run a check, leave generators and threads as they were, and say which rule was broken."""
+        __tracebackhide__ = True
+        if importlib.util.find_spec("torch") is None:
+            pytest.skip("torch is not installed; the checks of an algorithm train with it")
+        checks = importlib.import_module(f".checks.{module}", __package__)
+        with _parts().calm():
+            fault = getattr(checks, check)(self)
+        if fault is not None:
+            who = type(self.make_algorithm()).__name__
+            raise BrokenRule(who, check, ALGORITHM_RULES[check], fault.seen) from fault.cause
+
+
+def _parts() -> Any:
+    """Import what needs torch when it is needed."""
+    return importlib.import_module(".parts", __package__)

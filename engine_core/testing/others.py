@@ -1,0 +1,31 @@
+"""The algorithms that are installed, as instances: whose company a plugin has to bear."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from ..errors import PluginError
+from ..registry import Registry
+
+__all__ = ["installed_algorithms"]
+
+
+def installed_algorithms() -> list[Any]:
+    """Return one of each installed algorithm that can be imported and made without arguments."""
+    registry = Registry.scan()
+    made = []
+    for record in registry.records:
+        if record.kind != "algorithms" or record.status in ("disabled", "broken"):
+            continue
+        try:
+            algorithm = registry.load("algorithms", record.qualified_name)
+        except PluginError:  # who tests one plugin need not mend the others
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                made.append(algorithm())
+            except (TypeError, ValueError):  # it needs arguments
+                continue
+    return made

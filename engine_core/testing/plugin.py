@@ -1,0 +1,56 @@
+"""The pytest plugin: a line that says what is installed, and short reports of broken rules. Only where the kit is used.
+
+pytest imports it wherever engine-core is installed, so that it imports next to nothing itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+__all__ = ["pytest_report_collectionfinish", "pytest_runtest_makereport"]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Say which engine-core and which plugins the kit meets."""
+    kits = {f"{__package__}.conformance", f"{__package__}.pass_conformance"}
+    if config.get_verbosity() < 0 or kits.isdisjoint(sys.modules):
+        return []
+    from ..registry import CORE, Registry  # noqa: PLC0415  not before it is needed
+
+    versions = {record.distribution: record.version for record in Registry.scan().records}
+    plugins = [f"{name} {versions[name]}" for name in sorted(set(versions) - {CORE})]
+    return [f"{CORE} {versions.get(CORE, '?')}, plugins: {', '.join(plugins) or 'none'}"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Show of a broken rule what it says, and where the plugin raised, without the inside of the kit."""
+    report = yield
+    rules: Any = sys.modules.get(f"{__package__}.rules")
+    if (
+        rules is not None
+        and call.excinfo is not None
+        and isinstance(call.excinfo.value, rules.BrokenRule)
+        and not item.config.getoption("fulltrace", default=False)
+    ):
+        report.longrepr = call.excinfo.getrepr(style="value")
+        if cause := _told(call.excinfo.value.__cause__):
+            report.sections.append(("What was raised", cause))
+    return report
+
+
+def _told(error: BaseException | None) -> str:
+    """Return the traceback of what an algorithm or pass raised, from there on where it left engine-core."""
+    if error is None:
+        return ""
+    import traceback  # noqa: PLC0415  not before it is needed
+
+    frames = traceback.extract_tb(error.__traceback__)
+    core = sys.modules[__package__.partition(".")[0]].__path__[0]
+    own = [frame for frame in frames if not frame.filename.startswith(core)]
+    lines = ["Traceback (most recent call last), without engine-core:\n", *traceback.format_list(own or frames[-1:])]
+    return "".join([*lines, *traceback.format_exception_only(type(error), error)])

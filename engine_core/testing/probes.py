@@ -1,0 +1,93 @@
+"""How the conformance kit looks into a run: before an event's algorithms, around each apply, and by raising there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ..algorithm import Algorithm
+from ..callback import Callback
+from ..event import Event
+from ..logger import Logger
+from ..metadata import AlgorithmMetadata
+from ..observer import Observer
+from ..state import State
+
+__all__ = ["Injected", "Prober", "Watcher", "at_events", "raise_at"]
+
+
+class Prober(Algorithm):
+    """Stands first in the list, is asked at each event before the others, and never runs."""
+
+    metadata = AlgorithmMetadata(name="conformance_prober", writes=())
+
+    def __init__(self, look: Callable[[Event, State], None]) -> None:
+        self._look = look
+
+    def match(self, event: Event, state: State) -> bool:
+        """Let the kit look at State."""
+        self._look(event, state)
+        return False
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Never called."""
+
+
+class Around(Callback):
+    """Enters a context around each apply of some algorithms."""
+
+    def __init__(
+        self, subjects: Collection[Any], context: Callable[[Any, str, Event, State], AbstractContextManager[Any]]
+    ) -> None:
+        self._subjects = {id(subject) for subject in subjects}
+        self._context = context
+
+    def around_apply(self, algorithm: Any, name: str, event: Event, state: State) -> AbstractContextManager[Any]:
+        """Return the context, for the others none."""
+        return self._context(algorithm, name, event, state) if id(algorithm) in self._subjects else nullcontext()
+
+
+class Watcher(Around):
+    """Shows an observer each apply of some algorithms, and the ends of pairs."""
+
+    def __init__(self, subjects: Collection[Any], observer: Observer) -> None:
+        super().__init__(subjects, observer.around)
+        self._observer = observer
+
+
+def _settling(event: Event) -> Callable[[Watcher, State, Logger], None]:
+    return lambda self, state, _: self._observer.settle(event, state)
+
+
+for _event in Event:
+    if _event.is_after_event:
+        setattr(Watcher, _event.value, _settling(_event))
+
+
+def at_events(events: Collection[Event], call: Callable[[Event, State], object]) -> Callback:
+    """Return a callback that makes this call at each of the events, after the algorithms."""
+
+    def method(event: Event) -> Callable[[Callback, State, Logger], None]:
+        def react(_self: Callback, state: State, _logger: Logger) -> None:
+            call(event, state)
+
+        return react
+
+    return type("AtEvents", (Callback,), {event.value: method(event) for event in events})()  # type: ignore[no-any-return]
+
+
+class Injected(Exception):  # noqa: N818  it stands for whatever may go wrong
+    """What the kit raises in a run on purpose."""
+
+
+def raise_at(event: Event, time: int) -> Callback:
+    """Return a callback that raises at an event, when it comes for the given time."""
+    left = [time]
+
+    def count(event: Event, _state: State) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Injected(f"raised by the conformance kit at {event.name}")
+
+    return at_events([event], count)

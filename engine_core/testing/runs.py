@@ -1,0 +1,255 @@
+"""How the conformance kit trains with an algorithm: a short run on fresh parts, and what came out of it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..batch import map_batch
+from ..errors import EngineError, UnorderedWritersWarning
+from ..event import Event
+from ..metadata import AlgorithmMetadata
+from ..passes import referred
+from ..trainer.trainer import Trainer
+from .recording import RecordingDestination
+
+if TYPE_CHECKING:
+    from .conformance import AlgorithmConformance
+
+__all__ = [
+    "SEED",
+    "Attempt",
+    "Loader",
+    "Outcome",
+    "attempt",
+    "copied",
+    "data_of",
+    "described",
+    "difference",
+    "events_of",
+    "make_trainer",
+    "metadata_of",
+    "outcome_of",
+    "pairs_of",
+    "required_by",
+    "state_of",
+    "train",
+    "weights_of",
+    "where_raised",
+]
+
+SEED = 1205
+
+
+class Loader:
+    """Gives copies of the same batches in each epoch, as a DataLoader makes new tensors."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            yield map_batch(batch, copy.deepcopy)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to.
+
+    Args:
+        weights: parameters and buffers of the model.
+        optimizers, algorithms: their state.
+        metrics: the last evaluation's.
+        applied: how often each algorithm ran, as in `{"Halve/AFTER_LOSS": 8}`.
+    """
+
+    weights: dict[str, Any]
+    optimizers: list[Any]
+    algorithms: list[Any]
+    metrics: dict[str, float]
+    applied: Counter[str]
+
+    def is_finite(self) -> bool:
+        """Are all weights finite?"""
+        return all(bool(torch.isfinite(w).all()) for w in self.weights.values() if w.is_floating_point())
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A run that may have failed: its outcome or the error; `refused` if an algorithm said in time that it can't."""
+
+    outcome: Outcome | None = None
+    refused: bool = False
+    error: BaseException | None = None
+
+
+def data_of(kit: AlgorithmConformance) -> Loader:
+    """Return a loader over the kit's batches."""
+    torch.default_generator.manual_seed(SEED)  # torch.manual_seed takes a millisecond
+    return Loader(list(kit.make_batches()))
+
+
+def make_trainer(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: Any) -> Trainer:
+    """Return a trainer of two epochs on fresh parts, with what the algorithms require; `settings` overrule.
+
+    Args:
+        data: a loader in place of the kit's batches.
+        model: in place of the kit's.
+    """
+    data = settings.pop("data", None) or data_of(kit)
+    torch.default_generator.manual_seed(SEED)
+    model = settings.pop("model", None) or kit.make_model()
+    given: dict[str, Any] = {
+        "max_duration": "2ep",
+        "loss_fn": kit.make_loss(),
+        "optimizers": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+        "eval_dataloader": Loader(list(data)[:2]),
+        "device": "cpu",
+        "seed": SEED,
+        "progress_bar": False,
+        **settings,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnorderedWritersWarning)  # whether the order matters is a check of its own
+        return Trainer(model, data, algorithms=[*algorithms, *required_by(kit, algorithms)], **given)
+
+
+def train(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: Any) -> Outcome:
+    """Train with the algorithms and return what came out."""
+    recorder = RecordingDestination()
+    with make_trainer(kit, algorithms, loggers=[recorder], **settings) as trainer:
+        trainer.fit()
+    return outcome_of(trainer, recorder)
+
+
+def outcome_of(trainer: Trainer, recorder: RecordingDestination | None = None) -> Outcome:
+    """Return copies of what a trainer holds."""
+    return Outcome(
+        weights=weights_of(trainer),
+        optimizers=[copy.deepcopy(optimizer.state_dict()) for optimizer in trainer.state.optimizers],
+        algorithms=[copied(state_of(algorithm)) for algorithm in trainer.state.algorithms],
+        metrics=dict(trainer.state.metrics),
+        applied=Counter(key for traces in (recorder.traces if recorder else ()) for key in traces),
+    )
+
+
+def weights_of(trainer: Trainer) -> dict[str, Any]:
+    """Return copies of the parameters and buffers of the model."""
+    model: Any = trainer.state.model
+    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+
+
+def state_of(algorithm: Any) -> Any:
+    """Return the `state_dict` of an algorithm, `{}` for one without."""
+    return algorithm.state_dict() if hasattr(algorithm, "state_dict") else {}
+
+
+def copied(state: Any) -> Any:
+    """Return a copy, or what can't be copied itself: what is wrong with it is the business of one check alone."""
+    try:
+        return copy.deepcopy(state)
+    except Exception:  # noqa: BLE001
+        return state
+
+
+def metadata_of(algorithm: Any) -> AlgorithmMetadata:
+    """Return the metadata of an algorithm, the default for one without."""
+    metadata = getattr(algorithm, "metadata", None)
+    return metadata if isinstance(metadata, AlgorithmMetadata) else AlgorithmMetadata()
+
+
+def events_of(algorithm: Any) -> tuple[Event, ...]:
+    """Return the events at which the engine asks an algorithm, in their order."""
+    listed = metadata_of(algorithm).events
+    return tuple(event for event in Event if listed is None or event in listed)
+
+
+def pairs_of(algorithm: Any) -> list[tuple[Event, Event]]:
+    """Return the pairs of events of which metadata lists both halves."""
+    listed = metadata_of(algorithm).events or ()
+    return [(e, e.partner) for e in Event if e in listed and e.is_before_event and e.partner in listed]
+
+
+def required_by(kit: AlgorithmConformance, algorithms: Sequence[Any]) -> list[Any]:
+    """Return those of the kit's others that the algorithms' metadata requires."""
+    wanted = {reference for a in algorithms for reference in metadata_of(a).requires}
+    if not wanted:
+        return []
+    others = {str(place): other for place, other in enumerate(kit.make_others())}
+    present = {f"own {place}": a for place, a in enumerate(algorithms)}
+    missing = [reference for reference in wanted if not referred(reference, "", present)]
+    names = {name for reference in missing for name in referred(reference, "", others)[:1]}
+    return [others[name] for name in sorted(names)]
+
+
+def where_raised(error: BaseException) -> str | None:
+    """Return `match`, `apply` or `validate`, whichever raised, and the event, as in `apply at INIT`; None: neither."""
+    for note in getattr(error, "__notes__", ()):
+        if note.startswith("raised by ") and " of algorithm " in note:
+            return f"{note.removeprefix('raised by ').partition(' ')[0]} at {note.rpartition(' at ')[2]}"
+    return None
+
+
+def attempt(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: Any) -> Attempt:
+    """Train as `train` does, and tell a refusal in time from everything else that may be raised."""
+    recorder = RecordingDestination()
+    try:
+        trainer = make_trainer(kit, algorithms, loggers=[recorder], **settings)
+    except Exception as error:  # noqa: BLE001  what it is decides
+        return Attempt(refused=isinstance(error, (EngineError, ValueError, TypeError)), error=error)
+    try:
+        with trainer:
+            trainer.fit()
+    except Exception as error:  # noqa: BLE001
+        in_time = (where_raised(error) or "").startswith("validate")
+        return Attempt(refused=in_time and isinstance(error, (EngineError, ValueError, TypeError)), error=error)
+    return Attempt(outcome_of(trainer, recorder))
+
+
+def described(error: BaseException | None) -> str:
+    """Return what was raised, and by which method of the algorithm at which event where that is known."""
+    if error is None:
+        return "nothing was raised"
+    where = where_raised(error)
+    message = " ".join(str(error).split())
+    short = f"{message[:160]}..." if len(message) > 160 else message
+    return f"{type(error).__name__} ({short}) was raised{f' by {where}' if where else ''}"
+
+
+def difference(one: Any, other: Any, path: str = "") -> str | None:
+    """Say where two trees of tensors and values differ in a bit, or None."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return None if _same_bits(one, other) else f"{path or 'the tensor'} differs{_by(one, other)}"
+    if isinstance(one, dict) and isinstance(other, dict):
+        if list(map(repr, one)) != list(map(repr, other)):
+            return f"{path or 'the mapping'} has other keys: {list(one)} and {list(other)}"
+        pairs = [(one[key], other[key], f"{path}.{key}" if path else str(key)) for key in one]
+    elif isinstance(one, (list, tuple)) and type(one) is type(other) and len(one) == len(other):
+        pairs = [(a, b, f"{path}[{place}]") for place, (a, b) in enumerate(zip(one, other, strict=True))]
+    else:
+        opaque = "__eq__" not in {name for cls in type(one).__mro__[:-1] for name in vars(cls)}  # nobody can compare it
+        same = type(one) is type(other) and (opaque or one == other or (one != one and other != other))  # noqa: PLR0124
+        return None if same else f"{path or 'the value'} is {one!r} and {other!r}"
+    return next((found for a, b, p in pairs if (found := difference(a, b, p))), None)
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Are two tensors equal, NaN to NaN?"""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124
+
+
+def _by(one: torch.Tensor, other: torch.Tensor) -> str:
+    if one.shape != other.shape or not one.is_floating_point():
+        return ""
+    return f" by up to {(one - other).abs().max().item():.2g}"

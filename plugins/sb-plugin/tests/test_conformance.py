@@ -1,0 +1,52 @@
+"""Selective Backprop keeps the rules of engine-core's conformance kit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, AlgorithmPass, Event, State
+from engine_core.testing import AlgorithmConformance, PassConformance
+from sb_plugin import SelectiveBackprop
+from sb_plugin.passes import sort_selective_backprop_first
+
+
+class InvertOddBatches(Algorithm):
+    """Changes the inputs at the same event, in a way that changes the ranks of the losses."""
+
+    metadata = AlgorithmMetadata(events=("after_dataloader",), tags=("augmentation",), writes=("batch",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return event is Event.AFTER_DATALOADER and state.timestamp.batch % 2 == 1
+
+    def apply(self, event: Event, state: State, logger: Any) -> None:
+        state.batch_set_item(0, -state.batch_get_item(0))
+
+
+class TestSelectiveBackprop(AlgorithmConformance):
+    """From the first step on, at full size."""
+
+    def make_algorithm(self) -> SelectiveBackprop:
+        return SelectiveBackprop(start=0, end=1, keep=0.5, scale_factor=1, interrupt=0)
+
+    def make_others(self) -> Sequence[Algorithm]:
+        return [InvertOddBatches(), *super().make_others()]
+
+
+class TestSelectiveBackpropAtHalfSize(TestSelectiveBackprop):
+    """Within an interval, with ordinary steps between."""
+
+    def make_algorithm(self) -> SelectiveBackprop:
+        return SelectiveBackprop(start=0.2, end=0.9, keep=0.75, scale_factor=0.5, interrupt=3)
+
+    def make_model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class TestSortSelectiveBackpropFirst(PassConformance):
+    """The pass that puts it first."""
+
+    def make_pass(self) -> AlgorithmPass:
+        return sort_selective_backprop_first

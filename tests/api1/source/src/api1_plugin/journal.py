@@ -1,0 +1,3 @@
+"""What happened, in the order in which it happened."""
+
+journal: list[str] = []

@@ -1,0 +1,100 @@
+"""Plugins begun by the built engine-core, and what tox, pip and the engine make of them.
+
+The core comes from its wheel, named in a constraints file that tox hands on to pip, as a plugin's README tells. Of the
+Pythons a plugin's tox sees only the one that runs here. The others have no CPU build of torch in reach, so that a
+plugin's tests can't run there; tests/core, which runs on all of them, checks that its modules compile.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder with plugins in it, and an environment with engine-core alone, from its wheel."""
+
+    folder: Path
+    core_version: str
+    environ: dict[str, str] = field(repr=False)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    def run(self, *command: str, cwd: Path | None = None) -> str:
+        """Run a command, show what it prints if it fails, and return its standard output."""
+        done = self.attempt(*command, cwd=cwd)
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def attempt(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command that may fail."""
+        where, environ = cwd or self.folder, self.environ
+        return subprocess.run(command, cwd=where, env=environ, capture_output=True, text=True, check=False)
+
+    def engine_core(self, *arguments: str) -> str:
+        """Run the command of the engine-core that is installed here."""
+        return self.run(*self.installed("engine-core"), *arguments)
+
+    def pip(self, *arguments: str) -> str:
+        return self.run(*self.installed("python"), "-I", "-m", "pip", "--quiet", *arguments)
+
+    def installed(self, program: str) -> list[str]:
+        return [str(program_of(self.home, program))]
+
+    def begin(self, name: str) -> Path:
+        """Begin a plugin and return its folder."""
+        self.engine_core("plugins", "new", name)
+        return self.folder / name
+
+    def start_tox(self, project: Path) -> subprocess.Popen[bytes]:
+        """Start a plugin's own tox, all of it that this Python can run; `tox.log` gets what it prints."""
+        command = [sys.executable, "-m", "tox"]
+        with (project / "tox.log").open("wb") as log:
+            return subprocess.Popen(command, cwd=project, env=self.environ, stdout=log, stderr=subprocess.STDOUT)
+
+    def files(self) -> set[str]:
+        """Return the files of the environment, those apart that Python writes when it imports."""
+        files = (file.relative_to(self.home).as_posix() for file in self.home.rglob("*"))
+        return {file for file in files if "__pycache__" not in file}
+
+
+def program_of(environment: Path, program: str) -> Path:
+    return environment / ("Scripts" if os.name == "nt" else "bin") / program
+
+
+@pytest.fixture(scope="session")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    folder = tmp_path_factory.mktemp("author")
+    command = [sys.executable, "-m", "build", str(ROOT), "--wheel", "--no-isolation", "--outdir", str(folder / "dist")]
+    subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    constraints = folder / "constraints.txt"
+    pins = [(ROOT / file).read_text() for file in ("constraints.txt", ".ci/torch-cpu.txt")]
+    constraints.write_text("\n".join([*pins, f"engine-core @ {wheel.as_uri()}\n"]))
+    ready = Workplace(folder, wheel.name.split("-")[1], environ_with(constraints))
+    venv.create(ready.home, with_pip=True)
+    ready.pip("install", "--no-compile", f"{wheel}[examples]")
+    return ready
+
+
+def environ_with(constraints: Path) -> dict[str, str]:
+    """Return the environment variables of an author's shell: nothing of the tox that runs these tests."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("TOX", "VIRTUAL_ENV", "PYTEST"))}
+    here = f"{sys.version_info.major}{sys.version_info.minor}"
+    return {
+        **ours,
+        "PIP_CONSTRAINT": constraints.as_uri(),  # pip splits the list at spaces, which a folder's name may have
+        "PIP_BUILD_CONSTRAINT": constraints.as_uri(),
+        "TOX_SKIP_ENV": f"py(?!{here})\\d+-.*",
+    }

@@ -1,0 +1,63 @@
+"""What a plugin's own tools say about it as it was begun, whatever it is called."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Workplace, program_of
+
+HERE = f"py{sys.version_info.major}{sys.version_info.minor}"
+WHOLE = ["my-algo", "My.Awkward_state"]
+OTHERS = ["x", "true", "test-noise", "Two--dashes.2d", "W" * 40]
+
+
+@pytest.fixture(scope="module")
+def toxes(workplace: Workplace) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Begin plugins and start the tox of each, beside one another; what they print is in `tox.log`."""
+    started = {name: workplace.start_tox(workplace.begin(name)) for name in WHOLE}
+    yield started
+    for process in started.values():
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_its_own_tox_is_green(name: str, workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> None:
+    status = toxes[name].wait()
+    printed = (workplace.folder / name / "tox.log").read_text()
+
+    assert status == 0, printed
+    assert re.findall(r"^  ([\w-]+): (\w+)", printed, re.MULTILINE) == [
+        ("lint", "OK"),
+        ("type", "OK"),
+        (f"{HERE}-lowest", "OK"),
+        (f"{HERE}-latest", "OK"),
+        ("wheel", "OK"),
+    ]
+    assert len(re.findall(r"^=+ \d+ passed, \d+ skipped in ", printed, re.MULTILINE)) == 2
+
+
+@pytest.fixture(scope="module")
+def tools(workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> Path:
+    """Return the folder of a plugin whose environments have all tools in them, from its own tox."""
+    toxes[WHOLE[0]].wait()
+    return workplace.folder / WHOLE[0]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_lint_types_and_tests_are_green_whatever_its_name(name: str, workplace: Workplace, tools: Path) -> None:
+    project = workplace.begin(name)
+    ruff, python = program_of(tools / ".tox" / "lint", "ruff"), program_of(tools / ".tox" / "type", "python")
+    pip = [str(python), "-I", "-m", "pip", "--quiet"]
+    workplace.run(*pip, "install", "--no-deps", "--editable", str(project))
+    workplace.run(str(ruff), "check", cwd=project)
+    workplace.run(str(ruff), "format", "--check", cwd=project)
+    workplace.run(str(python), "-m", "mypy", "--cache-dir", str(tools / ".mypy_cache"), cwd=project)
+    workplace.run(str(python), "-m", "pytest", cwd=project)
+    workplace.run(*pip, "uninstall", "--yes", name)

@@ -1,0 +1,148 @@
+"""A plugin's wheel in a clean environment: found, checked, explained, trained with, and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from .conftest import ROOT, Workplace
+
+EXAMPLE = (ROOT / "engine_core" / "examples" / "digits.yaml").read_text()
+PLUGINS = [  # name, package, class
+    ("a-round-trip", "a_round_trip", "ARoundTrip"),
+    ("Awkward.round_trip", "awkward_round_trip", "AwkwardRoundTrip"),
+]
+
+
+@dataclass(frozen=True)
+class Journey:
+    """What came of each command, from the build of a plugin's wheel until after it was uninstalled."""
+
+    name: str
+    package: str
+    class_name: str
+    core_version: str
+    wheel: Path
+    listed: list[dict[str, str]]
+    doctored: list[dict[str, Any]]
+    explained: dict[str, list[dict[str, str]]]
+    results: dict[str, Any]
+    left: set[str]
+    lost: set[str]
+    required: subprocess.CompletedProcess[str]
+    named: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module", params=PLUGINS, ids=lambda plugin: plugin[0])
+def journey(request: pytest.FixtureRequest, workplace: Workplace) -> Journey:
+    name, package, class_name = request.param
+    project = workplace.begin(name)
+    workplace.run(sys.executable, "-m", "build", "--wheel", "--no-isolation", str(project))
+    (wheel,) = (project / "dist").glob("*.whl")
+    write_configs(project, name, package)
+
+    before = workplace.files()
+    workplace.pip("install", str(wheel))
+    listed = json.loads(workplace.engine_core("plugins", "list", "--json"))
+    doctored = json.loads(workplace.engine_core("plugins", "doctor", "--json"))
+    explained = json.loads(workplace.engine_core("explain", str(project / "required.yaml"), "--json"))
+    run = ("train", str(project / "required.yaml"), "--max-duration", "3ep", "--out", str(project / "run"))
+    workplace.engine_core(*run)
+    results = json.loads((project / "run" / "results.json").read_text())
+    workplace.run(*workplace.installed("python"), "-W", "error", "-c", readme_example(project))
+    workplace.pip("uninstall", "--yes", name)
+    after = workplace.files()
+
+    train = [*workplace.installed("engine-core"), "train"]
+    required, named = (workplace.attempt(*train, f"{config}.yaml", cwd=project) for config in ("required", "named"))
+    seen = (workplace.core_version, wheel, listed, doctored, explained, results)
+    return Journey(name, package, class_name, *seen, after - before, before - after, required, named)
+
+
+def write_configs(project: Path, name: str, package: str) -> None:
+    """Write the config of the core's example with another algorithm, and the same without `require_plugins`."""
+    text, plugins = re.subn(r"require_plugins: .*", f"require_plugins: [{name}]", EXAMPLE)
+    text, algorithms = re.subn(r"  - name: .*\n    args: .*", f"  - name: {package}\n    args: {{eta: 1.0e-6}}", text)
+    assert (plugins, algorithms) == (1, 1)
+    (project / "required.yaml").write_text(text)
+    (project / "named.yaml").write_text(re.sub("require_plugins: .*", "", text))
+
+
+def readme_example(project: Path) -> str:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", (project / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    return example
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
+    names = set(ZipFile(journey.wheel).namelist())
+    info = {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name}
+
+    assert {name for name in names if ".dist-info/" not in name} == {
+        f"{journey.package}/{file}"
+        for file in ("__init__.py", "algorithm.py", "functional.py", "passes.py", "py.typed")
+    }
+    assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+
+
+def test_it_is_listed(journey: Journey) -> None:
+    own = [r for r in journey.listed if r["distribution"] != "engine-core"]
+
+    assert [(r["kind"], r["name"], r["distribution"], r["version"], r["status"]) for r in own] == [
+        ("algorithms", journey.package, journey.package.replace("_", "-"), "0.1.0", "available"),
+        ("passes", f"sort_{journey.package}_last", own[0]["distribution"], "0.1.0", "available"),
+    ]
+
+
+def test_the_doctor_finds_nothing_wrong(journey: Journey) -> None:
+    names = {record["name"] for record in journey.doctored}
+
+    assert {journey.package, f"sort_{journey.package}_last"} <= names
+    assert [record for record in journey.doctored if record["problems"] or record["status"] != "available"] == []
+
+
+def test_it_is_explained(journey: Journey) -> None:
+    own = {"algorithm": journey.class_name, "name": journey.package, "why": "the only one"}
+
+    assert journey.explained == {"init": [own], "after_train_batch": [own]}
+
+
+def test_the_example_trains_with_it(journey: Journey) -> None:
+    assert journey.results["eval/accuracy"] > 0.9
+    assert journey.results["algorithms"] == {
+        f"{journey.class_name}/INIT": 1,
+        f"{journey.class_name}/AFTER_TRAIN_BATCH": journey.results["batches"],
+    }
+
+
+def test_uninstalled_it_leaves_nothing_and_takes_nothing(journey: Journey) -> None:
+    assert (journey.left, journey.lost) == (set(), set())
+
+
+def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> None:
+    assert journey.required.returncode == 2
+    assert without_line(journey.required.stderr) == (
+        f"Error: required.yaml: require_plugins[0]: {journey.name} is required and no plugin of "
+        f"{journey.package.replace('_', '-')} is installed (installed: engine-core {journey.core_version}); install "
+        f"it, as with: pip install '{journey.name}'\n"
+    )
+
+
+def test_a_run_that_names_it_then_says_that_it_is_not_there(journey: Journey) -> None:
+    assert journey.named.returncode == 2
+    assert without_line(journey.named.stderr) == (
+        f"Error: named.yaml: algorithms[0]: {journey.package!r} is not among the installed algorithms; none is known; "
+        "see `engine-core plugins list`, pip installs more\n"
+    )
+
+
+def without_line(message: str) -> str:
+    """Return a message without the number of the line in the config."""
+    return re.sub(r"^(Error: \w+\.yaml):\d+:", r"\1:", message)

@@ -1,0 +1,151 @@
+"""What the doctor finds in a plugin that can be imported: hooks that nobody calls, declarations that can't hold."""
+
+import pytest
+
+from engine_core.doctor import examine
+from engine_core.registry import Registry
+
+ALGORITHM = """
+    from engine_core import Algorithm, AlgorithmMetadata, Callback, PassMetadata, algorithm_pass
+    from engine_core.hookspecs import hookimpl
+
+    class Acme(Algorithm):
+        metadata = AlgorithmMetadata(events=("init",))
+
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            return None
+"""
+CALLBACK = """
+    from engine_core import Callback
+    from engine_core.hookspecs import hookimpl
+
+    class Acme(Callback):
+        def batch_end(self, state, logger):
+            pass
+"""
+METHOD = """
+        {mark}
+        def {name}(self, state, logger):
+            pass
+"""
+
+
+@pytest.fixture
+def problems(install):
+    """Return `problems(text, kind)`: what is wrong with the plugin `acme` in a module of this text."""
+
+    def problems(text, kind="algorithms", **others):
+        entries = {kind: {"acme": "acme_module:Acme"}}
+        for name, other in others.items():
+            entries.setdefault(other, {})[name] = f"acme_module:{name}"
+        install("acme-plugin", entries, {"acme_module": text})
+        (found,) = examine([r for r in Registry.scan().records if r.name == "acme"])
+        assert found.record.status == "available"
+        return list(found.problems)
+
+    return problems
+
+
+def test_a_hook_of_a_callback_with_a_misspelt_name(problems):
+    assert problems(CALLBACK + METHOD.format(mark="", name="after_los"), "callbacks") == [
+        "Acme.after_los is never called: no event has that name; did you mean 'after_loss'?"
+    ]
+
+
+@pytest.mark.parametrize("name", ["helper", "_after_los", "around_apply", "after_loss", "state_dict", "close"])
+def test_a_method_that_is_no_misspelt_hook(problems, name):
+    assert problems(CALLBACK + METHOD.format(mark="", name=name), "callbacks") == []
+
+
+def test_a_hook_of_an_algorithm_is_never_called(problems):
+    assert problems(ALGORITHM + METHOD.format(mark="", name="batch_end")) == [
+        (
+            "Acme.batch_end is never called: the engine calls match and apply of an algorithm; write what belongs to "
+            "batch_end into apply, or register a callback"
+        )
+    ]
+
+
+def test_an_algorithm_that_is_a_callback_too_may_have_hooks(problems):
+    both = ALGORITHM.replace("Acme(Algorithm)", "Acme(Algorithm, Callback)")
+    assert problems(both + METHOD.format(mark="", name="batch_end")) == []
+
+
+@pytest.mark.parametrize(("text", "kind"), [(ALGORITHM, "algorithms"), (CALLBACK, "callbacks")])
+def test_a_marked_hook_that_is_no_event(problems, text, kind):
+    found = problems(text + METHOD.format(mark="@hookimpl", name="on_train_epoch_start"), kind)
+    assert found == ["Acme.on_train_epoch_start is marked with @hookimpl and is no event; did you mean 'epoch_start'?"]
+
+
+def test_metadata_that_was_made_without_a_check_is_checked(problems):
+    unchecked = ALGORITHM.replace("AlgorithmMetadata(events", "AlgorithmMetadata.model_construct(tags=(3,), events")
+    assert problems(unchecked) == ["AlgorithmMetadata: tags[0]: Input should be a valid string, not 3"]
+
+
+def test_metadata_of_a_pass_that_was_made_without_a_check_is_checked(problems):
+    text = "    @algorithm_pass()\n    def Acme(algorithms, event):\n        return algorithms\n"
+    wrong = "    Acme.metadata = PassMetadata.model_construct(stage='first')\n"
+    imports = "    from engine_core import PassMetadata, algorithm_pass\n"
+    assert problems(imports + text + wrong, "passes") == [
+        "PassMetadata: stage: Input should be 'direction', 'placement' or 'check', not 'first'"
+    ]
+
+
+PASS = """
+    from engine_core import passes
+
+    class First(Acme):
+        metadata = AlgorithmMetadata(events=("init",), before=("Second",))
+
+        def __init__(self, needed=None):
+            assert not needed
+
+    class Second(Acme):
+        metadata = AlgorithmMetadata(events=("init",))
+
+    Algorithm = Acme
+
+    @algorithm_pass(stage="placement")
+    def Acme(algorithms, event):
+        return passes.sort_to_front(algorithms, Second)
+"""
+
+
+def test_a_pass_that_sorts_against_what_its_own_distribution_declares(problems):
+    assert problems(ALGORITHM + PASS, "passes", First="algorithms", Second="algorithms") == [
+        (
+            "pass 'Acme' of acme-plugin puts Second before First at INIT, against what First (acme-plugin 1.0, "
+            "before='Second') declares; disable that pass or fix its distribution"
+        )
+    ]
+
+
+def test_algorithms_that_can_not_be_made_without_arguments_are_left_out(problems):
+    text = (ALGORITHM + PASS).replace("needed=None", "needed")
+    assert problems(text, "passes", First="algorithms", Second="algorithms") == []
+
+
+def test_algorithms_that_exclude_each_other_have_no_order(problems):
+    text = (ALGORITHM + PASS).replace("before=", "conflicts=('Second',), before=")
+    assert problems(text, "passes", First="algorithms", Second="algorithms") == []
+
+
+def test_a_plugin_that_can_not_be_looked_at(problems, tmp_path):
+    text = """
+    class Meta(type):
+        def __dir__(cls):
+            raise RuntimeError("look away")
+
+    class Acme(metaclass=Meta):
+        def init(self, state, logger):
+            pass
+    """
+    assert problems(text, "callbacks") == [
+        (
+            "it was imported, and looking at it failed: RuntimeError: look away "
+            f"(at {tmp_path / 'site-packages' / 'acme_module.py'}:4)"
+        )
+    ]

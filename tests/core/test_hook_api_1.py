@@ -1,0 +1,164 @@
+"""What hook API 1 promises to plugins is there. The lists may grow; what is in them may neither go nor change."""
+
+import dataclasses
+import inspect
+
+import pytest
+
+import engine_core
+from engine_core import (
+    Algorithm,
+    AlgorithmMetadata,
+    Callback,
+    Engine,
+    Event,
+    Logger,
+    LoggerDestination,
+    PassMetadata,
+    State,
+    Trace,
+    passes,
+)
+from engine_core.host import ARGUMENTS
+from engine_core.registry import KINDS
+
+EVENTS = """
+init after_load fit_start epoch_start before_dataloader after_dataloader batch_start before_train_batch before_forward
+after_forward before_loss after_loss before_backward after_backward after_train_batch batch_end batch_checkpoint
+epoch_end epoch_checkpoint fit_end eval_start eval_batch_start eval_before_forward eval_after_forward eval_batch_end
+eval_end
+"""
+PAIRS = """
+fit_start-fit_end epoch_start-epoch_end before_dataloader-after_dataloader batch_start-batch_end
+before_train_batch-after_train_batch before_forward-after_forward before_loss-after_loss before_backward-after_backward
+eval_start-eval_end eval_batch_start-eval_batch_end eval_before_forward-eval_after_forward
+"""
+STATE = """
+model optimizers schedulers train_dataloader evaluators algorithms callbacks loss_fn max_duration device precision seed
+run_name profiler rank world_size timestamp eval_timestamp dataloader dataloader_label dataloader_len stop_requested
+batch outputs loss metrics
+"""
+WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
+NAMES = """
+Algorithm AlgorithmMetadata Callback Engine Event Logger LoggerDestination PassMetadata State Time TimeUnit Timestamp
+Trace Traces algorithm_pass hookimpl passes
+"""
+METHODS = [
+    (Algorithm.match, "self event state"),
+    (Algorithm.apply, "self event state logger"),
+    (Algorithm.validate, "self state"),
+    (Algorithm.state_dict, "self"),
+    (Algorithm.load_state_dict, "self state"),
+    (Callback.close, "self state logger"),
+    (Callback.post_close, "self"),
+    (Callback.state_dict, "self"),
+    (Callback.load_state_dict, "self state"),
+    (LoggerDestination.log_metrics, "self metrics step"),
+    (LoggerDestination.log_hyperparameters, "self hyperparameters"),
+    (LoggerDestination.log_traces, "self traces"),
+    (Logger.log_metrics, "self metrics step"),
+    (Logger.log_hyperparameters, "self hyperparameters"),
+    (State.batch_get_item, "self key"),
+    (State.batch_set_item, "self key value"),
+    (State.derive_seed, "self name"),
+    (State.get_elapsed_duration, "self"),
+    (State.stop_training, "self"),
+    (Engine.run_event, "self event"),
+    (Engine.restoring, "self"),
+    (passes.sort_to_front, "items kind"),
+    (passes.sort_to_back, "items kind"),
+]
+
+
+def test_its_events_are_there_in_this_order():
+    promised = EVENTS.split()
+    assert [event.value for event in Event if event.value in promised] == promised
+
+
+def test_its_pairs_are_pairs():
+    halves = [pair.split("-") for pair in PAIRS.split()]
+    assert [[first, Event(first).partner] for first, _ in halves] == halves
+
+
+def test_its_hooks_have_these_arguments():
+    assert {"event", "state", "logger", "traces"} <= set(ARGUMENTS)
+
+
+def test_its_fields_of_state_are_there():
+    assert set(STATE.split()) - {field.name for field in dataclasses.fields(State)} == set()
+
+
+@pytest.mark.parametrize("field", WRITABLE)
+def test_its_fields_of_state_may_be_declared_as_written(field):
+    assert AlgorithmMetadata(writes=(field,)).writes == (field,)
+
+
+@pytest.mark.parametrize(
+    ("model", "promised"),
+    [
+        (
+            AlgorithmMetadata,
+            {
+                "name": None,
+                "description": "",
+                "events": None,
+                "tags": (),
+                "before": (),
+                "after": (),
+                "requires": (),
+                "conflicts": (),
+                "writes": None,
+                "hook_api": 1,
+            },
+        ),
+        (
+            PassMetadata,
+            {
+                "name": None,
+                "description": "",
+                "stage": "placement",
+                "before": (),
+                "after": (),
+                "events": None,
+                "pure": True,
+                "changes_members": False,
+                "hook_api": 1,
+            },
+        ),
+    ],
+)
+def test_its_metadata_has_these_fields_and_defaults_and_new_ones_may_be_left_out(model, promised):
+    assert {name: value for name, value in model().model_dump().items() if name in promised} == promised
+
+
+@pytest.mark.parametrize(("method", "promised"), METHODS, ids=lambda part: getattr(part, "__qualname__", ""))
+def test_its_methods_take_these_arguments_and_need_no_others(method, promised):
+    parameters = list(inspect.signature(method).parameters.values())
+    names = promised.split()
+    assert [p.name for p in parameters][: len(names)] == names
+    assert [p.name for p in parameters[len(names) :] if p.default is p.empty] == []
+
+
+def test_its_properties_say_no_unless_they_are_overridden():
+    class Plain(Algorithm):
+        def match(self, event, state):
+            return False
+
+        def apply(self, event, state, logger): ...
+
+    plain = Plain()
+    assert (plain.backwards_create_graph, plain.find_unused_parameters, plain.required_on_load()) == (False,) * 3
+    assert (plain.state_dict(), Callback().state_dict()) == ({}, {})
+
+
+def test_its_traces_have_these_fields():
+    assert Trace._fields[:5] == ("name", "event", "exit_code", "order", "run")
+
+
+def test_its_entry_points_are_these_groups():
+    assert {"algorithms", "passes", "callbacks"} <= set(KINDS)
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_its_names_are_handed_out(name):
+    assert getattr(engine_core, name) is not None

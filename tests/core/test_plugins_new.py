@@ -1,0 +1,224 @@
+"""`engine-core plugins new`: what it writes, what it says, and that it writes all or nothing."""
+
+import datetime as dt
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine_core.cli import main
+from engine_core.errors import ArgumentError
+from engine_core.scaffold import create_plugin
+from engine_core.scaffold.creating import LICENSES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def calm(tmp_path, monkeypatch):
+    """Let git know no user, and let relative paths begin in an empty folder."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["plugins", "new", *arguments])
+
+
+def files(project):
+    return sorted(path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file())
+
+
+def declared(project):
+    return tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_files_of_a_plugin():
+    assert files(create_plugin("My.Algo")) == [
+        ".gitignore",
+        "CHANGELOG.md",
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "src/my_algo/__init__.py",
+        "src/my_algo/algorithm.py",
+        "src/my_algo/functional.py",
+        "src/my_algo/passes.py",
+        "src/my_algo/py.typed",
+        "tests/test_my_algo.py",
+        "tests/test_my_algo_conformance.py",
+        "tox.ini",
+    ]
+
+
+def test_what_the_command_says():
+    result = run("My.Algo", "--dir", "../here")
+    assert (result.exit_code, result.output) == (
+        0,
+        """\
+wrote ../here/My.Algo
+  .gitignore
+  CHANGELOG.md
+  LICENSE
+  README.md
+  pyproject.toml
+  src/my_algo/__init__.py
+  src/my_algo/algorithm.py
+  src/my_algo/functional.py
+  src/my_algo/passes.py
+  src/my_algo/py.typed
+  tests/test_my_algo.py
+  tests/test_my_algo_conformance.py
+  tox.ini
+next:
+  cd ../here/My.Algo
+  python3 -m pip install --group test -e .
+  python3 -m pytest
+  engine-core plugins doctor
+  python3 -m tox, once README.md has told where it finds engine-core
+""",
+    )
+
+
+def test_what_the_distribution_declares():
+    project = declared(create_plugin("My.Algo", license="apache-2.0"))
+    assert (project["name"], project["version"], project["license"]) == ("My.Algo", "0.1.0", "Apache-2.0")
+    assert project["entry-points"] == {
+        "engine_core.algorithms": {"my_algo": "my_algo:MyAlgo"},
+        "engine_core.passes": {"sort_my_algo_last": "my_algo.passes:sort_my_algo_last"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.1.0", "engine-core>=0.1,<0.2"),
+        ("0.9.7.post1", "engine-core>=0.9,<0.10"),
+        ("1.2.3", "engine-core>=1.2,<1.3"),
+        ("0.3.0rc1", "engine-core>=0.3.0rc1,<0.4"),  # >=0.3 would not let it in
+    ],
+)
+def test_the_range_of_engine_core_begins_at_the_one_that_runs(version, expected, install):
+    install("engine-core", {"passes": {"set_filo_order": "engine_core.passes:set_filo_order"}}, version=version)
+    assert declared(create_plugin("my-algo"))["dependencies"] == [expected, "torch>=2.4"]
+
+
+@pytest.mark.parametrize("name", ["my-algo", "My.Awkward-Name", "x", "true", "l" * 40])
+def test_its_python_compiles_and_nothing_is_left_to_fill_in(name):
+    project = create_plugin(name)
+    for file in files(project):
+        text = (project / file).read_text(encoding="utf-8")
+        assert "${" not in text and "$$" not in text
+        if file.endswith(".py"):
+            compile(text, file, "exec")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not there to be asked")
+def test_the_licence_names_the_user_that_git_knows(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    (tmp_path / "gitconfig").write_text('[user]\n\tname = "Zoë \\"Z\\" \\\\ Müller"\n', encoding="utf-8")
+    project = create_plugin("my-algo")
+    (line,) = [x for x in (project / "LICENSE").read_text(encoding="utf-8").splitlines() if x.startswith("Copyright")]
+    assert line == f'Copyright (c) {dt.datetime.now(dt.timezone.utc).year} Zoë "Z" \\ Müller'
+    assert declared(project)["authors"] == [{"name": 'Zoë "Z" \\ Müller'}]
+
+
+def test_without_a_user_the_licence_names_the_authors_of_the_plugin():
+    project = create_plugin("my-algo", license="BSD-3-Clause")
+    assert f"Copyright (c) {dt.datetime.now(dt.timezone.utc).year}, the my-algo authors\n" in (
+        project / "LICENSE"
+    ).read_text(encoding="utf-8")
+
+
+def test_the_apache_licence_is_the_repositorys():
+    assert (create_plugin("my-algo", license="Apache-2.0") / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.parametrize("chosen", LICENSES)
+def test_each_licence_that_can_be_chosen_is_in_the_help(chosen):
+    assert chosen in run("--help").output
+
+
+def test_an_unknown_licence_is_refused_with_the_list():
+    result = run("my-algo", "--license", "GPL-3.0")
+    assert result.exit_code == 2
+    assert result.output == (
+        "Error: 'GPL-3.0' is no licence that can be written: choose one of Apache-2.0, BSD-3-Clause, MIT, and change "
+        "LICENSE and pyproject.toml afterwards\n"
+    )
+    assert list(Path().iterdir()) == []
+
+
+def test_a_name_that_can_not_be_ends_with_code_2_and_nothing_written():
+    result = run("3d")
+    assert result.exit_code == 2
+    assert result.output == (
+        "Error: '3d' can't be the name of a plugin: its package would be '3d', which is no identifier; begin with a "
+        "letter\n"
+    )
+    assert list(Path().iterdir()) == []
+
+
+def make_folder(path):
+    path.mkdir()
+    (path / "mine").write_text("mine")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [make_folder, Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")],
+    ids=["a folder", "an empty folder", "a file", "a link to nowhere"],
+)
+def test_what_is_there_already_is_left_as_it_is(make):
+    path = Path("my-algo")
+    make(path)
+    before = (path.lstat(), files(path), list(Path().iterdir()))
+    result = run("my-algo")
+    assert (result.exit_code, result.output) == (
+        2,
+        "Error: 'my-algo' is there already and is left as it is: choose another name or folder\n",
+    )
+    assert (path.lstat(), files(path), list(Path().iterdir())) == before
+
+
+def test_the_folder_has_to_be_there():
+    with pytest.raises(ArgumentError, match=r"^'not/there' is no folder: create it first, or choose another$"):
+        create_plugin("my-algo", "not/there")
+    assert list(Path().iterdir()) == []
+
+
+def test_where_it_can_not_be_written_to_the_end_nothing_is_left():
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # a small disk
+    script = f"{limit}\nfrom engine_core.cli import main\nmain(['plugins', 'new', 'my-algo'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "Error: 'my-algo' can't be written, and nothing of it is left: File too large\n",
+    )
+    assert list(Path().iterdir()) == []
+
+
+def test_its_folder_has_the_rights_of_any_new_folder():
+    Path("other").mkdir()
+    assert create_plugin("my-algo").stat().st_mode == Path("other").stat().st_mode
+
+
+def test_beginning_a_plugin_imports_nothing_heavy():
+    heavy = "{'torch', 'numpy', 'yaml', 'rich', 'engine_core.engine', 'engine_core.config', 'engine_core.run'}"
+    script = (
+        "import sys; from engine_core.cli import main; main(['plugins', 'new', 'my-algo'], standalone_mode=False);"
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,136 @@
+"""`engine-core plugins new`: which names can be, which can't and why, and what follows from a name."""
+
+import ast
+import sys
+
+import pytest
+
+from engine_core.errors import ArgumentError
+from engine_core.scaffold import create_plugin
+from engine_core.scaffold.naming import name_plugin
+
+
+def refusal(name):
+    with pytest.raises(ArgumentError) as refused:
+        name_plugin(name)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "class_name"),
+    [
+        ("my-algo", "my_algo", "MyAlgo"),
+        ("My.Awkward-Name", "my_awkward_name", "MyAwkwardName"),
+        ("Under_score", "under_score", "UnderScore"),
+        ("two--dashes", "two__dashes", "TwoDashes"),
+        ("SAM2", "sam2", "SAM2"),
+        ("x", "x", "X"),
+        ("a1", "a1", "A1"),
+        ("in-3d", "in_3d", "In3d"),
+        ("engine-core-noise", "engine_core_noise", "EngineCoreNoise"),
+        ("match", "match", "Match"),  # a word only where a statement begins, so a package can have it
+        ("l" * 40, "l" * 40, "L" + "l" * 39),
+    ],
+)
+def test_package_and_class_follow_from_the_name(name, package, class_name):
+    assert name_plugin(name) == (name, package, class_name)
+
+
+@pytest.mark.parametrize(
+    ("name", "class_name", "why"),
+    [
+        ("state", "PluginState", "the files import a State"),
+        ("true", "PluginTrue", "True is a keyword"),
+        ("value-error", "PluginValueError", "ValueError is built in"),
+        ("test-noise", "PluginTestNoise", "pytest would take the class for a test"),
+    ],
+)
+def test_a_class_name_that_means_something_gets_a_word_before_it(name, class_name, why):
+    assert name_plugin(name).class_name == class_name, why
+
+
+def test_no_class_is_called_like_something_that_its_files_import(tmp_path):
+    imported = set()
+    for file in create_plugin("my-algo", tmp_path).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                imported |= {alias.name for alias in node.names} - {"MyAlgo"}
+
+    assert {"Algorithm", "State", "Any", "PassConformance"} <= imported
+    in_camel_case = [name for name in sorted(imported) if name[0].isupper()]
+    assert [name for name in in_camel_case if name_plugin(name).class_name == name] == []
+
+
+LEGAL = (
+    "the name of a distribution has ASCII letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("zürich", LEGAL),
+        ("", LEGAL),
+        ("two words", LEGAL),
+        ("-dash", LEGAL),
+        ("dot.", LEGAL),
+        ("../up", LEGAL),
+        ("newline\n", LEGAL),
+        ("3d", "its package would be '3d', which is no identifier; begin with a letter"),
+        ("l" * 41, "it has 41 characters, at most 40 fit in a line of code"),
+        ("Nul.noise", "Windows keeps that name for a device"),
+        ("class", "its package would be 'class', a keyword of Python"),
+        ("Random", "its package would be 'random', a module of the standard library"),
+        ("test", "its package would be 'test', a module of the standard library"),
+        ("tomllib", "its package would be 'tomllib', a module of the standard library"),
+        ("imp", "its package would be 'imp', a module of the standard library"),
+        ("torch", "its package would be 'torch', which its own tests have from somebody else"),
+        ("py", "its package would be 'py', which its own tests have from somebody else"),
+        ("Engine_Core", "that is the engine itself"),
+        ("progress-bar", "engine-core has a plugin 'progress_bar' of its own"),
+        ("set.filo.order", "engine-core has a plugin 'set_filo_order' of its own"),
+    ],
+)
+def test_a_name_that_can_not_be_is_refused_with_the_reason(name, reason):
+    assert refusal(name) == f"{name!r} can't be the name of a plugin: {reason}"
+
+
+def test_no_module_of_the_standard_library_is_shadowed():
+    modules = [name for name in sorted(sys.stdlib_module_names) if name[0] != "_" and name.islower()]
+    assert [name for name in modules if not refusal(name).endswith("a module of the standard library")] == []
+
+
+def test_a_name_that_another_installed_plugin_has_would_stand_for_neither(install):
+    install("acme-plugin", {"algorithms": {"my_algo": "acme:Acme"}}, version="1.2")
+    assert refusal("my-algo") == (
+        "'my-algo' can't be the name of a plugin: acme-plugin 1.2, which is installed, has an algorithm 'my_algo', and "
+        "with both that name would stand for neither; choose another, or uninstall that"
+    )
+
+
+def test_a_pass_of_an_installed_plugin_takes_no_name(install):
+    install("acme-plugin", {"passes": {"my_algo": "acme:my_algo"}})
+    assert name_plugin("my-algo").package == "my_algo"
+
+
+def test_an_installed_distribution_is_not_replaced(install):
+    install("acme-plugin", version="1.2")
+    assert refusal("Acme_Plugin") == (
+        "'Acme_Plugin' can't be the name of a plugin: acme-plugin 1.2 is installed, and this would replace it; choose "
+        "another, or uninstall that"
+    )
+
+
+def test_a_module_that_is_there_already_is_not_shadowed(install, tmp_path):
+    install("acme-plugin", modules={"acme_core": ""})
+    assert refusal("acme-core") == (
+        "'acme-core' can't be the name of a plugin: its package would be 'acme_core', which can be imported already: "
+        f"{tmp_path / 'site-packages' / 'acme_core.py'}"
+    )
+
+
+def test_what_lies_in_the_current_folder_takes_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_algo.py").touch()
+    assert name_plugin("my-algo").package == "my_algo"

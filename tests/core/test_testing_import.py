@@ -1,0 +1,98 @@
+"""What the conformance kit costs those who do not use it, and what is left of it without torch."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+IMPORTS = """
+import json, sys, time
+import pytest
+before, started_s = set(sys.modules), time.process_time()
+import {module}
+print(json.dumps([time.process_time() - started_s, sorted(set(sys.modules) - before)]))
+"""
+NO_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.modules["torch"] = None
+sys.meta_path.insert(0, NoTorch())
+"""
+
+
+def imported(module):
+    """Return the CPU seconds and the modules that an import takes beyond pytest's, in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS.format(module=module)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def pytest_in(folder, *arguments):
+    """Run pytest with the plugin in a folder, and return its exit code and what it says."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:engine_core", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_pytest_plugin_is_imported_in_less_than_50_ms_and_imports_nothing_else():
+    seconds, modules = zip(*(imported("engine_core.testing.plugin") for _ in range(3)), strict=True)
+
+    assert modules[0] == ["engine_core", "engine_core.testing", "engine_core.testing.plugin"]
+    assert min(seconds) < 0.05
+
+
+def test_the_package_imports_none_of_its_modules():
+    assert imported("engine_core.testing")[1] == ["engine_core", "engine_core.testing"]
+
+
+@pytest.mark.parametrize("name", ["AlgorithmConformance", "PassConformance", "BrokenRule", "RecordingDestination"])
+def test_a_public_name_needs_no_torch_and_no_numpy(name):
+    program = f"import json, sys\nfrom engine_core.testing import {name}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert {"torch", "numpy"} & set(json.loads(done.stdout)) == set()
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error():
+    import engine_core.testing as kit  # noqa: PLC0415
+
+    with pytest.raises(AttributeError, match=r"module 'engine_core.testing' has no attribute 'AlgorithmConform'"):
+        kit.AlgorithmConform  # noqa: B018
+
+
+def test_without_torch_the_checks_of_an_algorithm_are_skipped_with_the_reason_and_those_of_a_pass_run(tmp_path):
+    (tmp_path / "conftest.py").write_text(NO_TORCH)
+    (tmp_path / "test_kit.py").write_text("""
+from engine_core import passes
+from engine_core.testing import AlgorithmConformance, PassConformance
+
+class TestAlgorithm(AlgorithmConformance):
+    def make_algorithm(self):
+        raise AssertionError("nobody asks for it")
+
+class TestPass(PassConformance):
+    def make_pass(self):
+        return passes.set_filo_order
+""")
+    code, said = pytest_in(tmp_path, "-q", "-rs")
+
+    assert code == 0, said
+    assert "7 passed, 20 skipped" in said
+    assert "torch is not installed; the checks of an algorithm train with it" in said
+
+
+def test_in_a_project_that_does_not_use_the_kit_the_plugin_says_nothing(tmp_path):
+    (tmp_path / "test_own.py").write_text("def test_fails():\n    number = 1\n    assert number == 2\n")
+    _, with_it = pytest_in(tmp_path, "-p", "engine_core.testing.plugin", "-vv")
+    _, without = pytest_in(tmp_path, "-vv")
+
+    assert "assert 1 == 2" in without
+    assert re.sub(r"=* 1 failed in .*", "", with_it) == re.sub(r"=* 1 failed in .*", "", without)

@@ -1,0 +1,29 @@
+"""The picture of the order is drawn by the command that the docs show, from the algorithms on the page."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from engine_core.explain import explain_algorithms, to_svg
+
+from .conftest import DOCS, blocks_of
+from .test_examples import run
+
+PAGE, PICTURE = DOCS / "howto" / "order.md", DOCS / "images" / "order.svg"
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "page"}
+    with warnings.catch_warnings():
+        for block in blocks_of(PAGE):
+            if block.language == "python" and not block.text.startswith(">>>"):
+                run(block, PAGE, names)
+    return to_svg(explain_algorithms(names["algorithms"], names["pad_last"]), "after_dataloader")
+
+
+def test_the_picture_shows_the_order_as_it_is(drawn):
+    assert PICTURE.read_text(encoding="utf-8") == drawn, f"draw {PICTURE.name} anew"

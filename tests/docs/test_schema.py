@@ -1,0 +1,84 @@
+"""The published JSON schema is that of the metadata models, and the reference page shows their fields."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+
+import pytest
+
+from engine_core import AlgorithmMetadata, Event, PassMetadata
+from engine_core.metadata import WRITABLE
+
+from .conftest import DOCS
+
+GENERATOR = DOCS / "metadata_schema.py"
+PAGE = (DOCS / "reference" / "metadata.md").read_text()
+SCHEMA = json.loads((DOCS / "reference" / "metadata.schema.json").read_text())
+MODELS = [AlgorithmMetadata, PassMetadata]
+
+
+def test_the_published_schema_is_that_of_the_models():
+    generated = runpy.run_path(str(GENERATOR))["as_text"]()
+
+    assert generated == (DOCS / "reference" / "metadata.schema.json").read_text(), "run: python docs/metadata_schema.py"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_field_has_a_description_and_a_default(model):
+    fields = SCHEMA["$defs"][model.__name__]["properties"]
+
+    assert list(fields) == list(model.model_fields)
+    assert [name for name, field in fields.items() if not field["description"] or "default" not in field] == []
+
+
+def test_a_description_is_that_of_the_docstring():
+    fields = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"]
+
+    assert fields["before"]["description"] == (
+        "names or `@tags` of algorithms that run later, on every event that both list; absent ones are no constraint."
+    )
+
+
+def test_the_schema_lists_the_events_and_the_fields_of_state():
+    fields = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"]
+
+    assert SCHEMA["$defs"]["Event"]["enum"] == [event.value for event in Event]
+    assert fields["writes"]["anyOf"][0]["items"]["enum"] == list(WRITABLE)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "two words", "@tag", "a:b", "a,b", "a/b", "tab\tbed", "new\nline", "sam", "SAM-2"]
+)
+def test_the_schema_allows_the_names_that_the_models_allow(name):
+    pattern = SCHEMA["$defs"]["PassMetadata"]["properties"]["name"]["anyOf"][0]["pattern"]
+
+    assert bool(re.search(pattern, name)) == is_allowed(PassMetadata, name=name)
+
+
+@pytest.mark.parametrize("reference", ["", "@", "@@tag", "@two words", "@tag", "sam"])
+@pytest.mark.parametrize("field", ["tags", "before", "after", "requires", "conflicts"])
+def test_the_schema_allows_the_references_that_the_models_allow(field, reference):
+    pattern = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"][field]["items"]["pattern"]
+
+    assert bool(re.search(pattern, reference)) == is_allowed(AlgorithmMetadata, **{field: (reference,)})
+
+
+def is_allowed(model, **fields):
+    """Say whether a model takes these fields."""
+    try:
+        model(**fields)
+    except ValueError:
+        return False
+    return True
+
+
+def test_the_page_shows_the_fields_of_each_model():
+    assert re.findall(r"^```\{fields\} (\w+)\n```$", PAGE, re.MULTILINE) == [model.__name__ for model in MODELS]
+
+
+def test_the_page_lists_the_fields_of_state_that_are_written():
+    paragraph = PAGE[PAGE.index("`writes` names") : PAGE.index(". Parameters")]
+
+    assert re.findall(r"`(\w+)`", paragraph)[1:] == list(WRITABLE)

@@ -1,0 +1,213 @@
+"""Algorithms that break a promise about metadata, match, State, generators or arguments: one fault each."""
+
+import random
+
+import torch
+
+from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core.errors import ArgumentError
+
+from .subjects import AtLoss, OfAPair, OnTuples, caught_by
+
+
+@caught_by("test_metadata")
+class Misnamed(AtLoss):
+    metadata = AlgorithmMetadata(name="scale_loss", events=("after_loss",), writes=("loss",))
+
+
+@caught_by("test_metadata")
+class OfAnotherHookAPI(AtLoss):
+    metadata = AlgorithmMetadata.model_construct(events=(Event.AFTER_LOSS,), writes=("loss",), hook_api=2)
+
+
+@caught_by("test_match_is_pure")
+class CountsInMatch(AtLoss):
+    asked = 0
+
+    def match(self, event, state):
+        self.asked += 1
+        return super().match(event, state)
+
+
+@caught_by("test_match_is_pure")
+class WritesInMatch(AtLoss):
+    def match(self, event, state):
+        state.metrics = {**state.metrics, "asked": state.metrics.get("asked", 0) + 1}
+        return super().match(event, state)
+
+
+@caught_by("test_match_only_declared_events")
+class AlwaysTrue(AtLoss):
+    def match(self, event, state):
+        return True
+
+
+@caught_by("test_match_is_fast")
+class SlowToAnswer(AtLoss):
+    def match(self, event, state):
+        return sum(range(30_000)) > 0 and super().match(event, state)
+
+
+@caught_by("test_writes_declared")
+class DeclaresLess(AtLoss):
+    metadata = AlgorithmMetadata(events=("after_loss",), writes=("outputs",))
+
+
+@caught_by("test_writes_declared")
+class FreezesStatistics(Algorithm):
+    metadata = AlgorithmMetadata(events=("before_forward",), writes=())
+
+    def match(self, event, state):
+        return event is Event.BEFORE_FORWARD
+
+    def apply(self, event, state, logger):
+        for module in state.model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.eval()
+
+
+@caught_by("test_writes_declared")
+class ChangesInPlace(OnTuples):
+    metadata = AlgorithmMetadata(events=("after_dataloader",), writes=("batch",))
+
+    def match(self, event, state):
+        return event is Event.AFTER_DATALOADER
+
+    def apply(self, event, state, logger):
+        state.batch[0].add_(0.1)
+
+
+@caught_by("test_restores")
+class LeavesItChanged(OfAPair):
+    def apply(self, event, state, logger):
+        if event is Event.BEFORE_FORWARD:
+            super().apply(event, state, logger)
+
+
+@caught_by("test_restores")
+class RestoresByComputing(OfAPair):
+    def apply(self, event, state, logger):
+        if event is Event.BEFORE_FORWARD:
+            super().apply(event, state, logger)
+        else:
+            state.batch_set_item(0, state.batch[0] * 3)
+
+
+@caught_by("test_restores_after_an_exception")
+class NeedsTheForward(OfAPair):
+    """Restores only when there are outputs of this forward."""
+
+    def match(self, event, state):
+        return event is Event.BEFORE_FORWARD or (event is Event.AFTER_FORWARD and state.outputs is not self.former)
+
+    def apply(self, event, state, logger):
+        self.rate = state.optimizers[0].param_groups[0]
+        if event is Event.BEFORE_FORWARD:
+            self.former, self.rate["lr"] = state.outputs, self.rate["lr"] / 2
+        else:
+            self.former, self.rate["lr"] = None, self.rate["lr"] * 2
+
+    metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), writes=("optimizers",))
+    former = None
+
+
+@caught_by("test_restores_after_an_exception")
+class FailsInRestoring(OfAPair):
+    def apply(self, event, state, logger):
+        super().apply(event, state, logger)
+        if event is Event.AFTER_FORWARD:
+            self.mean = state.outputs.mean().item()
+
+
+@caught_by("test_restores_after_an_exception")
+class RestoresAfterBatchesOnly(Algorithm):
+    """Evaluates with other weights, and forgets them if evaluation fails at its start."""
+
+    metadata = AlgorithmMetadata(
+        events=("eval_start", "eval_end"), writes=("model",), tags=("swap",), conflicts=("@swap",)
+    )
+
+    def match(self, event, state):
+        return event is Event.EVAL_START or (event is Event.EVAL_END and state.eval_timestamp.batch > 0)
+
+    @torch.no_grad()
+    def apply(self, event, state, logger):
+        bias = list(state.model.parameters())[-1]
+        if event is Event.EVAL_START:
+            self.trained = bias.clone()
+            bias.add_(1)
+        else:
+            bias.copy_(self.trained)
+
+
+@caught_by("test_no_global_random_draw")
+class DrawsFromTorch(AtLoss):
+    def factor(self, state):
+        return 1 + 0.1 * torch.rand(()).item()
+
+
+@caught_by("test_no_global_random_draw")
+class DrawsFromPython(AtLoss):
+    def factor(self, state):
+        return 1 + 0.1 * random.random()
+
+
+@caught_by("test_no_global_random_draw")
+class DrawsFromNumPy(AtLoss):
+    def factor(self, state):
+        import numpy as np  # noqa: PLC0415  it need not be there for the other tests
+
+        return 1 + 0.1 * np.random.rand()
+
+
+@caught_by("test_no_global_random_draw")
+class SeedsTheGlobalGenerator(AtLoss):
+    def validate(self, state):
+        torch.manual_seed(1)
+
+
+@caught_by("test_arguments")
+class TakesAnything(AtLoss):
+    def __init__(self, scale: float = 0.5, every: int = 1):
+        self.scale, self.every = scale, every
+
+
+@caught_by("test_arguments")
+class TakesWhateverItIsGiven(AtLoss):
+    def __init__(self, scale):
+        self.scale = scale
+
+    @classmethod
+    def make(cls):
+        return cls(0.5)
+
+
+@caught_by("test_arguments")
+class TakesNaN(AtLoss):
+    def __init__(self, scale=0.5):
+        if scale <= 0:
+            raise ArgumentError(f"scale={scale!r} has to be positive")
+        self.scale = scale
+
+
+@caught_by("test_arguments")
+class TakesAnyKeyword(AtLoss):
+    def __init__(self, **options):
+        self.options = options
+
+
+@caught_by("test_arguments")
+class ShowsTensors(AtLoss):
+    def __repr__(self):
+        return f"ShowsTensors({torch.zeros(2)})"
+
+
+@caught_by("test_arguments")
+class ComparesTensors(AtLoss):
+    weights = torch.ones(2)
+
+    def __eq__(self, other):
+        return self.weights == getattr(other, "weights", 0)
+
+    def __hash__(self):
+        return 1

@@ -1,0 +1,251 @@
+"""Algorithms that do not work in some run: saved, repeated, with other batches, in other company. One fault each."""
+
+import torch
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
+
+from .subjects import AtLoss, Counting, OfAPair, OnTuples, caught_by
+
+
+@caught_by("test_state_dict")
+class SavesASet(Counting):
+    def state_dict(self):
+        return {"count": {self.count}}
+
+    def load_state_dict(self, state):
+        (self.count,) = state["count"]
+
+
+@caught_by("test_state_dict")
+class SavesAGenerator(Counting):
+    def state_dict(self):
+        return {"count": self.count, "generator": torch.Generator()}
+
+
+@caught_by("test_state_dict")
+class SavesNumbersAsKeys(Counting):
+    def state_dict(self):
+        return {0: self.count}
+
+    def load_state_dict(self, state):
+        self.count = state[0]
+
+
+@caught_by("test_state_dict")
+class SavesTheLivingTensor(AtLoss):
+    metadata = Counting.metadata
+
+    def match(self, event, state):
+        return event in (Event.INIT, Event.AFTER_LOSS)
+
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            self.total = torch.zeros(())
+        else:
+            super().apply(event, state, logger)
+
+    def factor(self, state):
+        self.total += 1
+        return 1 + 0.1 * self.total.item()
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total.copy_(state["total"])
+
+
+@caught_by("test_resume")
+class ForgetsItsCount(Counting):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@caught_by("test_resume")
+class ForgetsItsGenerator(Counting):
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            self.generator = torch.Generator().manual_seed(state.derive_seed("forgets"))
+        else:
+            super().apply(event, state, logger)
+
+    def factor(self, state):
+        return 1 + 0.1 * torch.rand((), generator=self.generator).item()
+
+
+@caught_by("test_resume")
+class BeginsAnewAtFitStart(Counting):
+    metadata = AlgorithmMetadata(events=("fit_start", "after_loss"), writes=("loss",))
+
+    def match(self, event, state):
+        return event in (Event.FIT_START, Event.AFTER_LOSS)
+
+    def apply(self, event, state, logger):
+        super().apply(Event.INIT if event is Event.FIT_START else event, state, logger)
+
+
+@caught_by("test_two_instances")
+class SharesItsCount(Counting):
+    shared = [0]  # noqa: RUF012  the fault
+
+    @property
+    def count(self):
+        return self.shared[0]
+
+    @count.setter
+    def count(self, value):
+        self.shared[0] = value
+
+
+@caught_by("test_two_instances")
+class RefusesAnotherTooLate(AtLoss):
+    def factor(self, state):
+        if sum(isinstance(other, RefusesAnotherTooLate) for other in state.algorithms) > 1:
+            raise RuntimeError("one is enough")
+        return 0.5
+
+
+@caught_by("test_second_run")
+class NeverBeginsAnew(Counting):
+    def apply(self, event, state, logger):
+        if event is not Event.INIT:
+            super().apply(event, state, logger)
+
+
+@caught_by("test_second_run")
+class KeepsTheFirstModel(Counting):
+    model = None
+
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            self.model = self.model or state.model
+        else:
+            super().apply(event, state, logger)
+
+    def factor(self, state):
+        return 0.5 if self.model is state.model else 1.0
+
+
+@caught_by("test_batches")
+class NeedsTuples(OfAPair):
+    def validate(self, state):
+        pass
+
+
+@caught_by("test_batches")
+class PassesDictsOver(OfAPair):
+    def match(self, event, state):
+        return isinstance(state.batch, (tuple, list)) and super().match(event, state)
+
+    def validate(self, state):
+        pass
+
+
+@caught_by("test_ragged_batches")
+class NeedsEqualBatches(OnTuples):
+    metadata = AlgorithmMetadata(events=("init", "after_dataloader"), writes=("batch",))
+    weights = None
+
+    def match(self, event, state):
+        return event in (Event.INIT, Event.AFTER_DATALOADER)
+
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            self.weights = None
+            return
+        if self.weights is None:
+            self.weights = torch.linspace(0.9, 1.1, len(state.batch[0])).view(-1, 1, 1, 1)
+        state.batch_set_item(0, state.batch[0] * self.weights)
+
+
+@caught_by("test_ragged_batches")
+class NeedsTwoRows(Algorithm):
+    metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",))
+
+    def match(self, event, state):
+        return event is Event.AFTER_LOSS
+
+    def apply(self, event, state, logger):
+        state.loss = state.loss * state.outputs.detach().float().std(0).clamp(0.5, 1.5).mean()
+
+
+@caught_by("test_microbatches")
+class KeepsTheWholeTargets(OnTuples):
+    metadata = AlgorithmMetadata(events=("batch_start", "after_loss"), writes=("loss",))
+
+    def match(self, event, state):
+        return event in (Event.BATCH_START, Event.AFTER_LOSS)
+
+    def apply(self, event, state, logger):
+        if event is Event.BATCH_START:
+            self.targets = state.batch[1]
+        else:
+            state.loss = state.loss + 0 * F.cross_entropy(state.outputs, self.targets)
+
+
+@caught_by("test_microbatches")
+class TakesTheFirstMicrobatchOnly(AtLoss):
+    last = None
+
+    def match(self, event, state):
+        return super().match(event, state) and self.last != (id(state), state.timestamp.batch)
+
+    def factor(self, state):
+        self.last = (id(state), state.timestamp.batch)
+        return 0.5
+
+
+@caught_by("test_autocast")
+class MixesFormats(Algorithm):
+    metadata = AlgorithmMetadata(events=("after_forward",), writes=("outputs",))
+
+    def match(self, event, state):
+        return event is Event.AFTER_FORWARD
+
+    def apply(self, event, state, logger):
+        state.outputs = state.outputs @ torch.eye(state.outputs.shape[1])
+
+
+@caught_by("test_order_independent")
+class SquaresTheLoss(AtLoss):
+    def factor(self, state):
+        return state.loss.detach()
+
+
+@caught_by("test_compile")
+class IndexesTheModel(Algorithm):
+    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",), tags=("compile",))
+
+    def match(self, event, state):
+        return event is Event.AFTER_TRAIN_BATCH
+
+    def apply(self, event, state, logger):
+        model = state.model
+        first = getattr(model, "model", model)[0]
+        first.weight.grad.mul_(0.5)
+
+
+class AtEachEvent(Callback):
+    """Listens to all events."""
+
+
+for event in Event:
+    setattr(AtEachEvent, event.value, lambda self, state, logger: None)
+
+
+@caught_by("test_unmatched_cost")
+class BringsAListener(AtLoss):
+    metadata = Counting.metadata
+
+    def match(self, event, state):
+        return event in (Event.INIT, Event.AFTER_LOSS)
+
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            state.callbacks.append(AtEachEvent())
+        else:
+            super().apply(event, state, logger)

@@ -1,0 +1,229 @@
+"""Algorithms that keep all rules: the kit must find nothing in them."""
+
+import torch
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+
+def fraction(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name}={value!r} has to be a number")
+    if not 0 <= value < 1:
+        raise ArgumentError(f"{name}={value!r} has to be within [0, 1)")
+    return float(value)
+
+
+class SmoothTargets(Algorithm):
+    """Makes targets soft for the loss, and puts the hard ones back."""
+
+    metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), writes=("batch",), tags=("compile",))
+
+    def __init__(self, smoothing: float = 0.1, target_key: int = 1):
+        self.smoothing = fraction("smoothing", smoothing)
+        if not isinstance(target_key, int):
+            raise ArgumentTypeError(f"target_key={target_key!r} has to be an index")
+        self.target_key = target_key
+        self._kept = None
+
+    def match(self, event, state):
+        return event is Event.BEFORE_LOSS or (event is Event.AFTER_LOSS and self._kept is not None)
+
+    def validate(self, state):
+        if not isinstance(state.batch, (tuple, list)):
+            raise ArgumentError(f"smooth_targets finds no target {self.target_key} in a {type(state.batch).__name__}")
+
+    def apply(self, event, state, logger):
+        if event is Event.AFTER_LOSS:
+            state.batch, self._kept = self._kept, None
+            return
+        self._kept = state.batch
+        targets = state.batch_get_item(self.target_key)
+        if not targets.is_floating_point():
+            targets = F.one_hot(targets, state.outputs.shape[-1]).float()
+        state.batch_set_item(self.target_key, targets * (1 - self.smoothing) + self.smoothing / targets.shape[-1])
+
+
+class ScaleGradients(Algorithm):
+    """Scales gradients before the step. No arguments."""
+
+    metadata = AlgorithmMetadata(name="scale_gradients", events=("after_train_batch",), writes=("model",))
+
+    def match(self, event, state):
+        return event is Event.AFTER_TRAIN_BATCH
+
+    def apply(self, event, state, logger):
+        for weight in state.model.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(0.5)
+
+
+class AverageWeights(Algorithm):
+    """Evaluates with an average of the weights, and trains on with the weights."""
+
+    metadata = AlgorithmMetadata(
+        events=("init", "batch_end", "eval_start", "eval_end"),
+        writes=("model",),
+        tags=("average",),
+        conflicts=("@average",),
+    )
+
+    def __init__(self, decay: float = 0.5):
+        self.decay = fraction("decay", decay)
+        self._average, self._trained = {}, None
+
+    def match(self, event, state):
+        if event is Event.EVAL_START:
+            return bool(self._average)
+        if event is Event.EVAL_END:
+            return self._trained is not None
+        return event in (Event.INIT, Event.BATCH_END)
+
+    @torch.no_grad()
+    def apply(self, event, state, logger):
+        weights = dict(state.model.named_parameters())
+        if event is Event.INIT:
+            self._average, self._trained = {}, None
+        elif event is Event.BATCH_END:
+            for name, weight in weights.items():
+                former = self._average.get(name, weight)
+                self._average[name] = self.decay * former + (1 - self.decay) * weight
+        elif event is Event.EVAL_START:
+            self._trained = {name: weight.detach().clone() for name, weight in weights.items()}
+            self._put(weights, self._average)
+        else:
+            self._put(weights, self._trained)
+            self._trained = None
+
+    @staticmethod
+    def _put(weights, values):
+        for name, value in values.items():
+            weights[name].copy_(value)
+
+    def state_dict(self):
+        return {"average": {name: value.clone() for name, value in self._average.items()}}
+
+    def load_state_dict(self, state):
+        self._average = {name: value.clone() for name, value in state["average"].items()}
+
+
+class NoisyLoss(Algorithm):
+    """Multiplies the loss by noise from a generator of its own."""
+
+    metadata = AlgorithmMetadata(events=("init", "after_loss"), writes=("loss",), tags=("compile",))
+
+    def __init__(self, std: float = 0.1, *, verbose: bool = False):
+        self.std = fraction("std", std)
+        if not isinstance(verbose, bool):
+            raise ArgumentTypeError(f"verbose={verbose!r} has to be True or False")
+        self.verbose = verbose
+
+    def __repr__(self):
+        return f"NoisyLoss(std={self.std}, verbose={self.verbose})"
+
+    def match(self, event, state):
+        return event in (Event.INIT, Event.AFTER_LOSS)
+
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            self.generator = torch.Generator().manual_seed(state.derive_seed("noisy_loss"))
+            return
+        state.loss = state.loss * (1 + self.std * torch.randn((), generator=self.generator))
+
+    def state_dict(self):
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state):
+        self.generator.set_state(state["generator"])
+
+
+class CountEvents(Algorithm):
+    """Runs at every event and changes nothing of State."""
+
+    metadata = AlgorithmMetadata(events=None, writes=())
+
+    def __init__(self):
+        self.counts = {}
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            self.counts = {}
+        self.counts[event.value] = self.counts.get(event.value, 0) + 1
+
+    def state_dict(self):
+        kept = {event: n for event, n in self.counts.items() if event in ("batch_end", "after_loss")}
+        return {"counts": kept}
+
+    def load_state_dict(self, state):
+        self.counts = dict(state["counts"])
+
+
+class LowerRate(Algorithm):
+    """Halves the learning rate within each batch, and gives it back."""
+
+    metadata = AlgorithmMetadata(events=("batch_start", "batch_end"), writes=("optimizers",))
+
+    def match(self, event, state):
+        return event in (Event.BATCH_START, Event.BATCH_END)
+
+    def apply(self, event, state, logger):
+        group = state.optimizers[0].param_groups[0]
+        if event is Event.BATCH_START:
+            self._rate, group["lr"] = group["lr"], group["lr"] / 2
+        else:
+            group["lr"] = self._rate
+
+
+class SoftRectifiers(Algorithm):
+    """Surgery: puts a module with a parameter in the place of each ReLU."""
+
+    metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",))
+
+    def match(self, event, state):
+        return event is Event.INIT
+
+    def apply(self, event, state, logger):
+        for module in list(state.model.modules()):
+            for name, child in module.named_children():
+                if type(child) is torch.nn.ReLU:
+                    setattr(module, name, torch.nn.PReLU())
+
+    @staticmethod
+    def required_on_load():
+        return True
+
+
+class PenalizeGradients(Algorithm):
+    """Adds to the loss the squared norm of its gradient, which is differentiated again."""
+
+    metadata = AlgorithmMetadata(events=("before_backward",), writes=("loss",))
+
+    def __init__(self, weight: float = 0.1):
+        self.weight = fraction("weight", weight)
+
+    def match(self, event, state):
+        return event is Event.BEFORE_BACKWARD
+
+    def apply(self, event, state, logger):
+        (gradient,) = torch.autograd.grad(state.loss, state.outputs, create_graph=True)
+        state.loss = state.loss + self.weight * gradient.float().square().sum()
+
+    @property
+    def backwards_create_graph(self):
+        return True
+
+
+HONEST = [
+    SoftRectifiers,
+    PenalizeGradients,
+    SmoothTargets,
+    ScaleGradients,
+    AverageWeights,
+    NoisyLoss,
+    CountEvents,
+    LowerRate,
+]

@@ -1,0 +1,52 @@
+"""Each faulty algorithm is caught by exactly the check of the conformance kit that is made for its fault."""
+
+import pytest
+
+from engine_core.testing import AlgorithmConformance, BrokenRule
+
+from .conformance import faulty_promises, faulty_runs
+from .conformance.honest import NoisyLoss
+from .conformance.subjects import CLASSES, AtLoss, Counting, OfAPair
+
+CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_")]
+
+
+class Kit(AlgorithmConformance):
+    __test__ = False
+
+    def __init__(self, cls):
+        self.cls = cls
+
+    def make_algorithm(self):
+        return getattr(self.cls, "make", self.cls)()
+
+    def make_others(self):
+        return [NoisyLoss()]
+
+
+def caught(cls):
+    """Return the checks that find something in an algorithm."""
+    found = []
+    for check in CHECKS:
+        try:
+            getattr(Kit(cls), check)()
+        except BrokenRule as error:
+            found.append((error.who, error.check))
+        except pytest.skip.Exception:
+            pass
+    return found
+
+
+@pytest.mark.parametrize(("cls", "check"), CLASSES.items())
+def test_a_faulty_algorithm_is_caught_by_the_check_made_for_it_and_by_no_other(cls, check):
+    assert caught(cls) == [(cls.__name__, check)]
+
+
+@pytest.mark.parametrize("cls", [AtLoss, Counting, OfAPair])
+def test_without_the_fault_nothing_is_caught(cls):
+    assert caught(cls) == []
+
+
+def test_each_check_has_a_fault_that_it_catches():
+    assert {cls.__module__ for cls in CLASSES} == {faulty_promises.__name__, faulty_runs.__name__}
+    assert set(CLASSES.values()) == set(CHECKS)

@@ -1,0 +1,86 @@
+"""What an author sees: short reports of broken rules, and which plugins the kit met."""
+
+import subprocess
+import sys
+
+import pytest
+
+TESTS = """
+from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core.testing import AlgorithmConformance
+
+
+class Halve(Algorithm):
+    metadata = AlgorithmMetadata(events=("after_loss",), writes=("outputs",))
+
+    def match(self, event, state):
+        return event is Event.AFTER_LOSS
+
+    def apply(self, event, state, logger):
+        state.loss = state.loss / 2
+
+
+class PickTarget(Halve):
+    metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",))
+
+    def apply(self, event, state, logger):
+        state.loss = state.loss * state.batch[1].sum()
+
+
+class TestHalve(AlgorithmConformance):
+    def make_algorithm(self):
+        return Halve()
+
+
+class TestPickTarget(AlgorithmConformance):
+    def make_algorithm(self):
+        return PickTarget()
+
+    def make_others(self):
+        return []
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """Return what pytest says of these tests."""
+    folder = tmp_path_factory.mktemp("author")
+    (folder / "test_halve.py").write_text(TESTS)
+    plugin = ["-p", "no:engine_core", "-p", "engine_core.testing.plugin"]
+    chosen = "test_writes_declared or test_metadata or test_restores or test_batches or test_order"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin, "-rs", "-k", chosen]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+def test_a_broken_rule_is_reported_with_what_was_seen_and_why_and_nothing_of_the_kit(said):
+    _, _, report = said.partition("TestHalve.test_writes_declared")
+    (line,) = report.partition("TestPickTarget")[0].strip("_ \n").splitlines()
+
+    assert line == (
+        "Halve breaks the rule of test_writes_declared: `apply` changes only the "
+        "State fields that metadata.writes declares, and never the loader's own tensors in place. Seen: Halve changed "
+        "loss at AFTER_LOSS of batch 0 without declaring it: leave it alone, or declare writes=('outputs', 'loss'). "
+        "Why it matters: Users are told who changed their batch or loss, double writers are warned of, and a loader "
+        "that keeps its tensors would give changed data in the next epoch. To mend it: Declare the field in `writes`, "
+        "or leave it alone; put new tensors in with state.batch_set_item."
+    )
+
+
+def test_what_the_algorithm_raised_is_shown_from_its_own_code(said):
+    _, _, report = said.partition("What was raised")
+
+    assert "Traceback (most recent call last), without engine-core:" in report
+    assert 'test_halve.py", line 20, in apply' in report
+    assert "KeyError: 1" in report
+    assert "engine_core/pipeline.py" not in report
+
+
+def test_which_engine_and_which_plugins_the_kit_met_is_said_after_collection(said):
+    (line,) = [line for line in said.splitlines() if line.startswith("engine-core ")]
+
+    assert line.startswith("engine-core 0.1.0, plugins: ")
+
+
+def test_a_check_that_has_nothing_to_judge_is_skipped_with_the_reason(said):
+    assert "its metadata lists both halves of no pair of events" in said
+    assert "there is no other algorithm: none that is installed can be made without arguments" in said

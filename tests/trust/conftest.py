@@ -1,0 +1,185 @@
+"""Throw-away environments with the built engine-core and torch in them, and plugins installed from their wheels."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .sources import CONFIG, PROJECT, Plugin
+
+ROOT = Path(__file__).resolve().parents[2]
+Wheels = Callable[[Plugin], Path]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to, with the places of this environment as `<site>` and that of the core as `<base>`."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that sees the base's packages beside its own, and a folder with a project to train."""
+
+    home: Path
+    base: Path
+    wheels: Wheels = field(repr=False)
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def python(self) -> Path:
+        return self.home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    @property
+    def site(self) -> Path:
+        return site_packages(self.home)
+
+    @property
+    def work(self) -> Path:
+        return self.home / "work"
+
+    def install(self, *plugins: Plugin) -> None:
+        """Install plugins from their wheels, which are all that pip gets to see."""
+        self.pip("install", "--no-deps", "--no-index", "--no-compile", *map(str, map(self.wheels, plugins)))
+
+    def pip(self, *arguments: str, **more: str) -> str:
+        """Run our pip on this environment, without what tox says about ours, and with more in its own."""
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")} | more
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self.python), *arguments]
+        done = subprocess.run(command, cwd=self.home, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start engine-core in the project's folder."""
+        command = [str(self.python), "-m", "engine_core", *arguments]
+        environ = {
+            key: value for key, value in os.environ.items() if key != "PYTHONPATH" and key[:12] != "ENGINE_CORE_"
+        }
+        environ = {**environ, "OMP_NUM_THREADS": "1", **self.environ}
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.work, env=environ, stdout=pipe, stderr=pipe, text=True)
+
+    def engine_core(self, *arguments: str) -> Done:
+        """Run engine-core in the project's folder."""
+        process = self.start(*arguments)
+        stdout, stderr = process.communicate(timeout=180)
+        return Done(process.returncode, self.readable(stdout), self.readable(stderr))
+
+    def readable(self, text: str) -> str:
+        """Return a text without what differs from place to place and from time to time."""
+        for place, name in ((self.site, "<site>"), (self.base, "<base>"), (self.home, "<home>")):
+            text = text.replace(str(place), name)
+        return re.sub(r"\b\d+\.\d\d s\b", "# s", text)
+
+    def train(self, *algorithms: str, more: str = "") -> Done:
+        """Train with a config that names these algorithms; nothing is left of an earlier run."""
+        shutil.rmtree(self.work / "runs", ignore_errors=True)
+        self.configure(*algorithms, more=more)
+        return self.engine_core("train", "run.yaml")
+
+    def configure(self, *algorithms: str, more: str = "") -> None:
+        """Write the config."""
+        (self.work / "run.yaml").write_text(f"{CONFIG}algorithms: {json.dumps(algorithms)}\n{more}")
+
+    def has_trained(self) -> bool:
+        """Is there a finished run? There is nothing at all otherwise."""
+        runs = [path.name for path in self.work.glob("runs/*")]
+        assert runs in ([], ["first"])
+        return (self.work / "runs" / "first" / "results.json").exists() if runs else False
+
+    def about(self, done: Done, *names: str) -> list[str]:
+        """Return the rows of a table on these plugins, each with what stands below it, columns one space apart."""
+        shown, found = False, []
+        for line in done.stdout.splitlines():
+            if not line.startswith("    "):
+                shown = line.split()[1] in names
+            if shown:
+                found.append(" ".join(line.split()))
+        return found
+
+    def records(self, done: Done, *names: str) -> list[dict[str, Any]]:
+        """Return the records on these plugins, without the seconds."""
+        found = [record for record in json.loads(done.stdout) if record["name"] in names]
+        for record in found:
+            seconds = record.pop("seconds", None)
+            assert seconds is None or 0 <= seconds < 60
+        return found
+
+
+def site_packages(home: Path) -> Path:
+    (site,) = home.glob("Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages")
+    return site
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel of the core, with the pins that tox sets, into an environment that nothing is added to."""
+    out, home = tmp_path_factory.mktemp("core"), tmp_path_factory.mktemp("base")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT))
+    (wheel,) = out.glob("*.whl")
+    venv.create(home)
+    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    pip = (sys.executable, "-I", "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile")
+    run(*pip, str(wheel), "numpy")  # which torch warns without
+    return site_packages(home)
+
+
+def run(*command: str) -> None:
+    """Run a command where the pins lie, and show what it prints if it fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+    """Return `wheels(plugin)`, which builds a wheel once."""
+    built: list[tuple[Plugin, Path]] = []
+
+    def wheels(plugin: Plugin) -> Path:
+        for known, wheel in built:
+            if known == plugin:
+                return wheel
+        wheel = plugin.build(tmp_path_factory.mktemp("source") / "tree")
+        built.append((plugin, wheel))
+        return wheel
+
+    return wheels
+
+
+@pytest.fixture(scope="session")
+def make_environment(
+    base: Path, wheels: Wheels, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Sequence[Plugin]], Environment]]:
+    """Return `make_environment(plugins)`."""
+    made: list[Environment] = []
+
+    def make(plugins: Sequence[Plugin], beside: Path = base) -> Environment:
+        home = tmp_path_factory.mktemp("environment")
+        venv.create(home)
+        (site_packages(home) / "base.pth").write_text(f"{beside}\n")
+        environment = Environment(home, beside, wheels)
+        environment.work.mkdir()
+        (environment.work / "project.py").write_text(PROJECT)
+        if plugins:
+            environment.install(*plugins)
+        made.append(environment)
+        return environment
+
+    yield make
+    for environment in made:
+        shutil.rmtree(environment.home, ignore_errors=True)

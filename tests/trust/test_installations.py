@@ -1,0 +1,224 @@
+"""Installations that are stale, double, editable, gone between two runs, or lack torch."""
+
+import importlib
+import shutil
+
+import pytest
+
+from .conftest import Done
+from .sources import HONEST, Plugin, algorithm
+
+ENTRY_POINTS = {"algorithms": {"acme": "Acme"}}
+ACME = Plugin("acme-plugin", algorithm("Acme"), "1.0", ENTRY_POINTS)
+TORCH = Plugin("torch-plugin", "import torch\n" + algorithm("Deep"), "1.0", {"algorithms": {"deep": "Deep"}})
+NEEDS_TORCH = Plugin(TORCH.name, TORCH.text, TORCH.version, TORCH.entry_points, ("torch>=2.4",))
+
+
+@pytest.fixture
+def environment(make_environment):
+    return make_environment([ACME, HONEST])
+
+
+def assert_refused(environment, version, reason):
+    """Check that list, doctor and run say why `acme` can't be loaded, and that all else works."""
+    for command, code in (("list", 0), ("doctor", 1)):
+        done = environment.engine_core("plugins", command)
+        assert environment.about(done, "acme") == [f"algorithms acme acme-plugin {version} broken", reason]
+        assert (done.code, done.stderr) == (code, "")
+    done = environment.engine_core("plugins", "doctor", "--json")
+    (acme,) = environment.records(done, "acme")
+    assert acme == {
+        "kind": "algorithms",
+        "name": "acme",
+        "distribution": "acme-plugin",
+        "version": version,
+        "entry_point": "acme_plugin:Acme",
+        "status": "broken",
+        "reason": reason,
+        "problems": [reason],
+        "imports_torch": None,
+    }
+    refusal = f"algorithm 'acme' of acme-plugin {version} can't be loaded from 'acme_plugin:Acme': {reason}"
+    assert environment.train("acme") == Done(2, "", f"Error: run.yaml:6: algorithms[0]: {refusal}\n")
+    assert not environment.has_trained()
+    assert (environment.train("honest").code, environment.has_trained()) == (0, True)
+
+
+def assert_trains(environment, *names):
+    done = environment.train(*names)
+    assert (done.code, done.stderr, environment.has_trained()) == (0, "", True)
+
+
+def test_a_stale_dist_info_is_refused_and_pip_takes_it_away(environment):
+    (environment.site / "acme_plugin.py").unlink()
+    assert_refused(
+        environment,
+        "1.0",
+        "there is no module 'acme_plugin': of acme-plugin only <site>/acme_plugin-1.0.dist-info is left, which is "
+        "stale; install it again, or run: pip uninstall acme-plugin",
+    )
+    environment.pip("uninstall", "--yes", "acme-plugin")
+    assert environment.about(environment.engine_core("plugins", "list"), "acme") == []
+
+
+def test_a_stale_dist_info_that_pip_can_not_take_away_is_to_be_deleted(environment):
+    (environment.site / "acme_plugin.py").unlink()
+    left = environment.site / "acme_plugin-1.0.dist-info"
+    (left / "RECORD").unlink()
+    assert environment.about(environment.engine_core("plugins", "list"), "acme") == [
+        "algorithms acme acme-plugin 1.0 broken",
+        (
+            "there is no module 'acme_plugin': of acme-plugin only <site>/acme_plugin-1.0.dist-info is left, which is "
+            "stale; install it again, or delete that folder"
+        ),
+    ]
+    shutil.rmtree(left)
+    environment.install(ACME)
+    assert_trains(environment, "acme")
+
+
+def test_a_dist_info_without_metadata_is_told_and_works(environment):
+    left = environment.site / "acme_plugin-1.0.dist-info"
+    (left / "METADATA").unlink()
+    doubt = (
+        "its version is not known, since <site>/acme_plugin-1.0.dist-info has lost its METADATA; delete that folder "
+        "and install acme-plugin again"
+    )
+    for command, imported in (("list", ""), ("doctor", " # s no")):
+        done = environment.engine_core("plugins", command)
+        assert environment.about(done, "acme") == [f"algorithms acme acme-plugin ? available{imported}", doubt]
+    assert_trains(environment, "acme")
+    shutil.rmtree(left)
+    environment.install(ACME)
+    assert environment.about(environment.engine_core("plugins", "list"), "acme") == [
+        "algorithms acme acme-plugin 1.0 available"
+    ]
+
+
+def test_two_versions_side_by_side_are_refused_and_the_remedy_works(environment, tmp_path):
+    first = environment.site / "acme_plugin-1.0.dist-info"
+    shutil.copytree(first, tmp_path / "kept")
+    environment.install(Plugin(ACME.name, ACME.text, "1.1", ENTRY_POINTS))
+    shutil.copytree(tmp_path / "kept", first)
+    version = environment.records(environment.engine_core("plugins", "list", "--json"), "acme")[0]["version"]
+    assert_refused(
+        environment,
+        version,
+        "1.0 and 1.1 of acme-plugin lie side by side in <site>, and nothing tells which of them the modules are; run "
+        "`pip uninstall acme-plugin` until none is left, then install one",
+    )
+    environment.pip("uninstall", "--yes", "acme-plugin")
+    environment.pip("uninstall", "--yes", "acme-plugin")
+    assert list(environment.site.glob("acme*")) == []
+    environment.install(ACME)
+    assert_trains(environment, "acme")
+
+
+@pytest.fixture
+def editable(make_environment, tmp_path):
+    """Install from a source tree, with the build backend of the environment that runs the tests."""
+    environment = make_environment([HONEST])
+    source, backend = ACME.write(tmp_path / "acme"), tmp_path / "backend"
+    backend.mkdir()
+    for name in ("hatchling", "pathspec", "trove_classifiers", "pluggy", "packaging"):
+        (folder,) = importlib.import_module(name).__path__
+        (backend / name).symlink_to(folder)
+    install = ("install", "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(source))
+    environment.pip(*install, PYTHONPATH=str(backend))
+    return environment, source
+
+
+def test_an_editable_install_is_a_plugin_like_others(editable):
+    environment, source = editable
+    for command, imported in (("list", ""), ("doctor", " # s no")):
+        done = environment.engine_core("plugins", command)
+        assert environment.about(done, "acme") == [f"algorithms acme acme-plugin 1.0 available{imported}"]
+        assert done.code == 0
+    assert_trains(environment, "acme", "honest")
+    with (source / "acme_plugin.py").open("a") as module:
+        module.write("\n1 / 0\n")
+    done = environment.train("acme")
+    assert (done.code, done.stderr) == (
+        2,
+        (
+            "Error: run.yaml:6: algorithms[0]: algorithm 'acme' of acme-plugin 1.0 can't be loaded from "
+            f"'acme_plugin:Acme': ZeroDivisionError: division by zero (at {source}/acme_plugin.py:15); fix or "
+            "uninstall acme-plugin, or disable it with ENGINE_CORE_DISABLE_PLUGINS=acme-plugin:acme\n"
+        ),
+    )
+
+
+def test_an_editable_install_whose_folder_is_gone_is_refused(editable):
+    environment, source = editable
+    shutil.rmtree(source)
+    assert_refused(
+        environment,
+        "1.0",
+        f"there is no module 'acme_plugin': acme-plugin is an editable install of {source.as_uri()}; bring that back "
+        "and install it again, or run: pip uninstall acme-plugin",
+    )
+    environment.pip("uninstall", "--yes", "acme-plugin")
+    assert environment.about(environment.engine_core("plugins", "list"), "acme") == []
+
+
+def test_a_plugin_that_is_uninstalled_between_two_runs(environment):
+    assert_trains(environment, "acme")
+    before = sorted(path.name for path in environment.site.glob("acme*"))
+    environment.pip("uninstall", "--yes", "acme-plugin")
+    assert (before, list(environment.site.glob("**/*acme*"))) == (["acme_plugin-1.0.dist-info", "acme_plugin.py"], [])
+    known = "honest"
+    assert environment.train("acme") == Done(
+        2,
+        "",
+        f"Error: run.yaml:6: algorithms[0]: 'acme' is not among the installed algorithms; known: {known}; see "
+        "`engine-core plugins list`, pip installs more\n",
+    )
+    assert not environment.has_trained()
+    assert_trains(environment, "honest")
+
+
+def test_a_run_that_requires_a_distribution_says_how_to_get_it_before_anything_is_imported(environment):
+    require = 'require_plugins: ["acme-plugin>=1,<2"]\n'
+    assert environment.train("acme", more=require).code == 0
+    broken = Plugin(ACME.name, "raise AssertionError", "2.0", ENTRY_POINTS)
+    environment.install(broken)
+    assert environment.train("acme", more=require) == Done(
+        2,
+        "",
+        "Error: run.yaml:7: require_plugins[0]: acme-plugin<2,>=1 is required, installed is acme-plugin 2.0; "
+        "change it, as with: pip install 'acme-plugin<2,>=1'\n",
+    )
+    assert not environment.has_trained()
+    environment.pip("uninstall", "--yes", "acme-plugin")
+    assert environment.train("acme", more=require).stderr.startswith(
+        "Error: run.yaml:7: require_plugins[0]: acme-plugin<2,>=1 is required and no plugin of acme-plugin is "
+        "installed (installed: engine-core "
+    )
+
+
+def test_without_torch_the_doctor_works_and_says_who_needs_it(make_environment, base, tmp_path):
+    for item in base.iterdir():
+        if not item.name.startswith(("torch", "functorch")):
+            (tmp_path / item.name).symlink_to(item)
+    environment = make_environment([HONEST, NEEDS_TORCH], tmp_path)
+    done = environment.engine_core("plugins", "doctor")
+    assert environment.about(done, "deep", "honest") == [
+        "algorithms deep torch-plugin 1.0 broken # s no",
+        "it requires torch>=2.4, which is not installed; run: pip install 'torch>=2.4'",
+        (
+            "ModuleNotFoundError: No module named 'torch' (at <site>/torch_plugin.py:1); torch-plugin requires "
+            "torch>=2.4; run: pip install 'torch>=2.4'"
+        ),
+        "algorithms honest honest-plugin 1.0 available # s no",
+    ]
+    assert (done.code, done.stderr) == (1, "")
+
+
+def test_where_torch_is_the_doctor_tells_who_imports_it(make_environment):
+    environment = make_environment([HONEST, NEEDS_TORCH])
+    done = environment.engine_core("plugins", "doctor")
+    assert environment.about(done, "deep", "honest") == [
+        "algorithms deep torch-plugin 1.0 available # s yes",
+        "algorithms honest honest-plugin 1.0 available # s no",
+    ]
+    assert done.code == 0
