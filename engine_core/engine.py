@@ -146,8 +146,7 @@ class Engine:
 
     def explain(self, event: Event | str) -> list[Explained]:
         """Return the order at `event` as if every algorithm that lists it matched, and why it is so."""
-        event = Event(event)
-        members, passes = self.lineup
+        (members, passes), event = self.lineup, Event(event)
         return passes.explain({m.name: m.algorithm for m in members if event in m.events}, event).explained()
 
     @property
@@ -278,14 +277,15 @@ class Engine:
         handler = self._handler(event)
         if self._profiler is not None:
             handler = spanning(handler, self._profiler, event)
-        pipeline = self._pipelines[event]
-        if pipeline is None or not pipeline.newcomers:
+        if (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
             self._handlers[event] = self._handlers[given] = handler
         return handler
 
     def _handler(self, event: Event) -> Callable[[], Traces]:
         """Choose among: nobody listens, only algorithms, somebody else too."""
         pipeline = self._pipelines[event]
+        if pipeline is not None and not (pipeline.members or pipeline.newcomers or self._surrounded):
+            pipeline = None  # newcomers have looked at the first batch, and that was all
         runs_inside = self._surrounded and pipeline is not None
         if self.host.monitors or self.host.listeners(event) > runs_inside:
             hook = getattr(self.host.hook, event.value)

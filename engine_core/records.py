@@ -148,7 +148,7 @@ def _called(record: PluginRecord) -> set[str]:
 
 def _listed(value: str) -> set[str]:
     items = (":".join(part.strip() for part in item.split(":")) for item in value.split(","))
-    return {normalise(item) for item in items if item}
+    return {normalise(item) for item in items}
 
 
 def _mark_ambiguous(records: list[PluginRecord]) -> list[PluginRecord]:

@@ -31,13 +31,6 @@ class AlgorithmConformance:
         ...         return Halve(factor=0.5)
     """
 
-    __test__ = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__test__" not in vars(cls):
-            cls.__test__ = True
-
     def make_algorithm(self) -> Algorithm:
         """Return a new instance, made the same way each time; it has to match within a few steps."""
         raise NotImplementedError(f"{type(self).__name__} has to say in make_algorithm(self) how to make one")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
 
 from ..algorithm import Algorithm
 from ..passes import AlgorithmPass, name_of
@@ -25,13 +24,6 @@ class PassConformance:
         ...     def make_pass(self):
         ...         return sort_halve_last
     """
-
-    __test__ = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__test__" not in vars(cls):
-            cls.__test__ = True
 
     def make_pass(self) -> AlgorithmPass:
         """Return the pass."""

@@ -80,7 +80,7 @@ class Outcome:
 
     def is_finite(self) -> bool:
         """Are all weights finite?"""
-        return all(bool(torch.isfinite(w).all()) for w in self.weights.values() if w.is_floating_point())
+        return all(bool(torch.isfinite(w).all()) for w in self.weights.values() if torch.is_tensor(w))
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ def make_trainer(kit: AlgorithmConformance, algorithms: Sequence[Any], **setting
     """
     data = settings.pop("data", None) or data_of(kit)
     torch.default_generator.manual_seed(SEED)
-    model = settings.pop("model", None) or kit.make_model()
+    own_model = kit.make_model()
+    model = settings.pop("model", own_model)
     given: dict[str, Any] = {
         "max_duration": "2ep",
         "loss_fn": kit.make_loss(),
@@ -145,7 +146,7 @@ def outcome_of(trainer: Trainer, recorder: RecordingDestination | None = None) -
 def weights_of(trainer: Trainer) -> dict[str, Any]:
     """Return copies of the parameters and buffers of the model."""
     model: Any = trainer.state.model
-    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+    return {name: w.detach().clone() if torch.is_tensor(w) else copied(w) for name, w in model.state_dict().items()}
 
 
 def state_of(algorithm: Any) -> Any:

@@ -109,9 +109,12 @@ def test_the_doctor_finds_nothing_wrong(journey: Journey) -> None:
 
 
 def test_it_is_explained(journey: Journey) -> None:
-    own = {"algorithm": journey.class_name, "name": journey.package, "why": "the only one"}
+    own = (journey.class_name, journey.package, "the only one")
 
-    assert journey.explained == {"init": [own], "after_train_batch": [own]}
+    assert {
+        event: [(entry["algorithm"], entry["name"], entry["why"]) for entry in entries]
+        for event, entries in journey.explained.items()
+    } == {"init": [own], "after_train_batch": [own]}
 
 
 def test_the_example_trains_with_it(journey: Journey) -> None:

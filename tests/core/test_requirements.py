@@ -103,7 +103,15 @@ def test_disabled_is_not_enough():
 
 
 def test_what_a_distribution_lacks_is_told_with_what_is_there_instead():
-    assert unmet(["none-such", "Pluggy>=99", "pluggy<99", "nonsense>>1", "x; extra == 'y'", "z; os_name == 'q'"]) == [
+    requires = [
+        "none-such; os_name != 'q'",
+        "Pluggy>=99",
+        "pluggy<99",
+        "no >> 1",
+        "x; extra == 'y'",
+        "z; os_name == 'q'",
+    ]
+    assert unmet(requires) == [
         ("none-such", "not installed"),
         ("Pluggy>=99", f"not what is installed: {installed_version('pluggy')}"),
     ]

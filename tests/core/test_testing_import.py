@@ -14,17 +14,7 @@ before, started_s = set(sys.modules), time.process_time()
 import {module}
 print(json.dumps([time.process_time() - started_s, sorted(set(sys.modules) - before)]))
 """
-NO_TORCH = """
-import sys
-
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError("No module named 'torch'", name="torch")
-
-sys.modules["torch"] = None
-sys.meta_path.insert(0, NoTorch())
-"""
+NO_TORCH = "import sys\n\nsys.modules['torch'] = None\n"
 
 
 def imported(module):
@@ -87,6 +77,12 @@ class TestPass(PassConformance):
     assert code == 0, said
     assert "7 passed, 20 skipped" in said
     assert "torch is not installed; the checks of an algorithm train with it" in said
+
+
+def test_the_base_classes_are_not_collected_where_they_are_imported(tmp_path):
+    (tmp_path / "test_kit.py").write_text("from engine_core.testing import AlgorithmConformance, PassConformance")
+
+    assert "no tests collected" in pytest_in(tmp_path, "--collect-only")[1]
 
 
 def test_in_a_project_that_does_not_use_the_kit_the_plugin_says_nothing(tmp_path):

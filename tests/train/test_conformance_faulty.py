@@ -12,8 +12,6 @@ CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_"
 
 
 class Kit(AlgorithmConformance):
-    __test__ = False
-
     def __init__(self, cls):
         self.cls = cls
 

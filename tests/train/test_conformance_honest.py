@@ -31,8 +31,6 @@ SKIPPED = {
 
 
 class Kit(AlgorithmConformance):
-    __test__ = False
-
     def __init__(self, cls):
         self.cls = cls
 

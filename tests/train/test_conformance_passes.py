@@ -11,8 +11,6 @@ CHECKS = [name for name in vars(PassConformance) if name.startswith("test_")]
 
 
 class Kit(PassConformance):
-    __test__ = False
-
     def __init__(self, function):
         self.function = function
 

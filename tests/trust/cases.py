@@ -6,70 +6,88 @@ from dataclasses import dataclass
 
 from .sources import Plugin, algorithm
 
-BAD = {"algorithms": {"bad": "Bad"}}
-FIX = "fix or uninstall bad-plugin, or disable it with ENGINE_CORE_DISABLE_PLUGINS=bad-plugin:bad"
-
 
 @dataclass(frozen=True)
 class Case:
-    """A faulty plugin, called `bad` in `bad-plugin`, of which the fault shows only in the import.
+    """A faulty plugin whose fault shows only when it is imported.
 
     Args:
-        reason: why it can't be loaded, and what to do.
+        name: of the distribution; the plugin itself is called so with underscores.
+        because: why it can't be loaded, and what to do; `<file>`, `<name>` and `<fix>` stand for what all have.
         doubt: what metadata shows already.
     """
 
+    name: str
     text: str
-    reason: str
+    because: str
     doubt: str = ""
     dependencies: tuple[str, ...] = ()
 
     @property
+    def bare(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
     def plugin(self) -> Plugin:
-        return Plugin("bad-plugin", self.text, "0.3", BAD, self.dependencies)
+        return Plugin(self.name, self.text, "0.3", {"algorithms": {self.bare: "Bad"}}, self.dependencies)
+
+    @property
+    def reason(self) -> str:
+        disable = f"ENGINE_CORE_DISABLE_PLUGINS={self.name}:{self.bare}"
+        text = self.because.replace("<fix>", f"fix or uninstall {self.name}, or disable it with {disable}")
+        return text.replace("<file>", f"<site>/{self.bare}.py").replace("<name>", self.name)
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for problem in (self.doubt, self.reason) if problem]
 
 
-CASES = {
-    "ImportError": Case(
+CASES = [
+    Case(
+        "import-error",
         "from engine_core import Algorithm, NoSuchThing",
         "ImportError: cannot import name 'NoSuchThing' from 'engine_core' (<base>/engine_core/__init__.py) "
-        f"(at <site>/bad_plugin.py:1); {FIX}",
+        "(at <file>:1); <fix>",
     ),
-    "SyntaxError": Case(
-        algorithm("Bad") + "\ndef broken(:\n", f"SyntaxError: invalid syntax (at <site>/bad_plugin.py:14); {FIX}"
-    ),
-    "SystemExit": Case(
+    Case("syntax-error", algorithm("Bad") + "\ndef broken(:\n", "SyntaxError: invalid syntax (at <file>:14); <fix>"),
+    Case(
+        "system-exit",
         "import sys\n\nif True:\n    sys.exit('no licence found')",
-        f"SystemExit: no licence found (at <site>/bad_plugin.py:4); {FIX}",
+        "SystemExit: no licence found (at <file>:4); <fix>",
     ),
-    "missing dependency": Case(
+    Case(
+        "missing-dependency",
         "import acme_maths\n" + algorithm("Bad"),
-        "ModuleNotFoundError: No module named 'acme_maths' (at <site>/bad_plugin.py:1); bad-plugin requires "
+        "ModuleNotFoundError: No module named 'acme_maths' (at <file>:1); <name> requires "
         "acme-maths>=2; run: pip install 'acme-maths>=2'",
         "it requires acme-maths>=2, which is not installed; run: pip install 'acme-maths>=2'",
         ("acme-maths>=2", "engine-core>=0.1"),
     ),
-    "undeclared dependency": Case(
+    Case(
+        "undeclared-dependency",
         "import acme_maths.linear\n" + algorithm("Bad"),
-        "ModuleNotFoundError: No module named 'acme_maths' (at <site>/bad_plugin.py:1); bad-plugin does not declare "
+        "ModuleNotFoundError: No module named 'acme_maths' (at <file>:1); <name> does not declare "
         "what it needs for 'acme_maths'; tell its authors, and install the distribution that has this module",
     ),
-    "unknown event": Case(
+    Case(
+        "unknown-event",
         algorithm("Bad", 'events=("batch_end", "befor_loss")'),
-        "AlgorithmMetadata: events[1]: 'befor_loss' is not an event; did you mean 'before_loss'? "
-        f"(at <site>/bad_plugin.py:6); {FIX}",
+        "AlgorithmMetadata: events[1]: 'befor_loss' is not an event; did you mean 'before_loss'? (at <file>:6); <fix>",
     ),
-    "unknown field": Case(
+    Case(
+        "unknown-field",
         algorithm("Bad", 'event=("batch_end",)'),
-        f"AlgorithmMetadata: unknown field 'event'; did you mean 'events'? (at <site>/bad_plugin.py:6); {FIX}",
+        "AlgorithmMetadata: unknown field 'event'; did you mean 'events'? (at <file>:6); <fix>",
     ),
-    "newer hook API": Case(
+    Case(
+        "newer-hook-api",
         algorithm("Bad", "hook_api=99"),
         "AlgorithmMetadata: hook_api: made for hook API 99, this engine-core has 1: update engine-core "
-        "(at <site>/bad_plugin.py:6); or install another version of bad-plugin",
+        "(at <file>:6); or install another version of <name>",
     ),
-    "no algorithm": Case(
+    Case(
+        "no-algorithm",
         "class Bad:\n    pass",
-        f"TypeError: an algorithm has match and apply, Bad has no match and no apply; {FIX}",
+        "TypeError: an algorithm has match and apply, Bad has no match and no apply; <fix>",
     ),
-}
+]

@@ -1,4 +1,7 @@
-"""A plugin whose import fails is named with the reason, and stops the run that asked for it and nobody else."""
+"""A plugin whose import fails is named with the reason, and stops the run that asked for it and nobody else.
+
+All of them lie in one environment, and an honest one among them.
+"""
 
 import pytest
 
@@ -7,75 +10,69 @@ from .conftest import Done
 from .sources import HONEST
 
 
-@pytest.fixture(scope="session", params=CASES)
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request):
-    return CASES[request.param]
+    return request.param
 
 
-@pytest.fixture(scope="session")
-def environment(case, make_environment):
-    """Install the faulty plugin and an honest one."""
-    return make_environment([case.plugin, HONEST])
+@pytest.fixture(scope="module")
+def environment(make_environment):
+    return make_environment([*(case.plugin for case in CASES), HONEST])
 
 
-def test_the_list_shows_what_metadata_shows(case, environment):
-    done = environment.engine_core("plugins", "list")
-    assert (done.code, done.stderr) == (0, "")
-    assert environment.about(done, "bad", "honest") == [
-        "algorithms bad bad-plugin 0.3 available",
-        *([case.doubt] if case.doubt else []),
-        "algorithms honest honest-plugin 1.0 available",
-    ]
+@pytest.fixture(scope="module")
+def listed(environment):
+    return environment.engine_core("plugins", "list")
 
 
-def test_the_doctor_names_the_cause_and_the_remedy(case, environment):
-    done = environment.engine_core("plugins", "doctor")
-    problems = [problem for problem in (case.doubt, case.reason) if problem]
-    assert environment.about(done, "bad", "honest") == [
-        "algorithms bad bad-plugin 0.3 broken # s no",
-        *problems,
-        "algorithms honest honest-plugin 1.0 available # s no",
-    ]
-    rows = [line for line in done.stdout.splitlines() if not line.startswith("    ")]
-    assert (done.code, done.stderr, rows[-1]) == (1, "", f"{len(rows) - 2} plugins, 1 with problems")
+@pytest.fixture(scope="module")
+def examined(environment):
+    return environment.engine_core("plugins", "doctor")
 
 
-def test_the_doctors_json_has_the_record_as_it_is_after_the_import(case, environment):
-    done = environment.engine_core("plugins", "doctor", "--json")
-    assert (done.code, done.stderr) == (1, "")
-    assert environment.records(done, "bad", "honest") == [
+@pytest.fixture(scope="module")
+def examined_as_json(environment):
+    return environment.engine_core("plugins", "doctor", "--json")
+
+
+def test_the_list_shows_what_metadata_shows(case, environment, listed):
+    row = f"algorithms {case.bare} {case.name} 0.3 available"
+    assert environment.about(listed, case.bare) == [row, *([case.doubt] if case.doubt else [])]
+    assert (listed.code, listed.stderr) == (0, "")
+
+
+def test_the_doctor_names_the_cause_and_the_remedy(case, environment, examined):
+    row = f"algorithms {case.bare} {case.name} 0.3 broken # s no"
+    assert environment.about(examined, case.bare) == [row, *case.problems]
+    assert (examined.code, examined.stderr) == (1, "")
+
+
+def test_the_doctors_json_has_the_record_as_it_is_after_the_import(case, environment, examined_as_json):
+    assert environment.records(examined_as_json, case.bare) == [
         {
             "kind": "algorithms",
-            "name": "bad",
-            "distribution": "bad-plugin",
+            "name": case.bare,
+            "distribution": case.name,
             "version": "0.3",
-            "entry_point": "bad_plugin:Bad",
+            "entry_point": f"{case.bare}:Bad",
             "status": "broken",
             "reason": case.reason,
-            "problems": [problem for problem in (case.doubt, case.reason) if problem],
+            "problems": case.problems,
             "imports_torch": False,
-        },
-        {
-            "kind": "algorithms",
-            "name": "honest",
-            "distribution": "honest-plugin",
-            "version": "1.0",
-            "entry_point": "honest_plugin:Honest",
-            "status": "available",
-            "reason": "",
-            "problems": [],
-            "imports_torch": False,
-        },
+        }
     ]
+    assert (examined_as_json.code, examined_as_json.stderr) == (1, "")
 
 
 def test_the_run_that_asks_for_it_stops_before_training(case, environment):
-    refusal = f"algorithm 'bad' of bad-plugin 0.3 can't be loaded from 'bad_plugin:Bad': {case.reason}"
-    assert environment.train("honest", "bad") == Done(2, "", f"Error: run.yaml:6: algorithms[1]: {refusal}\n")
+    refusal = f"algorithm {case.bare!r} of {case.name} 0.3 can't be loaded from '{case.bare}:Bad': {case.reason}"
+    assert environment.train("honest", case.bare) == Done(2, "", f"Error: run.yaml:6: algorithms[1]: {refusal}\n")
     assert not environment.has_trained()
 
 
-def test_everybody_else_trains(environment):
-    done = environment.train("honest")
-    assert (done.code, done.stderr) == (0, "")
+def test_the_honest_one_among_them_is_found_good_and_trains(environment, examined):
+    assert environment.about(examined, "honest") == ["algorithms honest honest-plugin 1.0 available # s no"]
+    rows = [line for line in examined.stdout.splitlines() if not line.startswith("    ")]
+    assert rows[-1] == f"{len(rows) - 2} plugins, {len(CASES)} with problems"
+    assert environment.train("honest").stderr == ""
     assert environment.has_trained()
