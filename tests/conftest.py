@@ -36,7 +36,8 @@ def install(tmp_path):
             (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         for module, text in (modules or {}).items():
             (site / f"{module}.py").write_text(textwrap.dedent(text))
-            made.add(module)
+            if module not in sys.modules:  # what is loaded already stays what it is
+                made.add(module)
         importlib.invalidate_caches()
         Registry.scan(refresh=True)
 
