@@ -62,7 +62,7 @@ class PluginRecord:
 
     @property
     def title(self) -> str:
-        """What it is in a message: kind, name, distribution and version."""
+        """The kind, name, distribution and version, as messages have them."""
         singular = "pass" if self.kind == "passes" else self.kind[:-1]
         return f"{singular} {self.name!r} of {self.distribution} {self.version}"
 
