@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .listening import check_callbacks, check_destinations, everybody, listen, w
 from .logger import Logger
 from .members import Member, admit, overrides
 from .order import PassArgument, PassList, check_index, parse_passes
-from .pairs import Begun
+from .pairs import Begun, restoring, undo_after
 from .passes import AlgorithmPass, check_pass
 from .pipeline import Pipeline
 from .registry import Registry
@@ -107,16 +107,16 @@ class Engine:
         elif event.is_after_event:
             profiler.end(f"event/{event.canonical_name}")
 
-    def undo(self, error: BaseException, events: Collection[Event] = tuple(Event)) -> None:
+    def undo(self, error: BaseException, events: Collection[Event] = tuple(Event)) -> list[Event]:
         """After an exception let algorithms undo what they did at the first half of a pair that will not be completed.
 
         For each that has run there, `match` and `apply` of the second half are called, the innermost pair and its
-        last algorithm first. What goes wrong in them becomes a note on `error`. `events`: the first halves meant.
+        last algorithm first. What goes wrong in them becomes a note on `error`. `events`: the first halves meant;
+        returned are those where there was something to undo.
         """
-        self._begun.undo(error, events)
+        return undo_after(error, self._begun, events)
 
-    @contextmanager
-    def restoring(self) -> Iterator[None]:
+    def restoring(self) -> AbstractContextManager[None]:
         """If the block raises, let algorithms undo what they began in it, see `undo`; `fit` and `eval` do so anyway.
 
         Example:
@@ -125,12 +125,7 @@ class Engine:
             ...     traces = engine.run_event("before_forward")
             ...     traces = engine.run_event("after_forward")
         """
-        before = self._begun.events
-        try:
-            yield
-        except BaseException as error:
-            self.undo(error, [event for event in Event if event not in before])
-            raise
+        return restoring(self._begun)
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Add a pass of the user's own; -1 appends, any other index is an insertion point."""
@@ -168,11 +163,11 @@ class Engine:
         return any(getattr(m.algorithm, "find_unused_parameters", False) for m in self._members)
 
     def close(self) -> None:
-        """Close each callback once; safe to call twice, nothing escapes; afterwards events are refused."""
+        """Undo what is begun, close each callback once; safe to call twice, nothing escapes; events are refused then."""
+        self._begun.close()
         self._closed = True
         self._handlers.clear()
         self._life.close()
-        self._begun.forget_all()
         for watched in (self._algorithms, self._callbacks, self._destinations):
             watched.unwatch(self._handlers.clear)
         for adapter in self._adapters:
@@ -222,6 +217,7 @@ class Engine:
         owners = [m.distribution for m in members] + [registry.distribution_of(listener) for listener in listeners]
         self._passes.use({owner for owner in owners if owner is not None})
         caution(members, self._passes)
+        self._begun.release(self._members, members)
         if self._started:
             self._life.open(listeners)
         self._members, self._listeners = members, listeners

@@ -46,7 +46,7 @@ def fit_start(event: Event, state: State, logger: Logger, traces: Traces) -> Non
 
 @hookspec
 def epoch_start(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire before the first batch of an epoch; not when `fit` goes on in the middle of one.
+    """Fire before the first batch of an epoch; not when `fit` goes on in the middle of one, but after an exception.
 
     The loader is asked for an iterator only afterwards, so its sampler or dataset may be changed.
     """

@@ -2,14 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeAlias
 
+from .errors import add_note
 from .event import Event
 from .members import Member
 from .trace import Trace
 
-__all__ = ["Begun", "Half", "Pair"]
+__all__ = ["Begun", "Failure", "Half", "Pair", "restoring", "undo_after"]
+
+log = logging.getLogger("engine_core")
+
+
+class Half(Protocol):
+    """The first half of a pair, as it ran."""
+
+    def undo(self, name: str) -> None:
+        """Let an algorithm try the second half."""
+
+    def describe(self, name: str) -> str:
+        """Return its name with its distribution."""
+
+
+Ran: TypeAlias = "tuple[Half, Mapping[str, Trace]] | None"
+"""The half that ran, and the traces of those that ran there."""
+
+
+class Failure(NamedTuple):
+    """What an algorithm raised when it should have undone something, and what that was."""
+
+    error: BaseException
+    what: str
+
+
+class Pair:
+    """Who has run at the first half of a pair and not tried the second."""
+
+    __slots__ = ("ran",)
+
+    def __init__(self) -> None:
+        self.ran: Ran = None
+
+    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], failed: str | None) -> None:
+        """Keep who has still something to undo, after `failed` raised in the first `half`, or in the second (None)."""
+        if half is not None:
+            self.ran = half, {key: t for key, t in traces.items() if t.run and t.name != failed}
+        elif self.ran is not None:
+            half, ran = self.ran
+            tried = {t.name for t in traces.values() if t.run}
+            self.ran = half, {key: t for key, t in ran.items() if t.name not in tried}
+
+    def undo(self, only: Collection[str] | None = None) -> list[Failure]:
+        """Let those, or only some of them by unique name, try the second half, the last one first."""
+        if self.ran is None:
+            return []
+        half, ran = self.ran
+        chosen = [t for t in ran.values() if only is None or t.name in only]
+        left = {key: t for key, t in ran.items() if t not in chosen}
+        self.ran = (half, left) if left else None
+        failures = []
+        for trace in reversed(chosen):
+            try:
+                half.undo(trace.name)
+            except BaseException as error:  # noqa: BLE001  the others have to get their turn, Ctrl-C or not
+                failures.append(Failure(error, f"{half.describe(trace.name)} could not undo what it did at {trace.event.name}"))
+        return failures
 
 
 class Begun:
@@ -25,59 +85,57 @@ class Begun:
             return None
         return self._pairs[event if event.is_before_event else partner]
 
-    @property
-    def events(self) -> frozenset[Event]:
-        """The first halves at which something was begun."""
-        return frozenset(event for event, pair in self._pairs.items() if pair.ran)
+    def now(self) -> dict[Event, Ran]:
+        """Return what is begun at present, by the first half."""
+        return {event: pair.ran for event, pair in self._pairs.items() if pair.ran is not None and pair.ran[1]}
 
     def forget(self, event: Event) -> None:
         """Take the pair that `event` closes for ended."""
         if event.is_after_event and event.partner is not None:
             self._pairs[event.partner].ran = None
 
-    def forget_all(self) -> None:
-        """Take everything for ended."""
-        for pair in self._pairs.values():
-            pair.ran = None
-
-    def undo(self, error: BaseException, events: Collection[Event]) -> None:
-        """Let those undo what they began at `events`, the innermost pair and its last algorithm first.
-
-        What goes wrong there becomes a note on `error`.
-        """
+    def undo(self, events: Collection[Event] = tuple(Event), only: Collection[str] | None = None) -> list[Failure]:
+        """Let those undo what they began at `events`, the innermost pair and its last algorithm first."""
+        failures = []
         for event in reversed(self._pairs):  # in the order of events an inner pair stands after the outer one
             if event in events:
-                self._pairs[event].undo(error)
+                failures += self._pairs[event].undo(only)
+        return failures
+
+    def release(self, members: Sequence[Member], successors: Sequence[Member]) -> None:
+        """Let those who leave the engine undo what they began; the first error in it is raised."""
+        gone = {member.name for member in members} - {member.name for member in successors}
+        for failure in self.undo(only=gone) if gone else ():
+            add_note(failure.error, f"{failure.what}, when it left the engine")
+            raise failure.error
+
+    def close(self) -> None:
+        """Undo what is begun still; what goes wrong is logged."""
+        for failure in self.undo():
+            log.error("%s, when the engine was closed", failure.what, exc_info=failure.error)
 
 
-class Half(Protocol):
-    """The first half of a pair, as it ran."""
+def undo_after(error: BaseException, begun: Begun, events: Collection[Event]) -> list[Event]:
+    """Let algorithms undo what was begun at `events`; return where there was something.
 
-    def undo(self, name: str, error: BaseException) -> None:
-        """Let an algorithm try the second half."""
+    What goes wrong becomes a note on `error`; what is no Exception, such as Ctrl-C, is raised when all had their turn.
+    """
+    undone = [event for event in begun.now() if event in events]
+    failures = begun.undo(undone)
+    for failure in failures:
+        add_note(error, f"after this, {failure.what}: {type(failure.error).__name__}: {failure.error}")
+    for failure in failures:
+        if not isinstance(failure.error, Exception):
+            raise failure.error from error
+    return undone
 
 
-class Pair:
-    """Who has run at the first half of a pair and not tried the second: the half that ran, and the traces."""
-
-    __slots__ = ("ran",)
-
-    def __init__(self) -> None:
-        self.ran: tuple[Half, Mapping[str, Trace]] | None = None
-
-    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], failed: str) -> None:
-        """Keep who has still something to undo, after `failed` raised in the first `half`, or in the second (None)."""
-        if half is not None:
-            self.ran = half, {key: t for key, t in traces.items() if t.run and t.name != failed}
-        elif self.ran is not None:
-            half, ran = self.ran
-            tried = {t.name for t in traces.values() if t.run}
-            self.ran = half, {key: t for key, t in ran.items() if t.name not in tried}
-
-    def undo(self, error: BaseException) -> None:
-        """Let those try the second half, the last one first."""
-        if self.ran is not None:
-            half, ran = self.ran
-            self.ran = None
-            for trace in reversed(list(ran.values())):
-                half.undo(trace.name, error)
+@contextmanager
+def restoring(begun: Begun) -> Iterator[None]:
+    """If the block raises, let algorithms undo what they began in it."""
+    before = begun.now()
+    try:
+        yield
+    except BaseException as error:
+        undo_after(error, begun, [event for event, ran in begun.now().items() if ran is not before.get(event)])
+        raise

@@ -115,28 +115,32 @@ class Pipeline:
         """Keep in the books of an engine who has run, for the pairs of which a member has both halves."""
         self._pair = begun.pair_of(self.event, self.members)
 
-    def undo(self, name: str, error: BaseException) -> None:
+    def undo(self, name: str) -> None:
         """Let an algorithm that has run here run at the second half of the pair, if it matches there."""
         member = self._named[name]
         partner: Any = self.event.partner
-        if partner not in member.events:
+        if partner not in member.events or not member.algorithm.match(partner, self.state):
             return
+        actor = self._actor(member)
         try:
-            if member.algorithm.match(partner, self.state):
-                self._actor(member).apply(partner, self.state, self.logger)
-        except Exception as failure:  # noqa: BLE001  the one that is on its way must not be lost
-            title = describe(member.name, member.distribution)
-            add_note(
-                error,
-                f"after this, {title} could not undo at {partner.name} what it did at {self.event.name}: "
-                f"{type(failure).__name__}: {failure}",
-            )
+            actor.apply(partner, self.state, self.logger)
+        except Exception:
+            if not _entered(actor):  # a watcher raised, and the algorithm has still to undo
+                member.algorithm.apply(partner, self.state, self.logger)
+            raise
+
+    def describe(self, name: str) -> str:
+        """Return the name of an algorithm that has run here, with the distribution it comes from."""
+        return describe(name, self._named[name].distribution)
 
     def _actor(self, member: Member) -> Any:
         """Return the algorithm, inside of its watchers; the first of them is the outermost."""
-        actor: Any = member.algorithm
+        if not self._watchers:
+            return member.algorithm
+        applied = _Applied(member.algorithm)
+        actor: Any = applied
         for watcher in reversed(self._watchers):
-            actor = _Watched(actor, member, watcher)
+            actor = _Watched(actor, applied, member, watcher)
         return actor
 
     def _validate(self) -> None:
@@ -157,24 +161,57 @@ class Pipeline:
 
     def _blame(self, error: BaseException, plan: Sequence[tuple[Any, str, Trace]], traces: Traces) -> None:
         """Note who raised, and leave a trace of those that were never reached."""
-        (_, name, failed), *unreached = [step for step in plan if step[1] not in traces]
-        self._named[failed.name].blame(error, "apply", self.event)
-        traces[name] = failed
+        (actor, name, failed), *unreached = [step for step in plan if step[1] not in traces]
+        returned = isinstance(actor, _Watched) and actor.applied.returned
+        if _entered(actor) and not returned:
+            self._named[failed.name].blame(error, "apply", self.event)
+        traces[name] = failed._replace(run=_entered(actor))
         for _, name, trace in unreached:
             traces[name] = trace._replace(run=False)
         if self._pair is not None:
-            self._pair.interrupt(self if self._opens else None, traces, failed.name)
+            self._pair.interrupt(self if self._opens else None, traces, None if returned else failed.name)
+
+
+class _Applied:
+    """An algorithm that is watched; it knows how far its `apply` came."""
+
+    def __init__(self, algorithm: Any) -> None:
+        self.algorithm = algorithm
+        self.entered = self.returned = False
+
+    def apply(self, event: Event, state: State, logger: Logger) -> Any:
+        """Apply the algorithm."""
+        self.entered = True
+        exit_code = self.algorithm.apply(event, state, logger)
+        self.returned = True
+        return exit_code
 
 
 class _Watched:
     """An algorithm whose `apply` runs inside of what a watcher opens around it."""
 
-    def __init__(self, actor: Any, member: Member, watcher: Any) -> None:
-        self._actor = actor
-        self._algorithm, self._name = member.algorithm, member.name
-        self._around = watcher.around_apply
+    def __init__(self, actor: Any, applied: _Applied, member: Member, watcher: Any) -> None:
+        self.applied = applied
+        self._actor, self._member, self._watcher = actor, member, watcher
 
     def apply(self, event: Event, state: State, logger: Logger) -> Any:
-        """Apply the algorithm inside of what the watcher opens."""
-        with self._around(self._algorithm, self._name, event, state):
-            return self._actor.apply(event, state, logger)
+        """Apply the algorithm inside of what the watcher opens; blame the watcher for what it raises itself."""
+        applied, told = self.applied, None
+        applied.entered = applied.returned = False
+        try:
+            with self._watcher.around_apply(applied.algorithm, self._member.name, event, state):
+                try:
+                    return self._actor.apply(event, state, logger)
+                except BaseException as error:
+                    told = error
+                    raise
+        except BaseException as error:
+            if error is not told:
+                where = f"algorithm {describe(self._member.name, self._member.distribution)} at {event.name}"
+                add_note(error, f"raised by around_apply of callback {type(self._watcher).__name__} around {where}")
+            raise
+
+
+def _entered(actor: Any) -> bool:
+    """Did the algorithm's own `apply` begin?"""
+    return not isinstance(actor, _Watched) or actor.applied.entered

@@ -98,7 +98,7 @@ def _texts(names: PluginNames, license_id: str, folder: Path) -> dict[str, str]:
         "year": str(dt.datetime.now(dt.timezone.utc).year),
         "core_version": str(version),
         "core_floor": version.public if version.is_prerelease else f"{version.major}.{version.minor}",
-        "core_ceiling": f"{version.major}.{version.minor + 1}",
+        "core_ceiling": str(version.major + 1),
         "hook_api": str(HOOK_API),
     }
     ours = resources.files(__package__)

@@ -38,6 +38,7 @@ class Run:
         batches: the loader in mid-epoch, or None between epochs.
         counted_s: until when the clock of training has counted; evaluation puts it forward.
         evaluated_at: the batch count at the latest evaluation.
+        begins_anew: did an exception end the epoch's pair for some algorithm, so that going on has to begin it again?
     """
 
     engine: Engine
@@ -56,6 +57,7 @@ class Run:
     is_fitting: bool = field(default=False, init=False)
     is_evaluating: bool = field(default=False, init=False)
     has_built_graph: bool = field(default=False, init=False)
+    begins_anew: bool = field(default=False, init=False)
 
     def evaluate(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
         """Evaluate on loaders by label; the clock of training stands still."""
@@ -95,8 +97,10 @@ def run_fit(run: Run, end: Time) -> None:
 
     def epoch() -> None:
         """Run the batches of one epoch, or those that an earlier fit has left of it."""
-        if run.batches is None:
+        if run.batches is None or run.begins_anew:
             fire("epoch_start")
+            run.begins_anew = False
+        if run.batches is None:
             run.batches = start_epoch(state)
         while True:
             fire("before_dataloader")
@@ -235,7 +239,7 @@ def run_fit(run: Run, end: Time) -> None:
     try:
         fit()
     except BaseException as error:
-        engine.undo(error)
+        run.begins_anew = Event.EPOCH_START in engine.undo(error) and run.batches is not None
         run.readings.salvage(error)
         raise
     finally:

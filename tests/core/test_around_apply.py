@@ -78,3 +78,43 @@ def test_one_that_joins_later_is_asked_from_then_on():
     engine.state.callbacks.append(Watcher(heard, "w"))
     engine.run_event("before_loss")
     assert heard == ["apply", "w Shift Shift before_loss", "apply", "/w"]
+
+
+class Fails(Callback):
+    """Raises before or after what it is around, at one event."""
+
+    def __init__(self, where, event):
+        self.where, self.event = where, event
+
+    @contextmanager
+    def around_apply(self, algorithm, name, event, state):
+        if (self.where, event) == ("before", self.event):
+            raise ZeroDivisionError
+        yield
+        if (self.where, event) == ("after", self.event):
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("where", "event", "applied"),
+    [
+        ("before", "before_loss", []),
+        ("after", "before_loss", ["before_loss", "after_loss"]),
+        ("before", "after_loss", ["before_loss", "after_loss"]),
+        ("after", "after_loss", ["before_loss", "after_loss"]),
+    ],
+)
+def test_one_that_raises_itself_is_blamed_and_the_algorithm_undoes_what_it_did(where, event, applied):
+    class Tell(Shift):
+        def apply(self, event, state, logger):
+            self.heard.append(str(event))
+
+    heard = []
+    watchers = [Watcher([], "w"), Fails(where, event)]
+    engine = Engine(State(algorithms=[Tell(heard)], callbacks=watchers), Logger())
+    with pytest.raises(ZeroDivisionError) as caught, engine.restoring():
+        engine.run_event("before_loss")
+        engine.run_event("after_loss")
+    assert heard == applied
+    blame = f"raised by around_apply of callback Fails around algorithm Tell at {event.upper()}"
+    assert caught.value.__notes__[0] == blame

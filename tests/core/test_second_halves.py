@@ -76,11 +76,20 @@ def test_leaving_the_engine_by_an_exception_undoes_everything():
     assert heard == ["A before_loss", "A after_loss"]
 
 
-def test_leaving_it_without_one_does_not():
+def test_what_is_begun_when_the_engine_closes_is_undone_too():
     heard = []
     with engine_of(recorder("A", LOSS, heard)) as engine:
         engine.run_event("before_loss")
-    assert heard == ["A before_loss"]
+    engine.close()
+    assert heard == ["A before_loss", "A after_loss"]
+
+
+def test_what_goes_wrong_in_closing_is_logged(caplog):
+    heard = []
+    with engine_of(recorder("A", LOSS, heard), recorder("B", LOSS, heard, raises_at="after_loss")) as engine:
+        engine.run_event("before_loss")
+    assert caplog.messages == ["B could not undo what it did at BEFORE_LOSS, when the engine was closed"]
+    assert heard[-1] == "A after_loss"
 
 
 def test_who_raised_in_the_first_half_and_who_was_not_reached_have_nothing_to_undo():
@@ -111,7 +120,7 @@ def test_an_error_in_it_becomes_a_note_and_the_others_go_on():
         engine.run_event("before_loss")
         raise ZeroDivisionError
     assert caught.value.__notes__ == [
-        "after this, B could not undo at AFTER_LOSS what it did at BEFORE_LOSS: RuntimeError: B at after_loss"
+        "after this, B could not undo what it did at BEFORE_LOSS: RuntimeError: B at after_loss"
     ]
     assert heard[-1] == "A after_loss"
 
@@ -134,15 +143,57 @@ def test_who_does_not_list_the_second_half_is_left_alone():
     assert heard == ["A before_loss", "B before_loss", "B after_loss"]
 
 
-def test_who_left_the_engine_in_between_undoes_all_the_same():
+def test_who_leaves_the_engine_in_between_undoes_then():
     heard = []
-    engine = engine_of(recorder("A", LOSS, heard))
+    engine = engine_of(recorder("A", LOSS, heard), recorder("B", LOSS, heard))
     with pytest.raises(ZeroDivisionError), engine.restoring():
         engine.run_event("before_loss")
-        engine.state.algorithms.clear()
+        del engine.state.algorithms[0]
         engine.run_event("batch_end")
+        assert heard[2:] == ["A after_loss"]
+        raise ZeroDivisionError
+    assert heard[2:] == ["A after_loss", "B after_loss"]
+
+
+def test_who_cannot_undo_when_it_leaves_raises_there():
+    heard = []
+    engine = engine_of(recorder("A", LOSS, heard, raises_at="after_loss"))
+    engine.run_event("before_loss")
+    engine.state.algorithms.clear()
+    with pytest.raises(RuntimeError, match="A at after_loss") as caught:
+        engine.run_event("batch_end")
+    assert caught.value.__notes__ == ["A could not undo what it did at BEFORE_LOSS, when it left the engine"]
+
+
+def test_ctrl_c_while_one_undoes_waits_until_all_have():
+    class Interrupted(Algorithm):
+        metadata = AlgorithmMetadata(events=LOSS)
+
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            if event == "after_loss":
+                raise KeyboardInterrupt
+
+    heard = []
+    engine = engine_of(recorder("A", LOSS, heard), Interrupted())
+    with pytest.raises(KeyboardInterrupt) as caught, engine.restoring():
+        engine.run_event("before_loss")
         raise ZeroDivisionError
     assert heard == ["A before_loss", "A after_loss"]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_half_that_was_skipped_in_one_block_does_not_hide_the_next_one():
+    heard = []
+    engine = engine_of(recorder("A", LOSS, heard))
+    with engine.restoring():
+        engine.run_event("before_loss")
+    with pytest.raises(ZeroDivisionError), engine.restoring():
+        engine.run_event("before_loss")
+        raise ZeroDivisionError
+    assert heard == ["A before_loss", "A before_loss", "A after_loss"]
 
 
 def test_a_callback_that_raises_at_the_first_half_comes_after_the_algorithms():

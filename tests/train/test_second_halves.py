@@ -129,3 +129,29 @@ def test_a_fit_can_go_on_after_ctrl_c_as_if_the_step_had_not_begun():
             trainer.fit()
         trainer.fit()
     assert calls == [2.0, 2.0, 2.0]
+
+
+def test_a_fit_that_goes_on_in_an_epoch_that_an_exception_cut_begins_its_pair_again():
+    heard = []
+
+    class Tell(Algorithm):
+        metadata = AlgorithmMetadata(events=("epoch_start", "epoch_end"))
+
+        def match(self, event, state):
+            return event in self.metadata.events
+
+        def apply(self, event, state, logger):
+            heard.append((str(event), state.timestamp.batch))
+
+    def interrupted_once(outputs, targets, calls=[]):  # noqa: B006  it counts
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return torch.nn.functional.mse_loss(outputs, targets)
+
+    trainer = trainer_of(Tell(), loss_fn=interrupted_once, batches=4)
+    with trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit()
+        trainer.fit()
+    assert heard == [("epoch_start", 0), ("epoch_end", 1), ("epoch_start", 1), ("epoch_end", 3)]
