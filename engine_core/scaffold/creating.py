@@ -97,7 +97,7 @@ def _texts(names: PluginNames, license_id: str, folder: Path) -> dict[str, str]:
         "holder_in_toml": json.dumps(holder, ensure_ascii=False),
         "year": str(dt.datetime.now(dt.timezone.utc).year),
         "core_version": str(version),
-        "core_floor": version.public if version.is_prerelease else f"{version.major}.{version.minor}",
+        "core_floor": version.public if version.is_prerelease else version.base_version,
         "core_ceiling": str(version.major + 1),
         "hook_api": str(HOOK_API),
     }

@@ -103,10 +103,10 @@ def test_what_the_distribution_declares():
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ("0.1.0", "engine-core>=0.1,<1"),
-        ("0.9.7.post1", "engine-core>=0.9,<1"),
-        ("1.2.3", "engine-core>=1.2,<2"),
-        ("0.3.0rc1", "engine-core>=0.3.0rc1,<1"),  # >=0.3 would not let it in
+        ("0.1.0", "engine-core>=0.1.0,<1"),
+        ("0.9.7.post1", "engine-core>=0.9.7,<1"),
+        ("1.2.3", "engine-core>=1.2.3,<2"),
+        ("0.3.0rc1", "engine-core>=0.3.0rc1,<1"),  # >=0.3.0 would not let it in
     ],
 )
 def test_the_range_of_engine_core_begins_at_the_one_that_runs(version, expected, install):
