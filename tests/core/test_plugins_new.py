@@ -201,7 +201,8 @@ def test_the_folder_has_to_be_there():
 def test_where_it_can_not_be_written_to_the_end_nothing_is_left():
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # a small disk
     script = f"{limit}\nfrom engine_core.cli import main\nmain(['plugins', 'new', 'my-algo'])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-B", "-c", script]  # -B: the limit would cut the bytecode of what is imported
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,
         "Error: 'my-algo' can't be written, and nothing of it is left: File too large\n",
