@@ -35,7 +35,8 @@ nitpicky = True
 # Without a network there is nothing to link the names of other projects to.
 nitpick_ignore_regex = [("py:.*", r"(torch|collections|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
 nitpick_ignore_regex += [  # type variables, aliases, and types that one gets but does not make
-    ("py:class", r"engine_core\.(passes\.[PT]|installed\.(EntryPoint|Installed)|testing\.rules\.Rule|config\.reading\.Place|callbacks\.profiler\.Span)"),
+    ("py:class", r"engine_core\.(passes\.[PT]|installed\.(EntryPoint|Installed)|testing\.rules\.Rule)"),
+    ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
     ("py:class", r"BatchKey|PassArgument|engine_core\.(members\.Member|order\.PassList)"),
 ]
 

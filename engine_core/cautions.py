@@ -11,8 +11,7 @@ from .algorithm import Algorithm
 from .course import precedes
 from .errors import OrderWarning, UnorderedWritersWarning, did_you_mean
 from .event import Event
-from .members import Member, describe
-from .metadata import AlgorithmMetadata
+from .members import Member, describe, meant_by
 from .order import PassList
 from .ordering import Edge
 from .passes import declared_edges, registered_name, table_of
@@ -20,6 +19,27 @@ from .passes import declared_edges, registered_name, table_of
 __all__ = ["caution", "cautions_of"]
 
 Pair = tuple[Member, Member]
+
+_SHOWN = 3  # events in a message; two that list no events may share all of them
+
+_EVENTS = tuple(Event)
+
+
+def _during(*spans: tuple[Event, Event]) -> frozenset[Event]:
+    """Return the events from the first to the last of each span, as they come in a step."""
+    return frozenset(e for a, z in spans for e in _EVENTS[_EVENTS.index(a) : _EVENTS.index(z) + 1])
+
+
+_WRITTEN_AT: Mapping[str, frozenset[Event]] = {
+    "batch": _during((Event.AFTER_DATALOADER, Event.BATCH_END), (Event.EVAL_BATCH_START, Event.EVAL_BATCH_END)),
+    "outputs": _during((Event.AFTER_FORWARD, Event.BATCH_END), (Event.EVAL_AFTER_FORWARD, Event.EVAL_BATCH_END)),
+    "loss": _during((Event.AFTER_LOSS, Event.BATCH_END), (Event.EVAL_BATCH_END, Event.EVAL_BATCH_END)),
+    "metrics": frozenset({Event.BATCH_CHECKPOINT, Event.EPOCH_CHECKPOINT, Event.FIT_END, Event.EVAL_END}),
+}
+"""When there is something to write in a field; model, optimizers, schedulers and loss_fn are there all the time.
+
+Metadata says which fields and which events, not which field at which event, so that much has to be known here.
+"""
 
 
 class Caution(NamedTuple):
@@ -37,7 +57,21 @@ def caution(members: Sequence[Member], passes: PassList) -> None:
 
 def cautions_of(members: Sequence[Member], passes: PassList) -> list[Caution]:
     """Return what is doubtful about the order of these algorithms."""
-    return [*_unknown_names(members, passes), *_unordered_writers(members, passes)]
+    return [*_unknown_names(members, passes), *_missed_names(members), *_unordered_writers(members, passes)]
+
+
+def _missed_names(members: Sequence[Member]) -> Iterator[Caution]:
+    """Yield the references that are no constraint, and nearly name somebody here; who is absent is named in vain."""
+    for member in members:
+        for relation in ("before", "after", "conflicts"):
+            for reference in getattr(member.metadata, relation):
+                if meant := meant_by(reference, member, members):
+                    title = describe(member.name, member.distribution)
+                    yield Caution(
+                        f"{relation}={reference!r} in the metadata of {title} is no constraint: no algorithm here has "
+                        f"that name; did you mean {meant!r}?",
+                        OrderWarning,
+                    )
 
 
 def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Caution]:
@@ -65,34 +99,54 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
     events_of: dict[Pair, dict[Event, list[str]]] = {}
     for event in Event:
         here = [m for m in writers if event in m.events]
-        pairs = [pair for pair in itertools.combinations(here, 2) if _may_clash(pair, declared)]
+        pairs = [pair for pair in itertools.combinations(here, 2) if _may_clash(pair, declared, event)]
         if pairs:
             present = {m.name: m.algorithm for m in members if event in m.events}
             for pair, now in _open_pairs(pairs, present, passes, event):
                 events_of.setdefault(pair, {})[event] = now
-    for (first, second), orders in events_of.items():
-        fields = " and ".join(sorted(declared[first.name] & declared[second.name]))
-        yield Caution(
-            f"{describe(first.name, first.distribution)} and {describe(second.name, second.distribution)} both write "
-            f"{fields} at {' and '.join(event.name for event in orders)}, and nothing but their places in the list "
-            "says who comes first: declare before or after in the metadata of one, or give the order yourself with "
-            f"explicit_order({ {event.value: names for event, names in orders.items()} }), in a config with `order:`",
-            UnorderedWritersWarning,
-        )
+    for pair, orders in events_of.items():
+        yield Caution(_clash(pair, orders, declared), UnorderedWritersWarning)
+
+
+def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str, frozenset[str]]) -> str:
+    """Say who writes what where, and what to do; the order of the registered names at each event is the one now."""
+    events_by_fields: dict[str, list[str]] = {}
+    for event in orders:
+        events_by_fields.setdefault(" and ".join(sorted(_shared(pair, declared, event))), []).append(event.name)
+    what = ", and ".join(f"{fields} at {_enumerated(events)}" for fields, events in events_by_fields.items())
+    table = [f"{event.value!r}: {names}" for event, names in orders.items()]
+    shown = ", ".join(table if len(table) <= _SHOWN else [*table[:_SHOWN], "..."])
+    titles = [describe(member.name, member.distribution) for member in pair]
+    everywhere = [t for t, m in zip(titles, pair, strict=True) if m.metadata.events is None]
+    return (
+        f"{' and '.join(titles)} both write {what}, and nothing but their places in the list "
+        "says who comes first: declare before or after in the metadata of one, or give the order yourself with "
+        f"explicit_order({{{shown}}}), in a config with `order:`"
+        + "".join(f"; {title} lists no events, which counts as all of them" for title in everywhere)
+    )
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    if len(names) > _SHOWN:
+        return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
+    return " and ".join(names)
 
 
 def _declared(member: Member) -> frozenset[str]:
-    """Return the fields that an algorithm declares to write, if it also says at which events."""
-    metadata = getattr(member.algorithm, "metadata", None) or AlgorithmMetadata()
-    return frozenset(metadata.writes or ()) if metadata.events is not None else frozenset()
+    """Return the fields that an algorithm declares to write."""
+    return frozenset(member.metadata.writes or ())
 
 
-def _may_clash(pair: Pair, declared: Mapping[str, frozenset[str]]) -> bool:
+def _shared(pair: Pair, declared: Mapping[str, frozenset[str]], event: Event) -> list[str]:
+    """Return the fields that both declare to write, and that there is something to write in at the event."""
+    both = declared[pair[0].name] & declared[pair[1].name]
+    return [field for field in both if field not in _WRITTEN_AT or event in _WRITTEN_AT[field]]
+
+
+def _may_clash(pair: Pair, declared: Mapping[str, frozenset[str]], event: Event) -> bool:
     """Do the two write one field? Two of one class have one name: no declaration and no table can tell them apart."""
     first, second = pair
-    if type(first.algorithm) is type(second.algorithm):
-        return False
-    return bool(declared[first.name] & declared[second.name])
+    return type(first.algorithm) is not type(second.algorithm) and bool(_shared(pair, declared, event))
 
 
 def _open_pairs(

@@ -163,7 +163,7 @@ class Engine:
         return any(getattr(m.algorithm, "find_unused_parameters", False) for m in self._members)
 
     def close(self) -> None:
-        """Undo what is begun, close each callback once; safe to call twice, nothing escapes; events are refused then."""
+        """Undo what is begun and close each callback once; nothing escapes; afterwards events are refused."""
         self._begun.close()
         self._closed = True
         self._handlers.clear()

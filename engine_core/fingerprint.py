@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import types
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -25,15 +27,18 @@ _PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, r
 _PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _SHOWN = 80  # characters of a plain value; of a longer one there is a digest
 
 
 def fingerprint(value: Any) -> Digests:
     """Return the digest of each leaf of a batch, model, optimizer, scheduler, or whatever else a State field holds.
 
-    A tensor counts by dtype, shape, device, `requires_grad` and each bit of its content and gradient; a parameter, a
-    function, and an object of which nothing is known by its identity too. A module counts by type, public attributes,
-    training flag, parameters, buffers and hooks. An equal copy of anything else has equal digests.
+    A tensor counts by dtype, shape, device, `requires_grad`, whether gradients flow on through it, its hooks and each
+    bit of its content and gradient; a parameter, a function, and an object of which nothing is known by its identity
+    too. A module counts by type, public attributes, training flag, parameters, buffers and hooks, an optimizer by its
+    groups, its state and the hooks of its step. An equal copy of anything else has equal digests.
 
     Example:
         >>> before = fingerprint({"x": torch.zeros(2), "id": ["a", "b"]})
@@ -125,7 +130,7 @@ class _Reader:
         """Read what holds other values and little else; say whether it was that."""
         if isinstance(value, Mapping):
             self._mapping(value, path, in_object=in_object)
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, deque)):
             self._sequence(value, path, in_object=in_object)
         elif isinstance(value, (set, frozenset)):
             self._leaves[path] = _shortened(f"{_type_of(value)} {sorted(map(repr, value))}")
@@ -133,6 +138,8 @@ class _Reader:
             self._array(value, path)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             self._attributes(value, [f.name for f in dataclasses.fields(value)], path, in_object=in_object)
+        elif isinstance(value, Collection) and not isinstance(value, (*_OPAQUE, torch.nn.Module)):
+            self._collection(value, path, in_object=in_object)
         else:
             return False
         return True
@@ -143,14 +150,25 @@ class _Reader:
             name = key if isinstance(key, str) else f"[{repr(key) if isinstance(key, _PLAIN) else place}]"
             self._walk(value[key], f"{path}/{name}" if path else name, in_object=in_object)
 
-    def _sequence(self, value: list[Any] | tuple[Any, ...], path: str, *, in_object: bool) -> None:
+    def _collection(self, value: Collection[Any], path: str, *, in_object: bool) -> None:
+        """Read a container of unknown make by its attributes, as reading its items may do anything; else its items."""
+        if callable(getattr(type(value), "state_dict", None)):
+            self._object(value, path)
+        elif names := _names_in(value):
+            self._attributes(value, names, path, in_object=True)
+        elif isinstance(value, AbstractSet):
+            self._leaves[path] = _shortened(f"{_type_of(value)} {sorted(map(repr, value))}")
+        else:
+            self._sequence(value, path, in_object=in_object)
+
+    def _sequence(self, value: Collection[Any], path: str, *, in_object: bool) -> None:
         """Read each item; plain values are one leaf together."""
         if value and all(isinstance(item, _PLAIN) for item in value):
             self._leaves[path] = _shortened(f"{_type_of(value)} {list(value)!r}")
             return
         self._leaves[path] = f"{_type_of(value)} {len(value)}"
         names = getattr(value, "_fields", None) or [f"[{place}]" for place in range(len(value))]
-        for name, item in zip(names, value, strict=True):
+        for name, item in zip(names, value, strict=False):
             self._walk(item, f"{path}{name}" if name[0] == "[" or not path else f"{path}.{name}", in_object=in_object)
 
     def _attributes(self, value: Any, names: Iterable[str], path: str, *, in_object: bool) -> None:
@@ -169,8 +187,7 @@ class _Reader:
             self._walk(value.state_dict(), path, in_object=True)
             self._leaves[path] = _type_of(value)
             return
-        slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
-        names = [*slots, *getattr(value, "__dict__", ())]
+        names = _names_in(value)
         self._attributes(value, names, path, in_object=True)
         if not names:
             self._leaves[path] = _identity(value)
@@ -187,6 +204,13 @@ class _Reader:
             self._walk(shown, f"{head}param_groups[{place}]")
         for parameter, state in optimizer.state.items():
             self._walk(state, f"{head}state[{numbers.get(id(parameter), 'other')}]")
+        self._hooks(optimizer, _OPTIMIZER_HOOKS, head)
+
+    def _hooks(self, value: Any, names: Iterable[str], head: str) -> None:
+        """Read which functions are called when something happens to a tensor, a module or an optimizer."""
+        for name in names:
+            if own := getattr(value, name, None):
+                self._leaves[f"{head}{name[1:]}"] = " ".join(map(_identity, own.values()))
 
     def _model(self, model: torch.nn.Module, path: str) -> None:
         for name, module in model.named_modules(prefix=path):
@@ -195,9 +219,7 @@ class _Reader:
             for attribute, value in vars(module).items():
                 if attribute[0] != "_":
                     self._setting(value, f"{head}{attribute}")
-            for hooks in _HOOKS:
-                if own := getattr(module, hooks, None):
-                    self._leaves[f"{head}{hooks[1:]}"] = " ".join(map(_identity, own.values()))
+            self._hooks(module, _HOOKS, head)
             for tensors in (module._parameters, module._buffers):  # noqa: SLF001  named_parameters leaves out None
                 for tensor_name, tensor in tensors.items():
                     self._walk(tensor, f"{head}{tensor_name}")
@@ -216,7 +238,9 @@ class _Reader:
             return
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  the documented name
             who = _identity(tensor) if isinstance(tensor, torch.nn.Parameter) else _type_of(tensor)
-            self._leaves[path] = f"{who} {tensor.dtype} {tensor.device} {tensor.requires_grad}"
+            gradients = tensor.requires_grad if tensor.is_leaf else "flow on"
+            self._leaves[path] = f"{who} {tensor.dtype} {tensor.device} {gradients}"
+            self._hooks(tensor, _TENSOR_HOOKS, f"{path}." if path else "")
             parts, grad = parts_of(tensor), tensor.grad if tensor.is_leaf else None
             if parts is None:
                 self._leaves[path] += f" {tuple(tensor.shape)}"
@@ -235,6 +259,11 @@ class _Reader:
             self._leaves[path] += f" {known[1]}"
         else:
             self._awaited.append((self._leaves, path, known[1]))
+
+
+def _names_in(value: Any) -> list[str]:
+    """Return the names of an object's own attributes."""
+    return [*(name for cls in type(value).__mro__ for name in _slots(cls)), *getattr(value, "__dict__", ())]
 
 
 def _slots(cls: type) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +16,9 @@ from .ordering import stable_sort
 from .passes import declared_edges, referred, registered_name
 from .registry import Registry
 
-__all__ = ["Member", "admit", "describe", "enlist", "overrides", "problems_of", "take_in"]
+__all__ = ["Member", "admit", "describe", "enlist", "meant_by", "overrides", "problems_of", "take_in"]
+
+_LONG = 8  # characters of a name that is hardly another's by one slip
 
 
 @dataclass(eq=False, slots=True)
@@ -26,6 +30,11 @@ class Member:
     distribution: str | None
     events: frozenset[Event]
     validated: bool = False
+
+    @property
+    def metadata(self) -> AlgorithmMetadata:
+        """What the algorithm declares, or what one declares that says nothing."""
+        return getattr(self.algorithm, "metadata", None) or AlgorithmMetadata()
 
     def blame(self, error: BaseException, what: str, event: Event) -> None:
         """Note on an exception that this algorithm raised it."""
@@ -109,7 +118,7 @@ def _conflicts(members: Sequence[Member]) -> Iterator[EngineError]:
     known = {member.name: member for member in members}
     told: set[frozenset[str]] = set()
     for member in members:
-        for reference in _metadata(member).conflicts:
+        for reference in member.metadata.conflicts:
             for other in referred(reference, member.name, algorithms):
                 if frozenset((member.name, other)) not in told:
                     told.add(frozenset((member.name, other)))
@@ -122,10 +131,12 @@ def _conflicts(members: Sequence[Member]) -> Iterator[EngineError]:
 def _missing(members: Sequence[Member]) -> Iterator[EngineError]:
     algorithms = {member.name: member.algorithm for member in members}
     for member in members:
-        for reference in _metadata(member).requires:
+        for reference in member.metadata.requires:
             if not referred(reference, member.name, algorithms):
+                meant = meant_by(reference, member, members)
+                remedy = f"did you mean {meant!r}?" if meant else _how_to_get(reference)
                 what = f"{_title(member)} requires {reference!r}, and no such algorithm is listed"
-                yield EngineError(f"{what}; {_how_to_get(reference)}")
+                yield EngineError(f"{what}; {remedy}")
 
 
 def _how_to_get(reference: str) -> str:
@@ -139,8 +150,34 @@ def _how_to_get(reference: str) -> str:
     return f"add it, it is in {origins}{disabled}"
 
 
-def _metadata(member: Member) -> AlgorithmMetadata:
-    return getattr(member.algorithm, "metadata", None) or AlgorithmMetadata()
+def meant_by(reference: str, member: Member, members: Sequence[Member]) -> str | None:
+    """Return what the reference of a member should have been if it is nobody's name, and nearly that of another.
+
+    That is a class's name for the registered one, a tag without its `@`, another way to write a name, or a slip in a
+    long one. Short names are often one letter apart, and so are `layers_1` and `layers_2`: these are different names.
+    """
+    others = [m for m in members if m is not member]
+    names = sorted({registered_name(m.algorithm) for m in others})
+    if reference.startswith("@") or reference in (*names, registered_name(member.algorithm)):
+        return None
+    for other in others:
+        if type(other.algorithm).__name__ == reference:
+            return registered_name(other.algorithm)
+    if any(r.kind == "algorithms" and r.name == reference for r in Registry.scan().records):
+        return None
+    if any(reference in other.metadata.tags for other in others):
+        return f"@{reference}"
+    same = [name for name in names if _folded(name) == _folded(reference)]
+    near = difflib.get_close_matches(reference.lower(), names, n=1, cutoff=0.9) if len(reference) >= _LONG else []
+    return next((name for name in [*same, *near] if not _differ_in_digits(name, reference)), None)
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[_.\-]", "", name).lower()
+
+
+def _differ_in_digits(name: str, other: str) -> bool:
+    return re.findall(r"\d+", name) != re.findall(r"\d+", other)
 
 
 def _title(member: Member) -> str:

@@ -48,6 +48,7 @@ class Finding:
         batch: the batch in work, or between batches how many are complete; both count from 0.
         eval_batch: the same of the evaluation, at the events of evaluation.
         repeat: how many times it had run at the event in this batch, which is the number of the microbatch.
+        broke_off: did what came between the two halves of the pair never end, as after an exception?
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Finding:
     batch: int
     eval_batch: int | None
     repeat: int
+    broke_off: bool = False
 
     def __str__(self) -> str:
         named = [leaf for leaf in self.leaves if leaf]
@@ -79,7 +81,13 @@ class Finding:
         assert first is not None
         if self.ran:
             return f"{changed} at {first.name} and did not restore it {self.where}: put back there what was, bit by bit"
-        return f"{changed} at {first.name} and did not run {self.where} to restore it: match has to be true at both"
+        lost = f"{changed} at {first.name} and did not run {self.where} to restore it"
+        if self.broke_off:
+            return (
+                f"{lost} after something between the two had failed: match has to be true at both then too, and a step "
+                "of an own loop has to stand inside of engine.restoring()"
+            )
+        return f"{lost}: match has to be true at both"
 
     @property
     def version(self) -> str | None:
@@ -119,23 +127,24 @@ class Observer:
     @contextmanager
     def around(self, algorithm: Algorithm, name: str, event: Event, state: State) -> Iterator[None]:
         """Return what has to surround an `apply`."""
-        subject = _Subject(algorithm, name, event, self._repeat(algorithm, event, state))
+        subject = _Subject(algorithm, name, event, self._repeat(algorithm, event, state), position_of(event, state))
+        self._judge_left(state, [(id(algorithm), event)])
         opened = self._opened.pop((id(algorithm), _first_half(event)), None)
         before, held = fingerprint_state(state, self._fields), self._owners.look(state.batch)
         yield
         after = fingerprint_state(state, self._fields)
         changed = {field: leaves for field in before if (leaves := changed_leaves(before[field], after[field]))}
-        if event.is_before_event and changed and subject.lists(event.partner):
-            self._opened[id(algorithm), event] = _Opened(subject, before, after, changed)
         for field, leaves in changed.items():
             if subject.writes is not None and field not in subject.writes:
-                self._tell("undeclared_write", subject, field, leaves, state)
+                self._tell("undeclared_write", subject, field, leaves)
         if "batch" in before and (leaves := held.changed_in_place(state.batch, before["batch"], after["batch"])):
-            self._tell("in_place", subject, "batch", leaves, state)
+            self._tell("in_place", subject, "batch", leaves)
         self._owners.learn(held, state.batch, restores=opened is not None)
+        if event.is_before_event and changed and subject.lists(event.partner):
+            self._opened[id(algorithm), event] = _Opened(subject, before, after, changed)
         if opened is not None and event.is_after_event:
             for field, leaves in opened.not_restored(before, after).items():
-                self._tell("not_restored", subject, field, leaves, state)
+                self._tell("not_restored", subject, field, leaves)
 
     def awaits(self, algorithm: Algorithm, event: Event) -> bool:
         """Has the algorithm something to restore at `event`?"""
@@ -146,16 +155,26 @@ class Observer:
         if event.is_after_event:
             self._judge([key for key in self._opened if key[1] is event.partner], state)
 
-    def close(self, state: State) -> None:
-        """Judge those who had something to restore where an exception or the end of training came between."""
-        self._judge([key for key in self._opened if key[1] not in _MAY_STAY_ALONE], state)
+    def close(self, state: State, *, starts_anew: bool = False) -> None:
+        """Judge those who had something to restore where an exception or the end of training came between.
 
-    def _judge(self, keys: Iterable[tuple[int, Event]], state: State) -> None:
+        Args:
+            starts_anew: is this a FIT_START, of which the second half is still to come?
+        """
+        self._judge_left(state, [key for key in self._opened if not (starts_anew and key[1] is Event.FIT_START)])
+
+    def _judge_left(self, state: State, keys: Iterable[tuple[int, Event]]) -> None:
+        """Judge those of the first halves that have begun, and were never followed by the second."""
+        left = [key for key in keys if key in self._opened and key[1] not in _MAY_STAY_ALONE]
+        self._judge(left, state, broke_off=True)
+
+    def _judge(self, keys: Iterable[tuple[int, Event]], state: State, *, broke_off: bool = False) -> None:
         for key in keys:
             opened = self._opened.pop(key)
+            subject = opened.subject.at_partner(state, broke_off=broke_off)
             now = fingerprint_state(state, opened.changes)
             for field, leaves in opened.not_restored(now, now).items():
-                self._tell("not_restored", opened.subject.at_partner(), field, leaves, state, ran=False)
+                self._tell("not_restored", subject, field, leaves)
 
     def _repeat(self, algorithm: Algorithm, event: Event, state: State) -> int:
         """Count how many times the algorithm has run at the event in this batch before."""
@@ -165,10 +184,7 @@ class Observer:
         self._runs[id(algorithm), event] = now, repeat
         return repeat
 
-    def _tell(
-        self, kind: Kind, subject: _Subject, field: str, leaves: tuple[str, ...], state: State, *, ran: bool = True
-    ) -> None:
-        batch, eval_batch = position_of(subject.event, state)
+    def _tell(self, kind: Kind, subject: _Subject, field: str, leaves: tuple[str, ...]) -> None:
         self._on_finding(
             Finding(
                 kind,
@@ -177,11 +193,11 @@ class Observer:
                 field,
                 leaves,
                 subject.event,
-                ran,
+                subject.ran,
                 subject.writes,
-                batch,
-                eval_batch,
+                *subject.position,
                 subject.repeat,
+                subject.broke_off,
             )
         )
 
@@ -193,6 +209,9 @@ class _Subject(NamedTuple):
     name: str
     event: Event
     repeat: int
+    position: tuple[int, int | None]
+    ran: bool = True
+    broke_off: bool = False
 
     @property
     def metadata(self) -> AlgorithmMetadata:
@@ -202,9 +221,11 @@ class _Subject(NamedTuple):
     def writes(self) -> tuple[str, ...] | None:
         return self.metadata.writes
 
-    def at_partner(self) -> _Subject:
+    def at_partner(self, state: State, *, broke_off: bool) -> _Subject:
+        """Return it at the second half, where it did not run; what broke off did so in the batch of the first."""
         assert self.event.partner is not None
-        return self._replace(event=self.event.partner)
+        position = self.position if broke_off else position_of(self.event.partner, state)
+        return self._replace(event=self.event.partner, position=position, ran=False, broke_off=broke_off)
 
     def lists(self, event: Event | None) -> bool:
         return self.metadata.events is not None and event in self.metadata.events

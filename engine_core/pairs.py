@@ -68,7 +68,8 @@ class Pair:
             try:
                 half.undo(trace.name)
             except BaseException as error:  # noqa: BLE001  the others have to get their turn, Ctrl-C or not
-                failures.append(Failure(error, f"{half.describe(trace.name)} could not undo what it did at {trace.event.name}"))
+                what = f"{half.describe(trace.name)} could not undo what it did at {trace.event.name}"
+                failures.append(Failure(error, what))
         return failures
 
 

@@ -83,11 +83,13 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     files = RunFiles(folder)
     trainer = make_trainer(config, loggers=[files], profile=profile)
     try:
-        with trainer, _claimed(folder) as manifest:
-            manifest.write_text(_as_json(_manifest(config, trainer)), encoding="utf-8")
-            started_s = time.perf_counter()
-            trainer.fit()
-            seconds = time.perf_counter() - started_s
+        with trainer:
+            described = _as_json(_manifest(config, trainer))  # an order that can't be is found before a folder is made
+            with _claimed(folder) as manifest:
+                manifest.write_text(described, encoding="utf-8")
+                started_s = time.perf_counter()
+                trainer.fit()
+                seconds = time.perf_counter() - started_s
     except KeyboardInterrupt as interruption:
         add_note(interruption, f"what was logged until then is in {folder}")
         raise

@@ -62,6 +62,18 @@ class Audit(Callback):
         """Forget what was found in a former run."""
         self._begin()
 
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Judge those who had something to restore when an earlier `fit` ended by an exception."""
+        self._observer.close(state, starts_anew=True)
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Judge those who had something to restore when an exception came between; it is too late to raise."""
+        self._is_closing = True
+        try:
+            self._observer.close(state)
+        finally:
+            self._is_closing = False
+
     def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
         """Return what compares State before and after an `apply`."""
         metadata = getattr(algorithm, "metadata", None)
@@ -76,6 +88,7 @@ class Audit(Callback):
         self.counts: Counter[tuple[str, str, str, Event]] = Counter()
         self.not_declared: list[str] = []
         self._observer = Observer(self._take, self.fields)
+        self._is_closing = False
 
     def _is_due(self, event: Event, state: State) -> bool:
         batch, eval_batch = position_of(event, state)
@@ -87,7 +100,7 @@ class Audit(Callback):
         self.counts[key] += 1
         if self.counts[key] == 1:
             self.findings.append(finding)
-        if self.on_finding == "error":
+        if self.on_finding == "error" and not self._is_closing:
             raise AuditWarning(str(finding))
         if self.counts[key] == 1:
             warnings.warn(str(finding), AuditWarning, stacklevel=2)

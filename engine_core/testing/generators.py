@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["generator_states", "move_generators", "set_generator_states"]
+__all__ = ["generator_states", "move_generators", "seed_parts", "set_generator_states"]
 
 
 def generator_states() -> dict[str, Any]:
@@ -30,6 +30,14 @@ def set_generator_states(states: dict[str, Any]) -> None:
         _numpy_random().set_state(states["numpy"])
     if "torch.cuda" in states:
         torch.cuda.set_rng_state_all(states["torch.cuda"])
+
+
+def seed_parts(seed: int) -> None:
+    """Seed each, so that parts come out the same each time they are made."""
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond
+    random.seed(seed)
+    if (numpy := _numpy_random()) is not None:
+        numpy.seed(seed)
 
 
 def move_generators() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from ..randomness import preserve_generators
 
-__all__ = ["calm", "make_batches", "make_loss", "make_model"]
+__all__ = ["calm", "make_batches", "make_loss", "make_model", "make_optimizers"]
 
 
 def make_model() -> nn.Module:
@@ -44,13 +45,20 @@ def make_loss() -> Callable[[Any, Any], Any]:
     return nn.CrossEntropyLoss()
 
 
+def make_optimizers(parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    """Return SGD with momentum."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
 @contextmanager
 def calm() -> Iterator[None]:
-    """Use one thread, and leave the global generators as they were."""
+    """Use one thread, let warnings be warnings where they are errors, and leave the global generators as they were."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with preserve_generators(torch.device("cpu")):
+        with preserve_generators(torch.device("cpu")), warnings.catch_warnings():
+            filters: Any = warnings.filters
+            filters[:] = [("default" if how == "error" else how, *rest) for how, *rest in filters]
             yield
     finally:
         torch.set_num_threads(threads)

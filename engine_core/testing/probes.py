@@ -14,7 +14,7 @@ from ..metadata import AlgorithmMetadata
 from ..observer import Observer
 from ..state import State
 
-__all__ = ["Injected", "Prober", "Watcher", "at_events", "raise_at"]
+__all__ = ["Around", "Injected", "Prober", "Watcher", "at_events", "raise_at"]
 
 
 class Prober(Algorithm):

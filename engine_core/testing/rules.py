@@ -66,18 +66,19 @@ ALGORITHM_RULES = {
         "Compute in `apply` and remember what `match` needs; look at no tensor's content there.",
     ),
     "test_writes_declared": Rule(
-        "`apply` changes only the State fields that metadata.writes declares, and never the loader's own tensors in "
-        "place.",
+        "It runs within a few steps, and `apply` changes only the State fields that metadata.writes declares, and "
+        "never the loader's own tensors in place.",
         "Users are told who changed their batch or loss, double writers are warned of, and a loader that keeps its "
         "tensors would give changed data in the next epoch.",
-        "Declare the field in `writes`, or leave it alone; put new tensors in with state.batch_set_item.",
+        "Declare the field in `writes`, or leave it alone; put new tensors in with state.batch_set_item; return from "
+        "make_algorithm one that runs early, and takes the kit's parts.",
     ),
     "test_restores": Rule(
         "What it changes at the first half of a pair of events is back, bit for bit, after the second half, if its "
-        "metadata lists both.",
+        "metadata lists both; an evaluation leaves weights and the optimizers' state as it found them.",
         "Whoever comes after the pair counts on finding what was there before it: other algorithms, metrics, the "
         "optimizer.",
-        "Keep what was there at the first half and put that very object back at the second.",
+        "Keep what was there at the first half and put that very object back at the second; list both in metadata.",
     ),
     "test_restores_after_an_exception": Rule(
         "What it changes at the first half of a pair is also back if the step between raises.",
@@ -86,9 +87,11 @@ ALGORITHM_RULES = {
         "Let `match` and `apply` of the second half need nothing that the step between makes, such as outputs or loss.",
     ),
     "test_no_global_random_draw": Rule(
-        "It draws nothing from the global generators of torch, NumPy and random.",
+        "It draws nothing from the global generators of torch, NumPy and random, and a generator of its own begins "
+        "with the run's seed.",
         "A draw from a global stream shifts the numbers of everybody else: data order, dropout, other algorithms, and "
-        "the comparison with a run without it.",
+        "the comparison with a run without it; a constant seed makes runs with several seeds differ less than they "
+        "should.",
         "Own a torch.Generator, seeded with state.derive_seed(name), save it in state_dict; for new modules use "
         "torch.random.fork_rng.",
     ),
@@ -104,13 +107,15 @@ ALGORITHM_RULES = {
         "state_dict holds tensors and JSON values under string keys, is independent of the living state, and "
         "load_state_dict takes it back unchanged.",
         "A checkpoint holds nothing else, so that loading one runs no code, and what is saved must not go on changing.",
-        "Return generator.get_state() for a generator, lists for tuples and sets, clones of tensors that change.",
+        "Return generator.get_state() for a generator, lists for tuples and sets, [key, value] pairs for a mapping "
+        "with other keys, clones of tensors that change.",
     ),
     "test_resume": Rule(
-        "A run that is saved and resumed, twice in a row, ends bit for bit as the uninterrupted one does.",
+        "A run that is saved and resumed, twice in a row or within an epoch, ends bit for bit as the uninterrupted one "
+        "does.",
         "Jobs are interrupted; a run that changes its course then can be neither repeated nor trusted.",
         "Put counters, averages and generators into state_dict, take them back in load_state_dict, and don't begin "
-        "anew at FIT_START what was loaded.",
+        "anew at FIT_START what was loaded; EPOCH_START does not come again in a run that goes on within an epoch.",
     ),
     "test_two_instances": Rule(
         "Two instances work in one run, or are refused when the Trainer is made, and what one does in its own run "
@@ -191,9 +196,11 @@ PASS_RULES = {
         "Compute the place from what the algorithms are, not from where they stand.",
     ),
     "test_deterministic": Rule(
-        "It gives the same order for the same list and event, however often it is called.",
-        "Its result is remembered and shown by `explain`; an order that changes from call to call can't be explained.",
-        "Depend on the arguments alone, or say pure=False.",
+        "It gives the same order for the same list and event, however often it is called, and touches nothing else: no "
+        "attribute of an algorithm, no global generator.",
+        "Its result is remembered and shown by `explain`; an order that changes from call to call can't be explained, "
+        "and how often it is called is the engine's business.",
+        "Depend on the arguments alone and change nothing; say pure=False if the order has to depend on more.",
     ),
     "test_loses_nobody": Rule(
         "It gives back all the algorithms that it was given, each once, and nobody else, unless it declares "

@@ -17,6 +17,7 @@ from ..event import Event
 from ..metadata import AlgorithmMetadata
 from ..passes import referred
 from ..trainer.trainer import Trainer
+from .generators import seed_parts
 from .recording import RecordingDestination
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "Loader",
     "Outcome",
     "attempt",
+    "can_split",
     "copied",
     "data_of",
     "described",
@@ -94,7 +96,7 @@ class Attempt:
 
 def data_of(kit: AlgorithmConformance) -> Loader:
     """Return a loader over the kit's batches."""
-    torch.default_generator.manual_seed(SEED)  # torch.manual_seed takes a millisecond
+    seed_parts(SEED)
     return Loader(list(kit.make_batches()))
 
 
@@ -106,13 +108,13 @@ def make_trainer(kit: AlgorithmConformance, algorithms: Sequence[Any], **setting
         model: in place of the kit's.
     """
     data = settings.pop("data", None) or data_of(kit)
-    torch.default_generator.manual_seed(SEED)
+    seed_parts(SEED)
     own_model = kit.make_model()
     model = settings.pop("model", own_model)
     given: dict[str, Any] = {
         "max_duration": "2ep",
         "loss_fn": kit.make_loss(),
-        "optimizers": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+        "optimizers": kit.make_optimizers,
         "eval_dataloader": Loader(list(data)[:2]),
         "device": "cpu",
         "seed": SEED,
@@ -214,6 +216,11 @@ def attempt(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: An
         in_time = (where_raised(error) or "").startswith("validate")
         return Attempt(refused=in_time and isinstance(error, (EngineError, ValueError, TypeError)), error=error)
     return Attempt(outcome_of(trainer, recorder))
+
+
+def can_split(kit: AlgorithmConformance, size: int) -> bool:
+    """Do the kit's parts work in microbatches of this size, without the algorithm?"""
+    return attempt(kit, [], microbatch_size=size, max_duration="1ba").error is None
 
 
 def described(error: BaseException | None) -> str:

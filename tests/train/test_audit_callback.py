@@ -46,7 +46,7 @@ def test_as_an_error_a_finding_stops_training_with_the_same_words():
     assert message == (
         "Faulty changed loss at AFTER_LOSS of batch 0 without declaring it: leave it alone, or declare writes=('loss',)"
     )
-    assert note == ["raised by apply of algorithm Faulty at AFTER_LOSS"]
+    assert note == ["raised by around_apply of callback Audit around algorithm Faulty at AFTER_LOSS"]
 
 
 def test_only_the_fields_that_were_asked_for_are_compared():

@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core.callbacks.audit import Audit
-
 from .audits import acting, audited
 from .parts import batches, net
 
@@ -136,41 +134,6 @@ def test_each_microbatch_has_its_own_pair():
             state.batch = kept.pop()
 
     assert audited(acting(mask, "before_forward", "after_forward", writes=("batch",)), microbatch_size=3)[1] == []
-
-
-class InterruptError(Exception):
-    pass
-
-
-def interrupted(restore):
-    def act(event, state):
-        if event == "before_forward":
-            state.model[3].p = 0.5
-        elif event == "after_forward" and restore:
-            state.model[3].p = 0.0
-
-    def interrupt(module, args):
-        raise InterruptError
-
-    model = net()
-    model[0].register_forward_pre_hook(interrupt)
-    audit = Audit()
-    with pytest.raises(InterruptError):
-        audited(acting(act, "before_forward", "after_forward", writes=("model",)), audit=audit, model=model)
-    return [str(finding) for finding in audit.findings]
-
-
-def test_after_an_exception_the_second_half_is_held_to_the_same():
-    assert interrupted(restore=False) == [
-        (
-            "Faulty changed model (3.p) at BEFORE_FORWARD and did not restore it at AFTER_FORWARD of batch 0: "
-            "put back there what was, bit by bit"
-        )
-    ]
-
-
-def test_who_restores_after_an_exception_is_silent():
-    assert interrupted(restore=True) == []
 
 
 def test_a_module_taken_out_and_put_back_is_restored():

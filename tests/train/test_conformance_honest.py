@@ -25,7 +25,12 @@ SKIPPED = {
     ScaleGradients: [*PAIRS, "test_compile"],
     AverageWeights: ["test_compile"],
     NoisyLoss: PAIRS,
-    CountEvents: ["test_match_only_declared_events", *PAIRS, "test_compile", "test_unmatched_cost"],
+    CountEvents: [
+        "test_match_only_declared_events",
+        "test_restores_after_an_exception",
+        "test_compile",
+        "test_unmatched_cost",
+    ],
     LowerRate: ["test_two_instances", "test_compile"],
 }
 

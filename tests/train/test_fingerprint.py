@@ -3,7 +3,8 @@
 import copy
 import dataclasses
 import enum
-from collections import OrderedDict, UserDict
+from collections import OrderedDict, UserDict, UserList, deque
+from collections.abc import Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -33,6 +34,25 @@ class Slotted:
 
     def __init__(self, x):
         self.x = x
+
+
+class History(deque):
+    def __init__(self, items=()):
+        super().__init__(items)
+        self.kept = True
+
+
+class Rows(Sequence):
+    """A sequence that reads its items from a file, as it were."""
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, place):
+        raise AssertionError("read")
 
 
 class Colour(enum.Enum):
@@ -70,6 +90,12 @@ def changes(before, after):
         ([Sample(zeros())], [Sample(zeros(), "b")], ("[0].name",)),
         (SimpleNamespace(x=zeros()), SimpleNamespace(x=ones()), ("x",)),
         (Slotted(zeros()), Slotted(ones()), ("x",)),
+        (deque([zeros()]), deque([ones()]), ("[0]",)),
+        (History([zeros()]), History([ones()]), ("[0]",)),
+        (deque([1, 2]), deque([2, 1]), ("",)),
+        (UserList([zeros()]), UserList([ones()]), ("data[0]",)),
+        ([Rows(zeros())], [Rows(ones())], ("[0].rows[0]",)),
+        (bytearray(b"ab"), bytearray(b"ac"), ("",)),
         (["a", "b"], ["a", "c"], ("",)),
         (list(range(1000)), [*range(999), 0], ("",)),
         ({"a", "b"}, {"a", "c"}, ("",)),
@@ -115,6 +141,20 @@ def test_of_an_object_inside_of_an_object_only_the_identity_counts():
     inner.x = 2
     assert changed_leaves(before, fingerprint(SimpleNamespace(inner=inner))) == ()
     assert changed_leaves(before, fingerprint(SimpleNamespace(inner=SimpleNamespace(x=2)))) == ("inner",)
+
+
+@pytest.mark.parametrize(
+    "make", [deque, UserList, lambda items: Rows(*items), lambda items: dict(enumerate(items)).values()]
+)
+def test_a_container_inside_of_an_object_is_read(make):
+    before = fingerprint(SimpleNamespace(kept=make([1, 2])))
+    assert changed_leaves(before, fingerprint(SimpleNamespace(kept=make([1, 2])))) == ()
+    assert changed_leaves(before, fingerprint(SimpleNamespace(kept=make([1, 3])))) != ()
+
+
+def test_the_keys_of_a_dict_are_read_as_a_set():
+    assert changes({1: "a", 2: "b"}.keys(), {2: "a", 1: "b"}.keys()) == ()
+    assert changes({1: "a"}.keys(), {2: "a"}.keys()) == ("",)
 
 
 def test_a_value_that_holds_itself_is_read_once():

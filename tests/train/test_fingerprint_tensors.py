@@ -117,6 +117,40 @@ def test_a_gradient_that_comes_goes_or_changes_is_a_leaf():
     assert changed_leaves(with_grad, fingerprint({"x": x})) == ("x.grad",)
 
 
+def changed_by(value, do):
+    before = fingerprint(value)
+    undo = do()
+    changed = changed_leaves(before, fingerprint(value))
+    undo.remove()
+    assert changed_leaves(before, fingerprint(value)) == ()
+    return changed
+
+
+def test_the_hooks_of_a_tensor_are_leaves_while_they_are_there():
+    parameter = nn.Parameter(torch.zeros(2))
+    outputs = parameter * 2
+    assert changed_by({"p": parameter}, lambda: parameter.register_hook(torch.sign)) == ("p.backward_hooks",)
+    assert changed_by({"p": parameter}, lambda: parameter.register_post_accumulate_grad_hook(torch.sign)) == (
+        "p.post_accumulate_grad_hooks",
+    )
+    assert changed_by(outputs, lambda: outputs.register_hook(torch.sign)) == ("backward_hooks",)
+
+
+def test_the_hooks_of_an_optimizers_step_are_leaves_while_they_are_there():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))])
+    assert changed_by(optimizer, lambda: optimizer.register_step_pre_hook(print)) == ("optimizer_step_pre_hooks",)
+    assert changed_by([optimizer], lambda: optimizer.register_step_post_hook(print)) == (
+        "[0]/optimizer_step_post_hooks",
+    )
+
+
+def test_an_equal_tensor_through_which_no_gradient_flows_is_another():
+    loss = torch.ones(2, requires_grad=True).sum()
+    assert changes(loss, loss.clone()) == ()
+    assert changes(loss, loss.detach()) == ("",)
+    assert changes(loss, loss.detach().requires_grad_()) == ("",)
+
+
 def test_a_conjugate_and_a_lazy_negation_count_by_what_they_show():
     z = torch.tensor([1 + 2j])
     assert changes(z.conj(), torch.tensor([1 - 2j])) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,22 @@ class Environment:
     base: Path
     wheels: Wheels = field(repr=False)
     environ: dict[str, str] = field(default_factory=dict)
+    work: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.move_to("work")
+
+    def move_to(self, folder: str) -> None:
+        """Go on in a folder with a project to train, a new one if there is none."""
+        object.__setattr__(self, "work", self.home / folder)
+        self.work.mkdir(exist_ok=True)
+        (self.work / "project.py").write_text(PROJECT)
+
+    def beside(self, folder: str) -> Environment:
+        """Return the same environment in another folder, for what runs at the same time."""
+        other = copy.copy(self)
+        other.move_to(folder)
+        return other
 
     @property
     def python(self) -> Path:
@@ -47,10 +65,6 @@ class Environment:
     @property
     def site(self) -> Path:
         return site_packages(self.home)
-
-    @property
-    def work(self) -> Path:
-        return self.home / "work"
 
     def install(self, *plugins: Plugin) -> None:
         """Install plugins from their wheels, which are all that pip gets to see."""
@@ -67,9 +81,8 @@ class Environment:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start engine-core in the project's folder."""
         command = [str(self.python), "-m", "engine_core", *arguments]
-        environ = {
-            key: value for key, value in os.environ.items() if key != "PYTHONPATH" and key[:12] != "ENGINE_CORE_"
-        }
+        ours = ("PYTHON", "ENGINE_CORE_")  # where no bytecode may be written, torch takes ten seconds to be imported
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         environ = {**environ, "OMP_NUM_THREADS": "1", **self.environ}
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=self.work, env=environ, stdout=pipe, stderr=pipe, text=True)
@@ -119,6 +132,12 @@ class Environment:
             seconds = record.pop("seconds", None)
             assert seconds is None or 0 <= seconds < 60
         return found
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Make calls at the same time, two by two, and return what they return."""
+    with ThreadPoolExecutor(2) as pool:
+        return [call.result() for call in [pool.submit(call) for call in calls]]
 
 
 def site_packages(home: Path) -> Path:
@@ -173,8 +192,6 @@ def make_environment(
         venv.create(home)
         (site_packages(home) / "base.pth").write_text(f"{beside}\n")
         environment = Environment(home, beside, wheels)
-        environment.work.mkdir()
-        (environment.work / "project.py").write_text(PROJECT)
         if plugins:
             environment.install(*plugins)
         made.append(environment)

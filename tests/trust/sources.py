@@ -19,6 +19,9 @@ version = "{version}"
 dependencies = {dependencies}
 
 {entry_points}
+[tool.hatch.build]
+dev-mode-dirs = ["."]
+
 [tool.hatch.build.targets.wheel]
 only-include = ["{module}.py"]
 """

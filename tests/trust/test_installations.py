@@ -5,13 +5,14 @@ import shutil
 
 import pytest
 
-from .conftest import Done
+from .conftest import Done, together
 from .sources import HONEST, Plugin, algorithm
 
 ENTRY_POINTS = {"algorithms": {"acme": "Acme"}}
 ACME = Plugin("acme-plugin", algorithm("Acme"), "1.0", ENTRY_POINTS)
-TORCH = Plugin("torch-plugin", "import torch\n" + algorithm("Deep"), "1.0", {"algorithms": {"deep": "Deep"}})
-NEEDS_TORCH = Plugin(TORCH.name, TORCH.text, TORCH.version, TORCH.entry_points, ("torch>=2.4",))
+DEEP = Plugin(
+    "deep-plugin", "import torch\n" + algorithm("Deep"), "1.0", {"algorithms": {"deep": "Deep"}}, ("torch>=2.4",)
+)
 
 
 @pytest.fixture
@@ -21,12 +22,17 @@ def environment(make_environment):
 
 def assert_refused(environment, version, reason):
     """Check that list, doctor and run say why `acme` can't be loaded, and that all else works."""
-    for command, code in (("list", 0), ("doctor", 1)):
-        done = environment.engine_core("plugins", command)
+    listed, examined, as_json, asked_for, honest = together(
+        lambda: environment.engine_core("plugins", "list"),
+        lambda: environment.engine_core("plugins", "doctor"),
+        lambda: environment.engine_core("plugins", "doctor", "--json"),
+        lambda: environment.train("acme"),
+        lambda: (beside := environment.beside("honest")).train("honest").code == 0 and beside.has_trained(),
+    )
+    for done, code in ((listed, 0), (examined, 1)):
         assert environment.about(done, "acme") == [f"algorithms acme acme-plugin {version} broken", reason]
         assert (done.code, done.stderr) == (code, "")
-    done = environment.engine_core("plugins", "doctor", "--json")
-    (acme,) = environment.records(done, "acme")
+    (acme,) = environment.records(as_json, "acme")
     assert acme == {
         "kind": "algorithms",
         "name": "acme",
@@ -39,9 +45,8 @@ def assert_refused(environment, version, reason):
         "imports_torch": None,
     }
     refusal = f"algorithm 'acme' of acme-plugin {version} can't be loaded from 'acme_plugin:Acme': {reason}"
-    assert environment.train("acme") == Done(2, "", f"Error: run.yaml:6: algorithms[0]: {refusal}\n")
-    assert not environment.has_trained()
-    assert (environment.train("honest").code, environment.has_trained()) == (0, True)
+    assert asked_for == Done(2, "", f"Error: run.yaml:6: algorithms[0]: {refusal}\n")
+    assert (environment.has_trained(), honest) == (False, True)
 
 
 def assert_trains(environment, *names):
@@ -142,7 +147,7 @@ def test_an_editable_install_is_a_plugin_like_others(editable):
         2,
         (
             "Error: run.yaml:6: algorithms[0]: algorithm 'acme' of acme-plugin 1.0 can't be loaded from "
-            f"'acme_plugin:Acme': ZeroDivisionError: division by zero (at {source}/acme_plugin.py:15); fix or "
+            f"'acme_plugin:Acme': ZeroDivisionError: division by zero (at {source}/acme_plugin.py:14); fix or "
             "uninstall acme-plugin, or disable it with ENGINE_CORE_DISABLE_PLUGINS=acme-plugin:acme\n"
         ),
     )
@@ -200,13 +205,13 @@ def test_without_torch_the_doctor_works_and_says_who_needs_it(make_environment, 
     for item in base.iterdir():
         if not item.name.startswith(("torch", "functorch")):
             (tmp_path / item.name).symlink_to(item)
-    environment = make_environment([HONEST, NEEDS_TORCH], tmp_path)
+    environment = make_environment([HONEST, DEEP], tmp_path)
     done = environment.engine_core("plugins", "doctor")
     assert environment.about(done, "deep", "honest") == [
-        "algorithms deep torch-plugin 1.0 broken # s no",
+        "algorithms deep deep-plugin 1.0 broken # s no",
         "it requires torch>=2.4, which is not installed; run: pip install 'torch>=2.4'",
         (
-            "ModuleNotFoundError: No module named 'torch' (at <site>/torch_plugin.py:1); torch-plugin requires "
+            "ModuleNotFoundError: No module named 'torch' (at <site>/deep_plugin.py:1); deep-plugin requires "
             "torch>=2.4; run: pip install 'torch>=2.4'"
         ),
         "algorithms honest honest-plugin 1.0 available # s no",
@@ -215,10 +220,10 @@ def test_without_torch_the_doctor_works_and_says_who_needs_it(make_environment, 
 
 
 def test_where_torch_is_the_doctor_tells_who_imports_it(make_environment):
-    environment = make_environment([HONEST, NEEDS_TORCH])
+    environment = make_environment([HONEST, DEEP])
     done = environment.engine_core("plugins", "doctor")
     assert environment.about(done, "deep", "honest") == [
-        "algorithms deep torch-plugin 1.0 available # s yes",
+        "algorithms deep deep-plugin 1.0 available # s yes",
         "algorithms honest honest-plugin 1.0 available # s no",
     ]
     assert done.code == 0

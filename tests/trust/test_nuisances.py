@@ -49,6 +49,15 @@ def test_the_doctor_stops_a_hanging_import_and_says_where_it_was(hanging):
     assert (text.code, as_json.code) == (1, 1)
 
 
+@pytest.fixture
+def _ctrl_c_is_heard():
+    """Let children hear it even where a shell runs the tests in its background, and ignores it for all of them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
 def test_ctrl_c_in_a_run_whose_plugin_hangs_says_which_plugin(hanging):
     (hanging.work / "imported").unlink(missing_ok=True)
     hanging.configure("bad")

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ...batch import count_rows
 from ...event import Event
 from ...observer import Finding, Observer
+from ...state import State
 from ..faults import Fault
-from ..probes import Injected, Watcher, raise_at
-from ..runs import Loader, data_of, make_trainer, metadata_of, pairs_of
+from ..probes import Around, Injected, Prober, Watcher, at_events, raise_at
+from ..runs import (
+    Loader,
+    can_split,
+    copied,
+    data_of,
+    difference,
+    events_of,
+    make_trainer,
+    metadata_of,
+    pairs_of,
+)
 
 if TYPE_CHECKING:
     from ..conformance import AlgorithmConformance
@@ -22,22 +36,36 @@ __all__ = ["findings_of", "not_restored", "test_restores", "test_restores_after_
 def test_writes_declared(kit: AlgorithmConformance) -> Fault | None:
     """Compare State around each apply in a run, with a loader that gives the same tensors again."""
     algorithm = kit.make_algorithm()
-    findings = findings_of(kit, algorithm, data=_Same(data_of(kit)))
+    came, ran = Counter[Event](), list[Event]()
+
+    def note(_algorithm: Any, _name: str, event: Event, _state: State) -> AbstractContextManager[None]:
+        ran.append(event)
+        return nullcontext()
+
+    watchers = [at_events(list(Event), lambda event, _: came.update([event])), Around([algorithm], note)]
+    findings = findings_of(kit, algorithm, watchers, data=_Same(data_of(kit)))
     found = [finding for finding in findings if finding.kind in ("undeclared_write", "in_place")]
     if found:
         return Fault(_first(found))
+    if not ran and any(came[event] for event in events_of(algorithm)):
+        return Fault(
+            f"it never ran in {came[Event.BATCH_END]} steps of {came[Event.EPOCH_END]} epochs, so that no check has "
+            "anything to judge; make it so in make_algorithm that it runs within them, or give more batches"
+        )
     if metadata_of(algorithm).writes is None:
         pytest.skip("its metadata does not declare what it writes: add writes=(...), or () if it changes nothing")
     return None
 
 
 def test_restores(kit: AlgorithmConformance) -> Fault | None:
-    """Compare State around both halves of each pair in a run."""
+    """Compare State around both halves of each pair in a run, and what is trained around each evaluation."""
     algorithm = kit.make_algorithm()
-    if not pairs_of(algorithm):
-        pytest.skip("its metadata lists both halves of no pair of events")
-    found = not_restored(findings_of(kit, algorithm))
-    return Fault(_first(found)) if found else None
+    evaluates = any(event.is_eval for event in events_of(algorithm))
+    if not pairs_of(algorithm) and not evaluates:
+        pytest.skip("its metadata lists both halves of no pair of events, and no event of an evaluation")
+    if found := not_restored(findings_of(kit, algorithm)):
+        return Fault(_first(found))
+    return _after_evaluation(kit) if evaluates else None
 
 
 def test_restores_after_an_exception(kit: AlgorithmConformance) -> Fault | None:
@@ -46,20 +74,28 @@ def test_restores_after_an_exception(kit: AlgorithmConformance) -> Fault | None:
     pairs = pairs_of(algorithm)
     if not pairs:
         pytest.skip("its metadata lists both halves of no pair of events")
+    half = max(1, count_rows(next(iter(data_of(kit)))) // 2)
+    occasions: list[tuple[int, dict[str, Any]]] = [
+        (1, {}),
+        (2, {"microbatch_size": half} if can_split(kit, half) else {}),
+    ]
     known = {_key(finding) for finding in not_restored(findings_of(kit, algorithm))}  # another check tells of these
     for event in sorted({e for pair in pairs for e in _within(*pair)}, key=list(Event).index):
-        for time, settings in ((1, {}), (2, {"microbatch_size": 4})):
+        for time, settings in occasions:
             left = _left_behind(kit, event, time, settings)
             if unknown := [what for key, what in left if key not in known]:
                 return Fault(f"after an exception at {event.name} {unknown[0]}")
     return None
 
 
-def findings_of(kit: AlgorithmConformance, algorithm: Any, **settings: Any) -> list[Finding]:
+def findings_of(
+    kit: AlgorithmConformance, algorithm: Any, watchers: Sequence[Any] = (), **settings: Any
+) -> list[Finding]:
     """Train, and return which promises about State were broken."""
     found: list[Finding] = []
     observer = Observer(found.append)
-    with make_trainer(kit, [algorithm], callbacks=[Watcher([algorithm], observer)], **settings) as trainer:
+    callbacks = [Watcher([algorithm], observer), *watchers]
+    with make_trainer(kit, [algorithm], callbacks=callbacks, **settings) as trainer:
         trainer.fit()
     observer.close(trainer.state)
     return found
@@ -83,8 +119,36 @@ def _left_behind(
             trainer.fit()
         except Injected as error:
             notes = [note for note in getattr(error, "__notes__", ()) if "could not undo" in note]
-        observer.close(trainer.state)
+    observer.close(trainer.state)  # what belongs to the epoch is undone when the trainer closes
     return [*((None, note) for note in notes), *((_key(f), _told(f)) for f in not_restored(found))]
+
+
+def _after_evaluation(kit: AlgorithmConformance) -> Fault | None:
+    """Compare weights and the optimizers' state before each evaluation with those after it.
+
+    An optimizer's settings are left out: a learning rate may follow what an evaluation has measured.
+    """
+    before: dict[str, Any] = {}
+    found: list[str] = []
+
+    def trained(state: State) -> dict[str, Any]:
+        model: Any = state.model
+        return {
+            "model": copied(model.state_dict()),
+            "optimizers": [copied(dict(optimizer.state_dict()["state"])) for optimizer in state.optimizers],
+        }
+
+    def look(event: Event, state: State) -> None:
+        if event is Event.EVAL_START:
+            before.update(trained(state))
+
+    def compare(_event: Event, state: State) -> None:
+        if different := difference(before, trained(state)):
+            found.append(f"after an evaluation at {state.timestamp.batch} batches {different} from what was trained")
+
+    with make_trainer(kit, [Prober(look), kit.make_algorithm()], callbacks=[at_events([Event.EVAL_END], compare)]) as t:
+        t.fit()
+    return Fault(found[0]) if found else None
 
 
 def _within(first: Event, second: Event) -> list[Event]:

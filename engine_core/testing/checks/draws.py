@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...event import Event
 from ...state import State
+from ..constructing import recorded
 from ..faults import Fault
 from ..generators import generator_states, move_generators
 from ..probes import Around, Prober, at_events
-from ..runs import events_of, make_trainer, state_of
+from ..runs import SEED, events_of, make_trainer, state_of, train
 
 if TYPE_CHECKING:
     from ..conformance import AlgorithmConformance
@@ -50,7 +54,40 @@ def test_no_global_random_draw(kit: AlgorithmConformance) -> Fault | None:
     with make_trainer(kit, [fresh]), _compared("load_state_dict", found):
         if hasattr(fresh, "load_state_dict"):
             fresh.load_state_dict(state_of(algorithm))
-    return Fault(found[0]) if found else None
+    return Fault(found[0]) if found else _of_its_own(kit, algorithm)
+
+
+def _of_its_own(kit: AlgorithmConformance, used: Any) -> Fault | None:
+    """Compare the generators that an instance owns after a run with those after a run with another seed.
+
+    Where make_algorithm gives a seed or a generator, its author has decided what they are.
+    """
+    owned = _owned(used)
+    if not owned:
+        return None
+    other, given = recorded(kit)
+    if given is not None and any("seed" in name or "generator" in name for name in given.arguments):
+        return None
+    train(kit, [other], seed=SEED + 1)
+    then = _owned(other)
+    same = sorted(name for name in owned if name in then and _same(owned[name], then[name]))
+    if not same:
+        return None
+    return Fault(f"its generator {same[0]} is the same after two runs with different seeds")
+
+
+def _owned(algorithm: Any) -> dict[str, Any]:
+    """Return the states of the generators among the attributes that something was drawn from."""
+    found: dict[str, Any] = {}
+    for name, value in getattr(algorithm, "__dict__", {}).items():
+        if isinstance(value, torch.Generator):
+            state, fresh = value.get_state(), torch.Generator(value.device).manual_seed(value.initial_seed())
+            found |= {} if _same(state, fresh.get_state()) else {name: state}
+        elif isinstance(value, random.Random):
+            found[name] = value.getstate()
+        elif hasattr(value, "bit_generator"):  # NumPy's
+            found[name] = repr(value.bit_generator.state)
+    return found
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ __all__ = [
 PURE_S, IMPURE_S = 1e-3, 50e-6
 _CALLS = 4
 """How often a pass is asked for the same list, to see whether it answers the same."""
+_HOLDERS = (dict, list, tuple, set)
 
 
 class Stranger(Algorithm):
@@ -144,7 +146,9 @@ def test_idempotent(kit: PassConformance) -> Fault | None:
 
 
 def test_deterministic(kit: PassConformance) -> Fault | None:
-    """Ask for each list several times."""
+    """Ask for each list several times, and look whether anything else is touched."""
+    if fault := _touching(kit):
+        return fault
     if not metadata_of(kit.make_pass()).pure:
         pytest.skip("its metadata says pure=False")
     return _changing(kit)
@@ -220,6 +224,41 @@ def _changing(kit: PassConformance) -> Fault | None:
                     f"call {number} gave {_places(algorithms, other)}, as places in the list given"
                 )
     return None
+
+
+def _touching(kit: PassConformance) -> Fault | None:
+    """Say what a pass changes beside the order: attributes of the algorithms, global generators."""
+    for algorithms, event in _cases(kit):
+        before, generators = [_marks(a) for a in algorithms], _generators()
+        _arranged(kit, algorithms, event)
+        where = f"for {_named(algorithms)} at {event.name} it"
+        for algorithm, (marks, _) in zip(algorithms, before, strict=True):
+            now, _kept = _marks(algorithm)
+            if names := sorted(n for n in {*marks, *now} if marks.get(n) != now.get(n)):
+                return Fault(f"{where} changed {', '.join(names)} of {type(algorithm).__name__}")
+        after = _generators()
+        if moved := [name for name in generators if generators[name] != after[name]]:
+            return Fault(f"{where} moved the global generator of {' and '.join(moved)}")
+    return None
+
+
+def _marks(algorithm: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return by which objects each attribute is told, and these objects, so that their ids stay theirs."""
+    own = dict(getattr(algorithm, "__dict__", {}))
+    inner = {
+        n: [*v, *v.values()] if isinstance(v, dict) else list(v) for n, v in own.items() if isinstance(v, _HOLDERS)
+    }
+    return {name: (id(v), list(map(id, inner.get(name, ())))) for name, v in own.items()}, [own, inner]
+
+
+def _generators() -> dict[str, Any]:
+    """Return the states of the global generators that are in use, as they can be compared."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        states["numpy"] = [str(part) if i != 1 else part.tobytes() for i, part in enumerate(numpy.get_state())]
+    if (torch := sys.modules.get("torch")) is not None:
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return states
 
 
 def _arranged(kit: PassConformance, algorithms: Sequence[Any], event: Event) -> list[Any] | None:

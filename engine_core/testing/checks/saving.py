@@ -46,20 +46,33 @@ def test_state_dict(kit: AlgorithmConformance) -> Fault | None:
 
 
 def test_resume(kit: AlgorithmConformance) -> Fault | None:
-    """Train 3 epochs, then again from what was saved after the first, and from what that run saved after the second."""
+    """Train 3 epochs, then again from what was saved after the first, and from what that run saved after the second.
+
+    Then from what was saved within the second epoch, with a loader that goes on there.
+    """
     whole, snapshots = _run_from(kit, None)
-    if not snapshots:
+    at_ends = [snapshot for snapshot in snapshots if not snapshot.timestamp.batch_in_epoch]
+    if not at_ends:
         pytest.skip("the run ended within its first epoch, so that there is nothing to resume from")
+    within = [snapshot for snapshot in snapshots if snapshot not in at_ends]
     for number in ("first", "second"):
-        if not snapshots:
-            return None
-        resumed, snapshots = _run_from(kit, snapshots[0])
-        for part in ("weights", "optimizers", "algorithms"):
-            if different := difference(getattr(resumed, part), getattr(whole, part), part):
-                return Fault(
-                    f"the run that was resumed after the {number} epoch ended otherwise than the uninterrupted one: "
-                    f"{different}"
-                )
+        if at_ends:
+            resumed, at_ends = _run_from(kit, at_ends[0])
+            at_ends = [snapshot for snapshot in at_ends if not snapshot.timestamp.batch_in_epoch]
+            if different := _otherwise(resumed, whole):
+                return Fault(f"the run that was resumed after the {number} epoch {different}")
+    if within:
+        resumed, _ = _run_from(kit, within[0])
+        if different := _otherwise(resumed, whole):
+            when = f"after {within[0].timestamp.batch_in_epoch} batches of its second epoch"
+            return Fault(f"the run that was resumed {when} {different}")
+    return None
+
+
+def _otherwise(resumed: Outcome, whole: Outcome) -> str | None:
+    for part in ("weights", "optimizers", "algorithms"):
+        if different := difference(getattr(resumed, part), getattr(whole, part), part):
+            return f"ended otherwise than the uninterrupted one: {different}"
     return None
 
 
@@ -67,9 +80,12 @@ def _foreign(value: Any, path: str) -> str | None:
     """Say what in a state_dict is neither a tensor nor JSON."""
     if value is None or isinstance(value, torch.Tensor) or type(value) in (bool, int, float, str):
         return None
-    if type(value) is dict:
+    if isinstance(value, dict) and not hasattr(type(value), "__missing__"):  # an OrderedDict is as good
         if wrong := [key for key in value if type(key) is not str]:
-            return f"{path} has the key {wrong[0]!r}, which JSON would make a string"
+            return (
+                f"{path} has the key {wrong[0]!r}, which JSON would make a string: save [key, value] pairs, "
+                "list(mapping.items()), and take them back with dict(pairs)"
+            )
         return next((p for key, v in value.items() if (p := _foreign(v, f"{path}[{key!r}]"))), None)
     if type(value) is list:
         return next((p for i, v in enumerate(value) if (p := _foreign(v, f"{path}[{i}]"))), None)
@@ -101,7 +117,7 @@ def _through_json(value: Any) -> Any:
     return [_through_json(v) for v in value] if isinstance(value, list) else json.loads(json.dumps(value))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Snapshot:
     """What a checkpoint would hold: copies of everything."""
 
@@ -111,20 +127,32 @@ class _Snapshot:
 
 
 def _run_from(kit: AlgorithmConformance, snapshot: _Snapshot | None) -> tuple[Outcome, list[_Snapshot]]:
-    """Train to the end of 3 epochs, from the beginning or from a snapshot; take one at the end of each epoch."""
+    """Train to the end of 3 epochs, from the beginning or a snapshot; some are taken on the way."""
     algorithm: Any = kit.make_algorithm()
     taken: list[_Snapshot] = []
 
-    def take(_event: Event, state: Any) -> None:
-        taken.append(_Snapshot(outcome_of(trainer), state.timestamp, generator_states()))
+    def take(event: Event, state: Any) -> None:
+        now = state.timestamp
+        middle = max(1, len(state.train_dataloader) // 2)
+        if event is Event.EPOCH_CHECKPOINT or (now.epoch == 1 and now.batch_in_epoch == middle):
+            taken.append(_Snapshot(outcome_of(trainer), now, generator_states()))
 
-    saver: Callback = at_events([Event.EPOCH_CHECKPOINT], take)
+    saver: Callback = at_events([Event.EPOCH_CHECKPOINT, Event.BATCH_CHECKPOINT], take)
     with make_trainer(kit, [algorithm], callbacks=[saver], max_duration="3ep") as trainer:
         if snapshot is not None:
             _restore(trainer, snapshot)
+            _go_on_within(trainer, snapshot)
             set_generator_states(snapshot.generators)
         trainer.fit()
         return outcome_of(trainer), taken
+
+
+def _go_on_within(trainer: Any, snapshot: _Snapshot) -> None:
+    """Give the loop the rest of the epoch, as it has it when `fit` goes on within one."""
+    done = snapshot.timestamp.batch_in_epoch
+    if done:
+        rest = iter(list(trainer.state.train_dataloader)[done:])
+        trainer._run.batches = rest  # noqa: SLF001  there is no public way yet
 
 
 def _restore(trainer: Any, snapshot: _Snapshot) -> None:

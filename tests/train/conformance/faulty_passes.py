@@ -3,6 +3,8 @@
 import itertools
 import random
 
+import torch
+
 from engine_core import Algorithm, algorithm_pass, passes
 from engine_core.metadata import PassMetadata
 
@@ -11,6 +13,9 @@ PASSES = {}
 
 class Known(Algorithm):
     """What these passes know."""
+
+    def __init__(self):
+        self.seen = []
 
     def match(self, event, state):
         return False
@@ -116,6 +121,30 @@ _calls = itertools.count()
 def takes_turns(algorithms, event):
     turn = next(_calls) % 2
     return passes.sort_to_front(algorithms, Known) if turn else passes.sort_to_back(algorithms, Known)
+
+
+@caught_by("test_deterministic")
+@algorithm_pass()
+def marks_the_algorithms(algorithms, event):
+    for place, algorithm in enumerate(algorithms):
+        algorithm.place = place
+    return passes.sort_to_front(algorithms, Known)
+
+
+@caught_by("test_deterministic")
+@algorithm_pass()
+def counts_in_a_list_of_theirs(algorithms, event):
+    for algorithm in algorithms:
+        if isinstance(algorithm, Known):
+            algorithm.seen.append(event)
+    return passes.sort_to_front(algorithms, Known)
+
+
+@caught_by("test_deterministic")
+@algorithm_pass(pure=False)
+def draws_a_number(algorithms, event):
+    torch.rand(())
+    return passes.sort_to_front(algorithms, Known)
 
 
 @caught_by("test_loses_nobody")

@@ -191,12 +191,6 @@ class TakesNaN(AtLoss):
 
 
 @caught_by("test_arguments")
-class TakesAnyKeyword(AtLoss):
-    def __init__(self, **options):
-        self.options = options
-
-
-@caught_by("test_arguments")
 class ShowsTensors(AtLoss):
     def __repr__(self):
         return f"ShowsTensors({torch.zeros(2)})"

@@ -187,18 +187,6 @@ class KeepsTheWholeTargets(OnTuples):
             state.loss = state.loss + 0 * F.cross_entropy(state.outputs, self.targets)
 
 
-@caught_by("test_microbatches")
-class TakesTheFirstMicrobatchOnly(AtLoss):
-    last = None
-
-    def match(self, event, state):
-        return super().match(event, state) and self.last != (id(state), state.timestamp.batch)
-
-    def factor(self, state):
-        self.last = (id(state), state.timestamp.batch)
-        return 0.5
-
-
 @caught_by("test_autocast")
 class MixesFormats(Algorithm):
     metadata = AlgorithmMetadata(events=("after_forward",), writes=("outputs",))

@@ -1,0 +1,96 @@
+"""Metadata says which fields and which events: at which events does a field count as written?"""
+
+import warnings
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State
+from engine_core.errors import UnorderedWritersWarning
+
+LASTING = ("model", "optimizers", "schedulers", "loss_fn")
+
+
+def writer(name, events, *writes):
+    metadata = AlgorithmMetadata(events=events, writes=writes)
+    same = {"metadata": metadata, "match": lambda *_: True, "apply": lambda *_: None}
+    return type(name, (Algorithm,), same)()
+
+
+def told(*algorithms):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UnorderedWritersWarning)
+        Engine(State(algorithms=list(algorithms)), Logger()).close()
+    return [str(warning.message) for warning in caught]
+
+
+def test_two_that_share_only_an_event_without_a_batch_do_not_both_write_it():
+    a = writer("A", ("init", "after_dataloader"), "batch")
+    b = writer("B", ("init", "before_forward", "after_forward"), "batch")
+    assert told(a, b) == []
+
+
+def judged_at(field):
+    found = set()
+    for event in Event:
+        if told(writer("A", (event,), field), writer("B", (event,), field)):
+            found.add(event.value)
+    return found
+
+
+STEP = [
+    "after_dataloader", "batch_start", "before_train_batch", "before_forward", "after_forward", "before_loss",
+    "after_loss", "before_backward", "after_backward", "after_train_batch", "batch_end",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "events"),
+    [
+        ("batch", [*STEP, "eval_batch_start", "eval_before_forward", "eval_after_forward", "eval_batch_end"]),
+        ("outputs", [*STEP[4:], "eval_after_forward", "eval_batch_end"]),
+        ("loss", [*STEP[6:], "eval_batch_end"]),
+        ("metrics", ["eval_end", "batch_checkpoint", "epoch_checkpoint", "fit_end"]),
+    ],
+)
+def test_what_is_made_anew_counts_while_it_is_there(field, events):
+    assert judged_at(field) == set(events)
+
+
+@pytest.mark.parametrize("field", LASTING)
+def test_what_lasts_counts_at_each_event(field):
+    assert judged_at(field) == {event.value for event in Event}
+
+
+def test_each_field_is_told_with_its_own_events():
+    both = ("init", "before_forward", "after_forward"), "batch", "outputs", "model"
+    assert told(writer("A", *both), writer("B", *both)) == [
+        (
+            "A and B both write model at INIT, and batch and model at BEFORE_FORWARD, and batch and model and outputs "
+            "at AFTER_FORWARD, and nothing but their places in the list says who comes first: declare before or after "
+            "in the metadata of one, or give the order yourself with explicit_order({'init': ['a', 'b'], "
+            "'before_forward': ['a', 'b'], 'after_forward': ['b', 'a']}), in a config with `order:`"
+        )
+    ]
+
+
+def test_who_lists_no_events_writes_at_those_of_the_other():
+    assert told(writer("A", None, "batch"), writer("B", ("init", "after_dataloader"), "batch")) == [
+        (
+            "A and B both write batch at AFTER_DATALOADER, and nothing but their places in the list says who comes "
+            "first: declare before or after in the metadata of one, or give the order yourself with "
+            "explicit_order({'after_dataloader': ['b', 'a']}), in a config with `order:`; "
+            "A lists no events, which counts as all of them"
+        )
+    ]
+
+
+def test_two_that_list_no_events_are_told_in_one_warning_that_stays_short():
+    assert told(writer("A", None, "outputs"), writer("B", None, "outputs")) == [
+        (
+            "A and B both write outputs at AFTER_FORWARD, BEFORE_LOSS, AFTER_LOSS and 6 more, and nothing but their "
+            "places in the list says who comes first: declare before or after in the metadata of one, or give the "
+            "order yourself with explicit_order({'after_forward': ['b', 'a'], 'before_loss': ['a', 'b'], "
+            "'after_loss': ['b', 'a'], ...}), in a config with `order:`; A lists no events, which counts as all of "
+            "them; B lists no events, which counts as all of them"
+        )
+    ]
