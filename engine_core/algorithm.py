@@ -37,7 +37,7 @@ class Algorithm(ABC):
         ...         state.loss = state.loss / 2
     """
 
-    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata()
+    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata.model_construct()  # which builds no model
 
     @abstractmethod
     def match(self, event: Event, state: State) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .metadata import Stage
 from .ordering import Edge
 
-__all__ = ["AlgorithmRecord", "Course", "Explained", "PassRecord"]
+__all__ = ["AlgorithmRecord", "Course", "Explained", "PassRecord", "Reason"]
 
 FILO, DECLARED, CORE = "set_filo_order", "apply_declared_order", "engine-core"
 
@@ -26,6 +26,22 @@ class Explained(NamedTuple):
     why: str
     distribution: str | None = None
     version: str | None = None
+
+
+class Reason(NamedTuple):
+    """What decided that one comes before the other, as a sentence and for programs.
+
+    Args:
+        kind: `declared` by an algorithm, an installed `pass`, a pass of the `user`, `filo`, `list` position, `added` by
+            a pass, or `only` one.
+        by: name of the algorithm or pass; of a chain of declarations that of the first.
+        distribution: who ships it; None: the user, or nobody.
+    """
+
+    kind: Literal["declared", "pass", "user", "filo", "list", "added", "only"]
+    text: str
+    by: str | None = None
+    distribution: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,35 +108,53 @@ class Course:
         """Return the final order with the reason for each neighbour pair."""
         final = self.final
         explained = []
-        for place, name in enumerate(final):
-            if place:
-                why = f"after {final[place - 1]}: {self.why(final[place - 1], name)}"
-            elif len(final) > 1:
-                why = f"before {final[1]}: {self.why(name, final[1])}"
-            else:
-                why = "the only one"
+        for place, (name, reason) in enumerate(zip(final, self.reasons(), strict=True)):
+            why = reason.text
+            if len(final) > 1:
+                why = f"after {final[place - 1]}: {why}" if place else f"before {final[1]}: {why}"
             member = self.members[name]
             explained.append(Explained(name, member.name, why, member.distribution, member.version))
         return explained
 
+    def reasons(self) -> list[Reason]:
+        """Return why each in the final order comes after the one before it, and the first before the second."""
+        final = self.final
+        if len(final) == 1:
+            return [Reason("only", "the only one")]
+        pairs = list(itertools.pairwise(final))
+        return [self.reason(*pair) for pair in pairs[:1] + pairs]
+
     def why(self, first: str, second: str) -> str:
         """Return what decided that `first` comes before `second`."""
+        return self.reason(first, second).text
+
+    def reason(self, first: str, second: str) -> Reason:
+        """Return what decided that `first` comes before `second`, with who did it."""
         declared = next((edge for edge in self.edges if (edge.first, edge.second) == (first, second)), None)
         if declared is not None:
-            return f"declared by {declared.declared_by}"
+            return self._declared([declared])
         for name in (first, second):
             if name not in self.given:
-                return f"{name} was added by {self.passes[self._added_at(name)]}"
+                by = self.passes[self._added_at(name)]
+                return Reason("added", f"{name} was added by {by}", by.name, by.distribution)
         place = self.last_flip(first, second)
-        return "list position" if place is None else self._why_turned(self.passes[place], first, second)
+        return Reason("list", "list position") if place is None else self._turned(self.passes[place], first, second)
 
-    def _why_turned(self, by: PassRecord, first: str, second: str) -> str:
+    def _turned(self, by: PassRecord, first: str, second: str) -> Reason:
         if by.is_core(FILO):
-            return "FILO, the list is reversed on AFTER events"
+            return Reason("filo", "FILO, the list is reversed on AFTER events", by.name, by.distribution)
         if by.is_core(DECLARED):
-            declared = [f"declared by {edge.declared_by}" for edge in self.chain(first, second)]
-            return " and ".join(declared) or "declared order of others between them"
-        return str(by)
+            if chain := self.chain(first, second):
+                return self._declared(chain)
+            return Reason("pass", "declared order of others between them", by.name, by.distribution)
+        return Reason("pass" if by.distribution else "user", str(by), by.name, by.distribution)
+
+    def _declared(self, chain: Sequence[Edge]) -> Reason:
+        text = " and ".join(f"declared by {edge.declared_by}" for edge in chain)
+        ends = (chain[0].first, chain[0].second)
+        by = next((name for name in ends if chain[0].declared_by.startswith(f"{name} (")), None)
+        member = self.members.get(by or "")
+        return Reason("declared", text, by, member.distribution if member else None)
 
     def last_flip(self, first: str, second: str) -> int | None:
         """Return the place of the last pass that turned the pair so that `first` comes first; None: the list did."""

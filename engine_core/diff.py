@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from .errors import ArgumentError
-from .manifest import Manifest, read_manifest
+from .explain.text import printable
+from .manifest import Manifest, read_json, read_manifest
 from .ordering import who_moved
 
 __all__ = ["Difference", "Section", "compare", "format_differences", "has_results"]
@@ -26,7 +28,7 @@ class Difference:
     """One thing that differs.
 
     Args:
-        key: what it is, as in `algorithms[0].args.keep`; in the section `order` the event.
+        key: what it is, as in `algorithms[mixup].args.alpha`; in the section `order` the event.
         a, b: the values of the two runs; None: it is absent there.
         moved: in the section `order`, those who are in both orders and changed places.
     """
@@ -38,8 +40,8 @@ class Difference:
     moved: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        content = asdict(self)
+        """Return it for JSON, which has no NaN and no infinity: they become texts."""
+        content = {**asdict(self), "a": _finite(self.a), "b": _finite(self.b)}
         return content if self.section == "order" else {k: v for k, v in content.items() if k != "moved"}
 
 
@@ -67,8 +69,8 @@ def format_differences(differences: Sequence[Difference]) -> str:
     paragraphs = []
     for section in dict.fromkeys(d.section for d in differences):
         here = [d for d in differences if d.section == section]
-        width = max(len(d.key) for d in here)
-        paragraphs.append("\n".join([section, *(f"  {d.key.ljust(width)}  {_line(d)}" for d in here)]))
+        width = max(len(_escaped(d.key)) for d in here)
+        paragraphs.append("\n".join([section, *(f"  {_escaped(d.key).ljust(width)}  {_line(d)}" for d in here)]))
     return "\n\n".join(paragraphs)
 
 
@@ -80,7 +82,17 @@ def has_results(run: Path) -> bool:
 def _line(difference: Difference) -> str:
     a, b = (_shown(difference.section, value) for value in (difference.a, difference.b))
     moved = f"  ({', '.join(difference.moved)} moved)" if difference.moved else ""
-    return f"{a} -> {b}{moved}"
+    return _escaped(f"{a} -> {b}{moved}")
+
+
+def _escaped(text: str) -> str:
+    """Return a text as it can stand in one line."""
+    return printable(text).replace("\n", "\\n")
+
+
+def _finite(value: Any) -> Any:
+    """Return a value as JSON can have it; leaves are all that is compared."""
+    return value if not isinstance(value, float) or math.isfinite(value) else json.dumps(value)
 
 
 def _shown(section: Section, value: Any) -> str:
@@ -131,11 +143,37 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and all(map(_naming, value)):
+        named = _by_name(value)
+        yield path, list(named)
+        for name, inner in named.items():
+            if inner:
+                yield from _flat(inner, f"{path}[{name}]")
     elif isinstance(value, list) and value:
         for index, inner in enumerate(value):
             yield from _flat(inner, f"{path}[{index}]")
     else:
         yield path, value
+
+
+def _naming(entry: Any) -> str | None:
+    """Return the key of an entry of the config that names it, None: it has none."""
+    found = entry if isinstance(entry, Mapping) else {}
+    return next((key for key in ("name", "target") if isinstance(found.get(key), str)), None)
+
+
+def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what entries say besides their names; the second of a name is called `name-2`."""
+    named: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        naming = _naming(entry) or ""
+        name = key = str(entry[naming])
+        count = 1
+        while key in named:
+            count += 1
+            key = f"{name}-{count}"
+        named[key] = {k: v for k, v in entry.items() if k != naming}
+    return named
 
 
 def _orders(a: Manifest, b: Manifest) -> Iterator[Difference]:
@@ -157,10 +195,7 @@ def _results_of(run: Path) -> Path:
 
 
 def _read_results(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{str(file)!r} is damaged or can't be read: {error}") from None
+    content = read_json(file)
     if not isinstance(content, dict):
         raise ArgumentError(f"{str(file)!r} is damaged: it holds no mapping of results")
     return {key: value for key, value in _flat(content, "") if key not in TIMES}

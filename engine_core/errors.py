@@ -43,7 +43,7 @@ class NonFiniteLossWarning(UserWarning):
 
 
 class OrderWarning(UserWarning):
-    """The user's own pass is against a declared constraint, or `explicit_order` names an algorithm that nobody has."""
+    """The user's own pass is against a declared constraint, or an algorithm is named by a name that nobody has."""
 
 
 class UnorderedWritersWarning(UserWarning):

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from .installed import Installed
 from .requirements import unmet
 
-__all__ = ["cause_of", "in_one_line", "remedy_for"]
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+__all__ = ["cause_of", "in_one_line", "readable", "remedy_for"]
+
+LONGEST = 300
+"""How many characters of a text that a plugin has written are shown."""
 
 _OURS = {"engine_core", "importlib", "importlib_metadata", "pydantic", "pydantic_core"}
 
@@ -21,12 +28,27 @@ def cause_of(error: BaseException) -> str:
         >>> cause_of(SystemExit("no GPU here"))
         'SystemExit: no GPU here'
     """
+    kind = readable(type(error).__name__)
     if isinstance(error, ValidationError):
         return in_one_line(error) + _raised_at(error.__traceback__)
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{type(error).__name__}: {error.msg} (at {error.filename}:{error.lineno})"
-    message = " ".join(str(error).split())
-    return type(error).__name__ + (f": {message}" if message else "") + _raised_at(error.__traceback__)
+    try:
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            return f"{kind}: {readable(str(error.msg))} (at {readable(str(error.filename))}:{error.lineno})"
+        message = readable(" ".join(str(error).split()))
+    except BaseException as another:  # noqa: BLE001  its __str__ is the plugin's code too
+        message = f"it can't be shown, since its __str__ raises {readable(type(another).__name__)}"
+    return kind + (f": {message}" if message else "") + _raised_at(error.__traceback__)
+
+
+def readable(text: str, longest: int = LONGEST) -> str:
+    r"""Return a text of somebody else's for one line of a terminal: no control characters, and no more than so many.
+
+    Example:
+        >>> readable("red \x1b[31m"), readable("x" * 1000, 3)
+        ('red \\x1b[31m', 'xxx... (1000 characters)')
+    """
+    cut = text[:longest] + (f"... ({len(text)} characters)" if len(text) > longest else "")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
 def in_one_line(error: ValidationError) -> str:
@@ -43,16 +65,23 @@ def in_one_line(error: ValidationError) -> str:
     found = []
     for problem in error.errors(include_url=False):
         field = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in problem["loc"]).lstrip(".")
-        message = str(problem.get("ctx", {}).get("error") or f"{problem['msg']}, not {problem['input']!r}")
-        found.append(f"{field}: {message}" if field else message)
-    return f"{error.title}: {'; '.join(found)}"
+        message = readable(_said_of(problem))
+        found.append(f"{readable(field)}: {message}" if field else message)
+    return readable(f"{error.title}: {'; '.join(found)}", 5 * LONGEST)
+
+
+def _said_of(problem: ErrorDetails) -> str:
+    try:
+        return str(problem.get("ctx", {}).get("error") or f"{problem['msg']}, not {problem['input']!r}")
+    except Exception:  # noqa: BLE001  a value's __repr__ is the plugin's code
+        return problem["msg"]
 
 
 def remedy_for(error: BaseException, installed: Installed, module: str) -> str:
     """Return what to do about an exception that the import of `module` raised, or nothing in particular."""
     if isinstance(error, ValidationError) and any(problem["loc"] == ("hook_api",) for problem in error.errors()):
         return f"or install another version of {installed.name}"
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+    if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
         missing = error.name.partition(".")[0]
         if missing == module.partition(".")[0]:
             return f"{installed.name} lacks a module of its own; install it again"
@@ -61,8 +90,8 @@ def remedy_for(error: BaseException, installed: Installed, module: str) -> str:
             quoted = " ".join(f"'{requirement}'" for requirement in lacking)
             return f"{installed.name} requires {', '.join(lacking)}; run: pip install {quoted}"
         return (
-            f"{installed.name} does not declare what it needs for {missing!r}; tell its authors, and install the "
-            "distribution that has this module"
+            f"{installed.name} does not declare what it needs for {readable(missing)!r}; tell its authors, and install "
+            "the distribution that has this module"
         )
     return ""
 
@@ -72,8 +101,9 @@ def _raised_at(traceback: TracebackType | None) -> str:
     place = ""
     while traceback is not None:
         frame = traceback.tb_frame
-        top = str(frame.f_globals.get("__name__")).partition(".")[0]
+        name = frame.f_globals.get("__name__")
+        top = name.partition(".")[0] if type(name) is str else ""
         if top not in _OURS and not frame.f_code.co_filename.startswith("<"):
-            place = f" (at {frame.f_code.co_filename}:{traceback.tb_lineno})"
+            place = f" (at {readable(frame.f_code.co_filename)}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     return place

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
 
@@ -23,7 +24,11 @@ __all__ = [
     "installed_version",
     "module_exists",
     "normalise",
+    "ships",
 ]
+
+OWN = Path(__file__).resolve().parent
+"""Where engine_core itself lies."""
 
 Distribution: TypeAlias = Any
 """An `importlib_metadata.Distribution`; how that is typed differs from version to version."""
@@ -45,6 +50,7 @@ class Installed:
 
     Args:
         version: `?` where the metadata is lost.
+        other_name: what its metadata calls it where its folder is called otherwise.
         folder: its dist-info, if it lies in a folder.
         has_record: does it list its files, so that pip can take them away?
         requires: its requirements, as `torch>=2.4`.
@@ -55,6 +61,7 @@ class Installed:
 
     name: str
     version: str
+    other_name: str
     folder: Path | None
     has_record: bool
     requires: tuple[str, ...]
@@ -77,9 +84,11 @@ def installed_distributions(prefix: str) -> Iterator[Installed]:
             found[normalise(name)].setdefault(place.resolve(), distribution)
     for key, places in found.items():
         candidates = list(places.values())
-        whole = candidates if len(candidates) == 1 else [d for d in candidates if _field(d, "Name") is not None]
+        whole = candidates if len(candidates) == 1 else [d for d in candidates if _is_whole(d, key)]
+        if key == normalise(OWN.name):  # who only says so is not the core
+            whole = [d for d in whole if _lies_here(d)] or whole
         chosen = (whole or candidates)[0]
-        entry_points = tuple(point for point in _entry_points(chosen, key) if point.group.startswith(prefix))
+        entry_points = tuple(p for p in _entry_points(chosen, key) if normalise(p.group).startswith(normalise(prefix)))
         if entry_points:
             yield _describe(chosen, key, whole, entry_points)
 
@@ -123,6 +132,22 @@ def module_exists(name: str) -> bool:
     return False  # a folder without code, as a removal leaves it behind
 
 
+def ships(installed: Installed, module: str) -> bool | None:
+    """Does a distribution ship a module, by the list of its files? None: it has no such list.
+
+    Of an editable install the folder counts in which the module's package lies.
+    """
+    package = module.partition(".")[0]
+    if installed.origin:
+        place = _place_of(package)
+        return place is not None and _folder_at(installed.origin) in place.resolve().parents
+    if files := _listed(installed.folder, "RECORD"):
+        path = module.replace(".", "/")
+        return any(file.strip('"').startswith((f"{path}/", f"{path}.")) for file in files)
+    packages = _listed(installed.folder, "top_level.txt")
+    return package in map(str.strip, packages) if packages else None
+
+
 def normalise(name: str) -> str:
     """Return the one spelling of a name: `My_Plugin`, `my.plugin` and `my-plugin` are the same distribution.
 
@@ -138,10 +163,12 @@ def _describe(
 ) -> Installed:
     """Put together what is asked for, with the versions of all that lie beside the chosen one."""
     folder = _folder(chosen)
+    name, other_name = _names(chosen, key)
     versions = sorted(_field(d, "Version") or "?" for d in whole if folder and _parent(d) == folder.parent)
     return Installed(
-        name=normalise(_field(chosen, "Name") or key),
+        name=name,
         version=_field(chosen, "Version") or "?",
+        other_name=other_name,
         folder=folder,
         has_record=folder is not None and (folder / "RECORD").exists(),
         requires=tuple(_fields(chosen, "Requires-Dist")),
@@ -149,6 +176,31 @@ def _describe(
         twins=tuple(versions) if len(versions) > 1 else (),
         entry_points=entry_points,
     )
+
+
+def _names(distribution: Distribution, key: str) -> tuple[str, str]:
+    """Return the distribution's name, and that in its metadata if it is not that of its folder."""
+    given, folder = _field(distribution, "Name"), _folder(distribution)
+    if given is None or folder is None:
+        return normalise(given or key), ""
+    name, stem = normalise(given), normalise(re.sub(r"\.(?:dist|egg)-info$", "", folder.name))
+    with_version = normalise(f"{given}-{_field(distribution, 'Version')}")
+    agree = stem in (name, with_version) or re.match(re.escape(name) + r"-\d", stem) is not None
+    if agree and (name == key or normalise(OWN.name) not in (name, key)):
+        return name, ""
+    return key, given
+
+
+def _is_whole(distribution: Distribution, key: str) -> bool:
+    return _field(distribution, "Name") is not None and not _names(distribution, key)[1]
+
+
+def _lies_here(distribution: Distribution) -> bool:
+    """Is it the distribution of the engine_core that runs?"""
+    if origin := _origin(distribution):
+        return _folder_at(origin) in OWN.parents
+    parent = _parent(distribution)
+    return parent is not None and parent.resolve() == OWN.parent
 
 
 def _entry_points(distribution: Distribution, key: str) -> Iterator[EntryPoint]:
@@ -159,18 +211,38 @@ def _entry_points(distribution: Distribution, key: str) -> Iterator[EntryPoint]:
         log.warning("the entry points of %s can't be read: %s", key, error)
         return
     group = ""
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, text.removeprefix("\ufeff").splitlines()):
         if line.startswith("[") and line.endswith("]"):
             group = line[1:-1].strip()
         elif line and line[0] not in "#;":
             name, _, value = line.partition("=")
-            yield EntryPoint(group, name.strip(), value.strip())
+            value = re.sub(r"\s*\[[^\]]*\]$", "", value.strip())  # extras, which importlib passes over too
+            yield EntryPoint(group, name.strip(), re.sub(r"\s*:\s*", ":", value))
 
 
 def _folder(distribution: Distribution) -> Path | None:
     """Return the dist-info folder; a provider of another kind may have none."""
     path = getattr(distribution, "_path", None)  # not public
     return None if path is None else Path(str(path))
+
+
+def _listed(folder: Path | None, name: str) -> list[str]:
+    """Return the lines of a file in a dist-info that lists something, each up to a comma."""
+    try:
+        text = "" if folder is None else (folder / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [line.partition(",")[0] for line in text.splitlines()]
+
+
+def _place_of(package: str) -> Path | None:
+    """Return where a package lies, without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except Exception:  # noqa: BLE001  a finder of somebody else's may raise anything
+        return None
+    places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
+    return next((Path(place) for place in places if place), None)
 
 
 def _parent(distribution: Distribution) -> Path | None:
@@ -193,6 +265,11 @@ def _origin(distribution: Distribution) -> str:
         return str(direct_url["url"]) if direct_url["dir_info"].get("editable") else ""
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""
+
+
+def _folder_at(url: str) -> Path:
+    path = unquote(urlsplit(url).path)
+    return Path(re.sub(r"^/(?=[A-Za-z]:)", "", path)).resolve()  # Windows: /C:/folder
 
 
 def _field(distribution: Distribution, field: str) -> str | None:

@@ -6,12 +6,13 @@ import inspect
 from types import FunctionType
 from typing import Any
 
+from .algorithm import Algorithm
 from .callback import Callback
 from .event import Event
 from .metadata import AlgorithmMetadata, PassMetadata
 from .records import PluginRecord
 
-__all__ = ["check_plugin"]
+__all__ = ["check_plugin", "check_that_a_call_runs"]
 
 
 def check_plugin(record: PluginRecord, plugin: Any) -> None:
@@ -38,6 +39,7 @@ def _check_pass(plugin: Any) -> None:
         raise TypeError("a registered pass is marked with @algorithm_pass(...), this one is not")
     if isinstance(plugin, FunctionType):
         _check_arguments(plugin, plugin.__qualname__, ("algorithms", "event"), bound=False)
+    check_that_a_call_runs(plugin if isinstance(plugin, FunctionType) else type(plugin).__call__, "a pass")
 
 
 def _check_algorithm(name: str, plugin: type) -> None:
@@ -47,7 +49,7 @@ def _check_algorithm(name: str, plugin: type) -> None:
         raise TypeError(f"an algorithm has match and apply, {plugin.__name__} has no {' and no '.join(missing)}")
     _check_method(plugin, "match", ("event", "state"))
     _check_method(plugin, "apply", ("event", "state", "logger"))
-    metadata = getattr(plugin, "metadata", AlgorithmMetadata())
+    metadata = getattr(plugin, "metadata", Algorithm.metadata)
     if not isinstance(metadata, AlgorithmMetadata):
         raise TypeError(f"{plugin.__name__}.metadata has to be an AlgorithmMetadata, not {metadata!r}")
     if metadata.name not in (None, name):
@@ -64,9 +66,18 @@ def _check_callback(plugin: type) -> None:
 
 def _check_method(plugin: type, name: str, arguments: tuple[str, ...]) -> None:
     """Check plain methods; what is found elsewhere, as in a metaclass, is left to the engine, which has an instance."""
+    check_that_a_call_runs(getattr(plugin, name), f"{plugin.__name__}.{name}")
     method = inspect.getattr_static(plugin, name, None)
     if isinstance(method, FunctionType):
         _check_arguments(method, f"{plugin.__name__}.{name}", arguments, bound=True)
+
+
+def check_that_a_call_runs(function: Any, title: str) -> None:
+    """Refuse what returns a coroutine or a generator: nobody would wait for it, so nothing of it would ever run."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{title} is an async function, and the engine waits for none; write it without async")
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{title} is a generator function, of which a call runs nothing; write it without yield")
 
 
 def _check_arguments(function: FunctionType, title: str, arguments: tuple[str, ...], *, bound: bool) -> None:

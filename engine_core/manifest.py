@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,16 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from .errors import ArgumentError, did_you_mean
 from .explain.explanation import Told
+from .explain.text import printable
 
-__all__ = ["NAME", "SCHEMA", "Manifest", "is_run", "read_manifest"]
+__all__ = ["NAME", "SCHEMA", "Manifest", "is_run", "read_json", "read_manifest"]
 
 NAME = "manifest.json"
 SCHEMA = 1
 """Number of what a manifest holds and means. What is added later leaves it; what is removed or changed raises it."""
+PREFIX = "Value error, "
+DEEPEST = 100
+"""How deep what is read may be nested: far more than any config, and what Python can walk through."""
 
 
 class Manifest(Told):
@@ -55,14 +60,9 @@ def read_manifest(path: Path) -> Manifest:
     file = path / NAME if path.is_dir() else path
     if not file.exists():
         raise ArgumentError(_missing(path))
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArgumentError(f"{str(file)!r} can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ArgumentError(f"{str(file)!r} is damaged, it is no JSON: {error}") from None
+    content = read_json(file)
     number = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(number, int) or "run_name" not in content:
+    if type(number) is not int or "run_name" not in content:
         raise ArgumentError(f"{str(file)!r} is no manifest of a run: it has no schema number or no run_name")
     if number != SCHEMA:
         raise ArgumentError(
@@ -73,8 +73,31 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ArgumentError(f"{str(file)!r} is damaged: {where}: {first['msg']}, not {first['input']!r}") from None
+        where = printable("".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part))
+        value = "" if isinstance(first["input"], (dict, list, Told)) else f", not {reprlib.repr(first['input'])}"
+        raise ArgumentError(f"{str(file)!r} is damaged: {where}{first['msg'].removeprefix(PREFIX)}{value}") from None
+
+
+def read_json(file: Path) -> Any:
+    """Return what a file of JSON holds.
+
+    Raises:
+        ArgumentError: (a ValueError) if it can't be read, or is damaged.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"{str(file)!r} can't be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ArgumentError(f"{str(file)!r} is damaged, it is no JSON: {error}") from None
+    except RecursionError:
+        raise ArgumentError(f"{str(file)!r} is damaged: it is nested too deep") from None
+    level = [content]
+    for _ in range(DEEPEST):
+        level = [x for v in level if isinstance(v, (dict, list)) for x in (v.values() if isinstance(v, dict) else v)]
+        if not level:
+            return content
+    raise ArgumentError(f"{str(file)!r} is damaged: it is nested deeper than {DEEPEST}")
 
 
 def _missing(path: Path) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .algorithm import Algorithm, unique_names
 from .errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, PluginError, add_note
 from .event import Event
+from .kinds import check_that_a_call_runs
 from .metadata import AlgorithmMetadata
 from .ordering import stable_sort
 from .passes import declared_edges, referred, registered_name
@@ -220,6 +221,10 @@ def _check(algorithm: object, place: int) -> None:
             inspect.signature(getattr(algorithm, name)).bind(*arguments.split())
         except TypeError as error:
             raise ArgumentTypeError(f"{type(algorithm).__name__}.{name} has to take {arguments}: {error}") from error
+        try:
+            check_that_a_call_runs(getattr(algorithm, name), f"{type(algorithm).__name__}.{name}")
+        except TypeError as error:
+            raise ArgumentTypeError(str(error)) from None
     metadata = getattr(algorithm, "metadata", None)
     if metadata is not None and not isinstance(metadata, AlgorithmMetadata):
         raise ArgumentTypeError(

@@ -28,7 +28,8 @@ WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "me
 class StrictModel(BaseModel):
     """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Built at the first use: pydantic then asks all distributions for plugins of its own, which may fail or run code.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -136,11 +137,13 @@ class AlgorithmMetadata(_Versioned):
 
     @model_validator(mode="after")
     def _not_against_itself(self) -> AlgorithmMetadata:
-        for relation in ("before", "after", "conflicts"):
+        for relation in ("before", "after", "requires", "conflicts"):
             if self.name is not None and self.name in getattr(self, relation):
                 raise ValueError(f"{relation}: {self.name!r} names itself")
         if both := sorted({*self.before} & {*self.after}):
             raise ValueError(f"{both[0]!r} stands in both before and after")
+        if both := sorted({*self.requires} & {*self.conflicts}):
+            raise ValueError(f"{both[0]!r} stands in both requires and conflicts")
         return self
 
 

@@ -101,20 +101,31 @@ def sort_to_back(items: Sequence[T], kind: type | tuple[type, ...]) -> list[T]:
     return sorted(items, key=lambda item: isinstance(item, kind))
 
 
-@algorithm_pass(stage="direction", description="reverse the list on AFTER events, so that what was done is undone")
+# Ours is not validated: an import that builds a pydantic model would call the plugins of pydantic.
+@algorithm_pass(
+    PassMetadata.model_construct(
+        stage="direction", description="reverse the list on AFTER events, so that what was done is undone"
+    )
+)
 def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
     """Reverse the list on the AFTER half of a before/after pair: first in, last out."""
     return list(reversed(algorithms)) if event.is_undo else algorithms
 
 
-@algorithm_pass(stage="placement", description="put algorithms where their metadata declares before and after")
+@algorithm_pass(
+    PassMetadata.model_construct(
+        stage="placement", description="put algorithms where their metadata declares before and after"
+    )
+)
 def apply_declared_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
     """Sort by `AlgorithmMetadata.before` and `after`, and otherwise keep the order."""
     named = dict(zip(unique_names(algorithms), algorithms, strict=True))
     return [named[name] for name in stable_sort(list(named), declared_edges(named, event))]
 
 
-@algorithm_pass(stage="check", description="warn where several algorithms interpolate the loss")
+@algorithm_pass(
+    PassMetadata.model_construct(stage="check", description="warn where several algorithms interpolate the loss")
+)
 def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
     """Warn if more than one algorithm with the tag `@loss_interpolation` runs at an event."""
     mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in _metadata(a).tags]

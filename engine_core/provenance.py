@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from .records import CORE, PluginRecord
+from .records import CORE, PluginRecord, Source, claimants_of, owner_among
 
 __all__ = ["Provenance"]
 
@@ -13,17 +13,20 @@ __all__ = ["Provenance"]
 class Provenance:
     """The modules that belong to one distribution alone, since only its entry points lie in them.
 
-    A namespace that several distributions share belongs to none of them, what lies deeper in it may.
+    Where several claim a package, its files decide. A namespace that several distributions share belongs to none of
+    them, what lies deeper in it may.
     """
 
-    def __init__(self, records: Iterable[PluginRecord]) -> None:
-        claims: dict[str, set[str]] = defaultdict(set)
-        for record in records:
-            module = record.entry_point.partition(":")[0]
-            while module:
-                claims[module].add(record.distribution)
+    def __init__(self, sources: Mapping[PluginRecord, Source]) -> None:
+        self._claimants = claimants_of(sources.items())
+        self._claims: dict[str, set[str]] = defaultdict(set)
+        for record in sources:
+            module = record.module
+            contested = len(self._claimants[module.partition(".")[0]]) > 1
+            while module and not (contested and record.status == "disabled"):
+                self._claims[module].add(record.distribution)
                 module = module.rpartition(".")[0]
-        self._owners = {module: next(iter(owners)) for module, owners in claims.items() if len(owners) == 1}
+        self._known: dict[str, str | None] = {}
 
     def distribution_of(self, plugin: object) -> str | None:
         """Return that of the first class in the MRO that a plugin ships; the core's only for what it ships itself."""
@@ -31,9 +34,15 @@ class Provenance:
         return next((owner for owner in owners if owner not in (None, CORE)), None) or (owners[0] if owners else None)
 
     def _owner(self, module: str) -> str | None:
+        if module not in self._known:
+            claimants = self._claimants.get(module.partition(".")[0], [])
+            self._known[module] = owner_among(module, claimants) or self._only_claimant(module)
+        return self._known[module]
+
+    def _only_claimant(self, module: str) -> str | None:
         while module:
-            if module in self._owners:
-                return self._owners[module]
+            if len(owners := self._claims.get(module, ())) == 1:
+                return next(iter(owners))
             module = module.rpartition(".")[0]
         return None
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .errors import did_you_mean
 from .installed import EntryPoint, Installed, normalise
-from .soundness import what_is_doubtful, why_broken
+from .soundness import owner_of, what_is_doubtful, why_broken
 
 __all__ = [
     "ALLOW",
@@ -22,7 +24,9 @@ __all__ = [
     "PluginRecord",
     "Source",
     "Status",
+    "claimants_of",
     "doubtful_items",
+    "owner_among",
     "read_records",
 ]
 
@@ -61,6 +65,11 @@ class PluginRecord:
         return f"{self.distribution}:{self.name}"
 
     @property
+    def module(self) -> str:
+        """The module that the entry point names."""
+        return self.entry_point.partition(":")[0]
+
+    @property
     def title(self) -> str:
         """The kind, name, distribution and version, as messages have them."""
         singular = "pass" if self.kind == "passes" else self.kind[:-1]
@@ -83,14 +92,19 @@ def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict
     """
     sources: dict[PluginRecord, Source] = {}
     taken = set()
+    found = list(found)
+    distributions = {installed.name for installed in found}
     for installed in found:
         doubts = what_is_doubtful(installed) if installed.name != CORE else ""
-        for entry_point in installed.entry_points:
-            record = _read(installed, entry_point, doubts, environ)
-            if record is not None and (key := (record.kind, record.qualified_name)) not in taken:
+        for entry_point in sorted(installed.entry_points, key=_is_misspelt):
+            record = _read(installed, entry_point, doubts)
+            if record.distribution != CORE and (reason := _why_disabled(record, environ, distributions)):
+                record = replace(record, status="disabled", reason=reason)
+            if (key := (record.kind, record.qualified_name)) not in taken:
                 taken.add(key)
                 sources[record] = Source(entry_point, installed)
-    marked = dict(zip(_mark_ambiguous(list(sources)), sources.values(), strict=True))
+    records = _mark_ambiguous(_mark_foreign(sources))
+    marked = dict(zip(records, sources.values(), strict=True))
     return {record: marked[record] for record in sorted(marked, key=_place)}
 
 
@@ -98,57 +112,93 @@ def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) 
     """Yield what is probably misspelt in the allow-list or the deny-list, or has no effect there."""
     records = list(records)
     for variable in (ALLOW, DENY):
-        for item in _listed(environ.get(variable, "")):
+        for item in sorted(_listed(environ.get(variable, ""))):
             called = [record for record in records if item in _called(record)]
             if called and all(record.distribution == CORE for record in called):
                 yield f"{variable} lists {item!r}, which has no effect: {CORE}'s own plugins are always enabled"
             elif not called:
                 near = did_you_mean(item, [name for record in records for name in _called(record)])
-                if "did you mean" in near:
-                    yield f"{variable} lists {item!r}, which is no plugin and no distribution here{near}"
+                meant = near if "did you mean" in near else ""
+                if meant or variable == DENY:  # an allow-list may be that of several environments
+                    yield f"{variable} lists {item!r}, which is no plugin and no distribution here{meant}"
+
+
+def claimants_of(sources: Iterable[tuple[PluginRecord, Source]]) -> dict[str, list[Installed]]:
+    """Return for each top-level package the distributions whose entry points lie in it."""
+    claims: dict[str, dict[str, Installed]] = defaultdict(dict)
+    for record, source in sources:
+        claims[record.module.partition(".")[0]][record.distribution] = source.installed
+    return {package: list(claimants.values()) for package, claimants in claims.items()}
+
+
+def owner_among(module: str, claimants: Sequence[Installed]) -> str | None:
+    """Return the distribution of a module that several claim, or None where one claims it or nobody can tell."""
+    if module.partition(".")[0] == PREFIX[:-1]:
+        return CORE
+    return owner_of(module, claimants) if len(claimants) > 1 else None
 
 
 def _place(record: PluginRecord) -> tuple[int, str, str]:
     return KINDS.index(record.kind), record.name, record.distribution
 
 
-def _read(
-    installed: Installed, entry_point: EntryPoint, doubts: str, environ: Mapping[str, str]
-) -> PluginRecord | None:
+def _is_misspelt(entry_point: EntryPoint) -> bool:
+    return entry_point.group not in [PREFIX + kind for kind in KINDS]
+
+
+def _read(installed: Installed, entry_point: EntryPoint, doubts: str) -> PluginRecord:
     group, name, value = entry_point
-    known = [PREFIX + kind for kind in KINDS]
-    near = difflib.get_close_matches(group, known, n=1, cutoff=0.9)
-    if not near:
-        return None
-    kind: Any = near[0].removeprefix(PREFIX)
+    last = re.sub(r"^engine[-_.]*core[-_.]*", "", group.lower())
+    near = difflib.get_close_matches(last, KINDS, n=1)
+    kind: Any = (near or difflib.get_close_matches(last, KINDS, n=1, cutoff=0.0))[0]
     record = PluginRecord(kind, name, installed.name, installed.version, value, reason=doubts)
     if installed.name == CORE:
         return record
-    if reason := _why_disabled(record, environ):
-        return replace(record, status="disabled", reason=reason)
-    if group != near[0]:
-        wrong = f"registered in the group {group!r}, which nobody reads; its authors have to write {near[0]!r}"
+    if _is_misspelt(entry_point):
+        meant = f"{PREFIX + kind!r}" if near else "one of " + ", ".join(repr(PREFIX + known) for known in KINDS)
+        wrong = f"registered in the group {group!r}, which nobody reads; its authors have to write {meant}"
         return replace(record, status="broken", reason=wrong)
-    if reason := why_broken(installed, value):
+    if reason := why_broken(installed, entry_point):
         return replace(record, status="broken", reason=reason)
     return record
 
 
-def _why_disabled(record: PluginRecord, environ: Mapping[str, str]) -> str:
+def _why_disabled(record: PluginRecord, environ: Mapping[str, str], distributions: AbstractSet[str]) -> str:
+    """Of two meanings of an item the stricter counts: a distribution's name lets in that distribution only."""
     allowed, denied = environ.get(ALLOW), environ.get(DENY, "")
-    if allowed is not None and not _called(record) & _listed(allowed):
+    others = distributions - {record.distribution}
+    if allowed is not None and not (_called(record) - others) & _listed(allowed):
         return f"{ALLOW} allows only {allowed!r}"
     return f"listed in {DENY}" if _called(record) & _listed(denied) else ""
 
 
 def _called(record: PluginRecord) -> set[str]:
     """Return the names that stand for a record in a list."""
-    return set(map(normalise, (record.name, record.distribution, record.qualified_name)))
+    bare = record.name.replace(":", "::")  # so that nobody's looks like the qualified name of another
+    names = (bare, record.distribution, record.qualified_name)
+    return set(map(normalise, names))
 
 
 def _listed(value: str) -> set[str]:
     items = (":".join(part.strip() for part in item.split(":")) for item in value.split(","))
-    return {normalise(item) for item in items}
+    return {normalise(item) for item in items if item}
+
+
+def _mark_foreign(sources: Mapping[PluginRecord, Source]) -> list[PluginRecord]:
+    """Return the records, those marked whose entry point lies in the module of another distribution."""
+    claimants = claimants_of(sources.items())
+    marked = []
+    for record in sources:
+        module = record.module
+        owner = owner_among(module, claimants[module.partition(".")[0]])
+        if record.status == "available" and owner not in (None, record.distribution):
+            reason = (
+                f"its entry point lies in {module!r}, a module of {owner}; tell the authors of {record.distribution}"
+            )
+            marked.append(replace(record, reason="; ".join(filter(None, [reason, record.reason]))))
+        else:
+            marked.append(record)
+    return marked
 
 
 def _mark_ambiguous(records: list[PluginRecord]) -> list[PluginRecord]:

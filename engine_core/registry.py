@@ -49,7 +49,7 @@ class Registry:
         self._sources: dict[tuple[Kind, str], Source] = {_key(record): source for record, source in sources.items()}
         self._loaded: dict[tuple[Kind, str], Any] = {}
         self._failures: dict[tuple[Kind, str], BaseException] = {}
-        self._provenance = Provenance(self.records)
+        self._provenance = Provenance(sources)
         self.doubts = tuple(doubtful_items(self.records, environ))
         """What is probably wrong in the allow-list and the deny-list."""
 
@@ -126,6 +126,7 @@ class Registry:
             requirements,
             {r.distribution: r.version for r in self.records},
             {r.distribution: f"{r.status}: {r.reason}" for r in self.records if r.distribution not in usable},
+            {normalise(r.name): r.distribution for r in self.records},
         )
 
     def distribution_of(self, plugin: object) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
@@ -12,13 +14,21 @@ from .installed import installed_version, normalise
 
 __all__ = ["check_requirements", "unmet"]
 
+_NEAR = 0.85  # names of plugins' distributions often end alike
 
-def check_requirements(requirements: Iterable[str], installed: Mapping[str, str], unusable: Mapping[str, str]) -> None:
+
+def check_requirements(
+    requirements: Iterable[str],
+    installed: Mapping[str, str],
+    unusable: Mapping[str, str],
+    shipped: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Check requirements such as `some-plugin>=1.2` against the plugins that there are.
 
     Args:
         installed: versions of the distributions that ship plugins.
         unusable: why a distribution can't be used although it is installed, by distribution.
+        shipped: which distribution ships a plugin, by the plugin's name, since that is easily taken for the other.
 
     Raises:
         PluginError: names the requirement and what is installed instead.
@@ -31,10 +41,15 @@ def check_requirements(requirements: Iterable[str], installed: Mapping[str, str]
         raise ArgumentTypeError(f"requirements are a list; write [{requirements!r}]")
     for requirement in map(_parse, requirements):
         name = normalise(requirement.name)
+        if requirement.url is not None:
+            raise ArgumentError(
+                f"'{requirement.name} @ {requirement.url}' has a URL, and where a distribution was installed from is "
+                f"not checked; write a version instead, as '{requirement.name}>=1.2'"
+            )
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
         if name not in installed:
-            raise PluginError(f"{requirement} is required{_why_missing(requirement, name, installed)}")
+            raise PluginError(f"{requirement} is required{_why_missing(requirement, name, installed, shipped)}")
         if name in unusable:
             raise PluginError(f"{requirement} is required, but {name} {installed[name]} is {unusable[name]}")
         if not _meets(requirement, installed[name]):
@@ -79,17 +94,19 @@ def _parse(text: str) -> Requirement:
         raise ArgumentTypeError(f"a requirement is a string such as 'some-plugin>=1.2,<2', not {text!r}") from None
 
 
-def _why_missing(requirement: Requirement, name: str, installed: Mapping[str, str]) -> str:
+def _why_missing(requirement: Requirement, name: str, installed: Mapping[str, str], shipped: Mapping[str, str]) -> str:
     version = installed_version(name)
     if version is not None:
         return (
             f", and {name} {version} is installed but ships no plugin; only distributions with plugins can be required"
         )
     found = ", ".join(f"{other} {version}" for other, version in sorted(installed.items()))
-    return (
-        f" and no plugin of {name} is installed (installed: {found or 'none'}); "
-        f"install it, as with: pip install '{requirement}'"
-    )
+    missing = f" and no plugin of {name} is installed (installed: {found or 'none'}); "
+    if name in shipped:
+        return f"{missing}{requirement.name!r} is a plugin of {shipped[name]}; require that distribution"
+    if near := difflib.get_close_matches(name, installed, n=1, cutoff=_NEAR):
+        return f"{missing}did you mean {near[0]!r}?"
+    return f"{missing}install it, as with: pip install '{requirement}'"
 
 
 def _meets(requirement: Requirement, version: str) -> bool:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from .installed import Installed, module_exists
+from .installed import EntryPoint, Installed, module_exists, normalise, ships
 from .requirements import unmet
 
-__all__ = ["what_is_doubtful", "why_broken"]
+__all__ = ["owner_of", "what_is_doubtful", "why_broken"]
 
 
-def why_broken(installed: Installed, value: str) -> str:
-    """Return why an entry point with this value can't be loaded, as far as metadata shows it, or nothing."""
-    if installed.twins and installed.folder is not None:
-        return (
-            f"{' and '.join(installed.twins)} of {installed.name} lie side by side in {installed.folder.parent}, and "
-            f"nothing tells which of them the modules are; run `pip uninstall {installed.name}` until none is left, "
-            "then install one"
-        )
-    if not re.fullmatch(r"\w+(?:\.\w+)*\s*:\s*\w+(?:\.\w+)*", value):
-        return f"{value!r} names nothing, an entry point is 'module:attribute'; tell the authors of {installed.name}"
-    module = value.partition(":")[0].strip()
+def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
+    """Return why an entry point can't be loaded, as far as metadata shows it, or nothing."""
+    if reason := _why_not_trusted(installed) or _why_unusable(installed, entry_point):
+        return reason
+    module = entry_point.value.partition(":")[0]
     if module_exists(module):
         return ""
     if installed.origin:
@@ -34,6 +29,36 @@ def why_broken(installed: Installed, value: str) -> str:
     )
 
 
+def _why_not_trusted(installed: Installed) -> str:
+    if installed.other_name:
+        return (
+            f"{installed.folder} is called after {installed.name}, and its METADATA says Name: {installed.other_name}, "
+            "so nobody knows whose it is; delete that folder, and install again what you want"
+        )
+    if installed.twins and installed.folder is not None:
+        return (
+            f"{' and '.join(installed.twins)} of {installed.name} lie side by side in {installed.folder.parent}, and "
+            f"nothing tells which of them the modules are; run `pip uninstall {installed.name}` until none is left, "
+            "then install one"
+        )
+    return ""
+
+
+def _why_unusable(installed: Installed, entry_point: EntryPoint) -> str:
+    _, name, value = entry_point
+    if not re.fullmatch(r"\w+(?:\.\w+)*\s*:\s*\w+(?:\.\w+)*", value):
+        return f"{value!r} names nothing, an entry point is 'module:attribute'; tell the authors of {installed.name}"
+    if not name or not name.isprintable() or set(name) & set(":,"):
+        return (
+            f"{name!r} can't be a name: it must not be empty nor hold ':' or ','; tell the authors of {installed.name}"
+        )
+    values = sorted({p.value for p in installed.entry_points if p[:2] == entry_point[:2]})
+    if len(values) > 1:
+        both = " and as ".join(map(repr, values))
+        return f"registered twice under this name, as {both}; tell the authors of {installed.name}"
+    return ""
+
+
 def what_is_doubtful(installed: Installed) -> str:
     """Return what may make the plugins of a distribution fail although they can be loaded, or nothing."""
     doubts = []
@@ -45,6 +70,23 @@ def what_is_doubtful(installed: Installed) -> str:
     for requirement, instead in unmet(installed.requires):
         doubts.append(f"it requires {requirement}, which is {instead}; run: pip install '{requirement}'")
     return "; ".join(doubts)
+
+
+def owner_of(module: str, claimants: Sequence[Installed]) -> str | None:
+    """Return which of several distributions a module belongs to, or None where nobody can tell.
+
+    Whoever has the module among its files; where nobody lists files, whoever has the name of the top-level package.
+    """
+    package = module.partition(".")[0]
+    while module:
+        shipping = [claimant.name for claimant in claimants if ships(claimant, module)]
+        if shipping:
+            return shipping[0] if len(shipping) == 1 else None
+        module = module.rpartition(".")[0]
+    unknown = [claimant.name for claimant in claimants if ships(claimant, package) is None]
+    if len(unknown) == 1:
+        return unknown[0]
+    return normalise(package) if normalise(package) in unknown else None
 
 
 def _removal(installed: Installed) -> str:

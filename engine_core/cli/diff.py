@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ..diff import compare, format_differences, has_results
+from ..explain import printable
 
 __all__ = ["diff"]
 
@@ -29,8 +30,8 @@ def diff(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([difference.as_dict() for difference in differences], indent=2))
     elif differences:
-        click.echo(f"--- {run_a}\n+++ {run_b}\n\n{format_differences(differences)}")
+        click.echo(printable(f"--- {run_a}\n+++ {run_b}\n\n{format_differences(differences)}"))
     for run in (run_a, run_b):
         if not has_results(run):
-            click.echo(f"{run} has no results.json: results are not compared", err=True)
+            click.echo(printable(f"{run} has no results.json: results are not compared"), err=True)
     ctx.exit(1 if differences else 0)

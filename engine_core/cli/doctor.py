@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..doctor import Diagnosis, examine
+from ..doctor import MOST_S, Diagnosis, examine
 from ..registry import Registry
 from .tables import format_table
 
@@ -18,7 +18,7 @@ __all__ = ["doctor"]
 @click.option("--json", "as_json", is_flag=True, help="Print an array of records with problems.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, max=MOST_S, min_open=True),
     default=20,
     show_default=True,
     metavar="SECONDS",

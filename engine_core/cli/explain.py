@@ -26,12 +26,14 @@ from ..explain import (
     format_orders,
     format_pair,
     format_skipped,
+    format_unordered,
+    printable,
     to_mermaid,
     to_svg,
     why,
 )
 from ..manifest import is_run, read_manifest
-from .importing import import_beside
+from .importing import import_beside, stdout_at_stderr
 
 __all__ = ["explain"]
 
@@ -57,7 +59,8 @@ def explain(
     """
     wanted = None if event is None else _event(event)
     _check_options(pair, skipped, form, wanted)
-    explanation = _find_out(what, by_name)
+    with stdout_at_stderr():
+        explanation = _find_out(what, by_name)
     if pair is not None:
         _show_pair(explanation, pair, wanted, as_json=form == "json")
     elif skipped:
@@ -65,7 +68,7 @@ def explain(
     else:
         _show_orders(explanation, wanted, form)
     for warning in explanation.warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(printable(f"Warning: {warning}"), err=True)
     if explanation.problems:
         lines = [f"- {problem}".replace("\n", "\n  ") for problem in explanation.problems]
         raise ArgumentError("\n".join(["no engine takes these algorithms together:", *lines]))
@@ -96,18 +99,24 @@ def _find_out(what: Sequence[str], by_name: bool) -> Explanation:
 
 def _show_orders(explanation: Explanation, wanted: str | None, form: str | None) -> None:
     shown = {name: order for name, order in explanation.items() if wanted in (None, name)}
+    unordered = {name: there for name, there in explanation.unordered.items() if wanted in (None, name)}
     if form == "json":
-        click.echo(_as_json({name: [explained._asdict() for explained in order] for name, order in shown.items()}))
-    elif not shown:
+        click.echo(_as_json({name: told for name, told in explanation.records().items() if wanted in (None, name)}))
+        return
+    if not shown and not unordered:
         click.echo(f"no algorithm at {wanted or 'any event'}", err=form is not None)
-    elif form == "mermaid":
-        click.echo(to_mermaid(shown))
-    elif form == "svg":
-        click.echo(to_svg(explanation, str(wanted)), nl=False)
-    else:
+    elif shown and form == "mermaid":
+        click.echo(printable(to_mermaid(shown)))
+    elif shown and form == "svg":
+        click.echo(printable(to_svg(explanation, str(wanted))), nl=False)
+    elif shown:
         _show(shown)
-        if text := format_skipped([s for s in explanation.skipped if wanted is None or wanted in s.events]):
-            click.echo(f"\n{text}")
+    if unordered:
+        separator = "\n" if shown and form is None else ""
+        click.echo(f"{separator}{format_unordered(unordered)}", err=form is not None)
+    skipped = [s for s in explanation.skipped if wanted is None or wanted in s.events]
+    if skipped and form is None and (shown or unordered):
+        click.echo(f"\n{format_skipped(skipped)}")
 
 
 def _show(orders: Mapping[str, Sequence[Explained]]) -> None:
@@ -116,10 +125,11 @@ def _show(orders: Mapping[str, Sequence[Explained]]) -> None:
         click.echo(format_orders(orders))
         return
     for event, order in orders.items():
-        table = Table("#", "algorithm", "from", "why", title=event, title_justify="left")
+        table = Table("#", "algorithm", "from", "why", title=escape(printable(event)), title_justify="left")
         for place, explained in enumerate(order, start=1):
             origin = f"{explained.distribution} {explained.version}" if explained.distribution else "you"
-            table.add_row(*map(escape, (str(place), explained.algorithm, origin, explained.why)))
+            cells = (str(place), explained.algorithm, origin, explained.why)
+            table.add_row(*(escape(printable(cell)) for cell in cells))
         Console().print(table)
 
 
@@ -134,11 +144,13 @@ def _show_pair(explanation: Explanation, pair: tuple[str, str], wanted: str | No
     elif reasons:
         click.echo("\n\n".join(map(format_pair, reasons)))
     else:
-        click.echo(f"{one} and {other} list no event that is the same")
+        click.echo(printable(f"{one} and {other} list no event that is the same"))
 
 
 def _common(explanation: Explanation, one: str, other: str) -> list[str]:
-    return [name for name, course in explanation.courses.items() if {one, other} <= set(course.members)]
+    there = {name: set(course.members) for name, course in explanation.courses.items()}
+    there |= {name: {m.algorithm for m in event.members} for name, event in explanation.unordered.items()}
+    return [name for name, members in there.items() if {one, other} <= members]
 
 
 def _pair_as_dict(reasons: Any) -> dict[str, Any]:
@@ -148,7 +160,8 @@ def _pair_as_dict(reasons: Any) -> dict[str, Any]:
 def _show_skipped(explanation: Explanation, wanted: str | None, *, as_json: bool) -> None:
     skipped = [s for s in explanation.skipped if wanted is None or wanted in s.events]
     if as_json:
-        click.echo(_as_json([asdict(s) for s in skipped]))
+        rest = {"problems": list(explanation.problems), "warnings": list(explanation.warnings)}
+        click.echo(_as_json({"skipped": [asdict(s) for s in skipped], **rest}))
     else:
         click.echo(format_skipped(skipped) or "nothing is skipped")
 

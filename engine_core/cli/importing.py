@@ -1,16 +1,47 @@
-"""Let a config name modules that lie beside it or in the current folder, as a script's imports do."""
+"""Import for a command: where modules are looked for, and what becomes of what plugins print meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["import_beside"]
+__all__ = ["import_beside", "stdout_at_stderr"]
+
+STDOUT, STDERR = 1, 2
 
 
 def import_beside(config: Path) -> None:
-    """Put the config's folder, then the current one, first on the path where modules are looked for."""
+    """Put the config's folder, then the current one, first on the path, as a script's imports have it."""
     for folder in (str(Path.cwd()), str(config.resolve().parent)):
         if folder in sys.path:
             sys.path.remove(folder)
         sys.path.insert(0, folder)
+
+
+@contextlib.contextmanager
+def stdout_at_stderr() -> Iterator[None]:
+    """Send to stderr what Python, C code and child processes print, so that stdout holds only what was asked for."""
+    with contextlib.ExitStack() as stack:
+        _flush()
+        with contextlib.suppress(OSError):  # the process may have been started without stdout or stderr
+            saved = os.dup(STDOUT)
+            stack.callback(os.close, saved)
+            os.dup2(STDERR, STDOUT)
+            stack.callback(os.dup2, saved, STDOUT)
+        stack.callback(_flush)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+def _flush() -> None:
+    """Write out what Python and C hold back for stdout, while it is still clear where that goes."""
+    for stream in (sys.stdout, sys.__stdout__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    with contextlib.suppress(OSError, TypeError, AttributeError):  # Windows has no such handle
+        ctypes.CDLL(None).fflush(None)

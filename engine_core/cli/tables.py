@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..failures import readable
+
 __all__ = ["format_table"]
+
+_WIDEST, _LONGEST = 100, 3000  # characters of a cell, and of a line below
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]]) -> str:
-    """Return a table in columns.
+    """Return a table in columns; what is not printable is escaped, since plugins choose names.
 
     Args:
         below: for each row the lines that stand below it, indented.
@@ -20,9 +24,10 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Se
             no disk
         sam   available
     """
+    rows = [[readable(cell, _WIDEST) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
     for row, notes in zip([header, *rows], [(), *below], strict=True):
         lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        lines += [f"    {note}" for note in notes]
+        lines += [f"    {readable(note, _LONGEST)}" for note in notes]
     return "\n".join(lines)

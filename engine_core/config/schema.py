@@ -43,7 +43,7 @@ T = TypeVar("T")
 class _Section(BaseModel):
     """A mapping with known keys only; values keep the type that the file gave them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -197,7 +197,7 @@ class Config(_Section):
     eval_data: dict[str, Target] = {}
     metrics: dict[str, Target] = {}
     schedulers: list[ScheduleEntry] = []
-    trainer: TrainerSettings = TrainerSettings()
+    trainer: TrainerSettings = TrainerSettings.model_construct()
     algorithms: Plugins = []
     callbacks: Plugins = []
     loggers: Plugins = []

@@ -1,5 +1,5 @@
 """Examine the installed plugins: import each in a process of its own and say what is wrong with it."""
 
-from .examination import Diagnosis, examine
+from .examination import MOST_S, Diagnosis, examine
 
-__all__ = ["Diagnosis", "examine"]
+__all__ = ["MOST_S", "Diagnosis", "examine"]

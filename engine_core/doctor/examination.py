@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, PluginError
+from ..failures import LONGEST, readable
 from ..records import PluginRecord
 from ..registry import Registry
 from .probe import FINDINGS, TRACE
 from .processes import Ended, Processes
 
-__all__ = ["Diagnosis", "examine"]
+__all__ = ["MOST_S", "Diagnosis", "examine"]
 
 # The path is the examiner's, so that the same modules are found; what `-c` puts in front, the current folder, goes.
 PROGRAM = """
@@ -30,6 +31,8 @@ sys.path[:] = path
 from engine_core.doctor.probe import probe
 probe(folder, limit_s, kind, name)
 """
+MOST_S = 24 * 60 * 60
+"""The longest time that an import may be given."""
 START_S = 20.0
 """How long a process may take beyond the limit, for its own start and for what is checked after the import."""
 
@@ -70,6 +73,8 @@ def examine(records: Sequence[PluginRecord] | None = None, timeout_s: float = 20
     """
     if not 0 < timeout_s < float("inf"):
         raise ArgumentError(f"timeout_s has to be a positive number of seconds, not {timeout_s!r}")
+    if timeout_s > MOST_S:
+        raise ArgumentError(f"timeout_s has to be at most {MOST_S}, a day, not {timeout_s!r}")
     records = Registry.scan().records if records is None else records
     processes = Processes()
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
@@ -92,7 +97,7 @@ def _diagnose(record: PluginRecord, timeout_s: float, processes: Processes) -> D
         ended = processes.run((sys.executable, "-c", PROGRAM, *arguments), timeout_s + START_S)
         began = Path(folder, TRACE).exists()
         findings, trace = (_read(Path(folder, name)) for name in (FINDINGS, TRACE))
-    printed = next((line.strip() for line in ended.stdout.splitlines() if line.strip()), "")
+    printed = next((line.strip()[:LONGEST] for line in ended.stdout.splitlines() if line.strip()), "")
     noise = (f"it prints while it is imported: {printed!r}; its authors should log it",) if printed else ()
     if not began:
         raise PluginError(f"no process could be started to import plugins:\n{ended.stderr}")
@@ -104,7 +109,8 @@ def _diagnose(record: PluginRecord, timeout_s: float, processes: Processes) -> D
     if found["broken"]:
         record = replace(record, status="broken", reason=found["broken"])
         known = (*known, found["broken"])
-    return Diagnosis(record, (*known, *found["problems"], *noise), found["seconds"], found["imports_torch"])
+    closer = (readable(problem, 5 * LONGEST) for problem in found["problems"])
+    return Diagnosis(record, (*known, *closer, *noise), found["seconds"], found["imports_torch"])
 
 
 def _read(file: Path) -> str:
@@ -113,12 +119,12 @@ def _read(file: Path) -> str:
 
 def _hanging(trace: str, timeout_s: float) -> str:
     frames = re.findall(r'^  File "([^<"][^"]*)", line (\d+)', trace, re.MULTILINE)
-    where = f", it was at {frames[0][0]}:{frames[0][1]}" if frames else ""
+    where = f", it was at {readable(frames[0][0])}:{frames[0][1]}" if frames else ""
     return f"the import did not end within {timeout_s:g} s{where}; tell its authors, or give it more time: --timeout"
 
 
 def _dead(ended: Ended) -> str:
     assert ended.code is not None
     how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {signal.Signals(-ended.code).name}"
-    last = next((f": {line.strip()}" for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
+    last = next((f": {readable(line.strip())}" for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
     return f"the import ended the process with {how}{last}; tell its authors"

@@ -1,16 +1,17 @@
 """In which order algorithms run at each event, and why: for a config, for installed algorithms, for a finished run."""
 
-from .explanation import Explanation, Skipped
+from .explanation import Explanation, Skipped, Unordered
 from .pair import PairReasons, Step, find_algorithm, why
 from .picture import to_mermaid, to_svg
 from .recording import explain_algorithms, explain_config, explain_engine, explain_installed
-from .text import format_orders, format_pair, format_skipped
+from .text import format_orders, format_pair, format_skipped, format_unordered, printable
 
 __all__ = [
     "Explanation",
     "PairReasons",
     "Skipped",
     "Step",
+    "Unordered",
     "explain_algorithms",
     "explain_config",
     "explain_engine",
@@ -19,6 +20,8 @@ __all__ = [
     "format_orders",
     "format_pair",
     "format_skipped",
+    "format_unordered",
+    "printable",
     "to_mermaid",
     "to_svg",
     "why",

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
-from ..course import AlgorithmRecord, Course, Explained, PassRecord
+from ..course import AlgorithmRecord, Course, Explained, PassRecord, Reason
 from ..ordering import Edge
 
-__all__ = ["Explanation", "Skipped", "Told"]
+__all__ = ["Explanation", "Skipped", "Told", "Unordered"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,14 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Unordered:
+    """The algorithms of an event where no order can be found, in the user's order, and why: a cycle, as a rule."""
+
+    members: tuple[AlgorithmRecord, ...]
+    why: str
+
+
+@dataclass(frozen=True)
 class Explanation(Mapping[str, "list[Explained]"]):
     """The order at each event that an algorithm lists, by the event's value, as if all that list it matched.
 
@@ -31,6 +39,7 @@ class Explanation(Mapping[str, "list[Explained]"]):
         algorithms: in the user's order.
         passes: in running order.
         courses: by event, how the order there came about.
+        unordered: the events with algorithms that have no order; they are none of the keys.
         skipped: passes, references and names that play no part, with the reason.
         problems: what keeps an engine from taking these algorithms.
         warnings: what an engine warns of when it takes them.
@@ -39,6 +48,7 @@ class Explanation(Mapping[str, "list[Explained]"]):
     algorithms: tuple[AlgorithmRecord, ...] = ()
     passes: tuple[PassRecord, ...] = ()
     courses: Mapping[str, Course] = field(default_factory=dict)
+    unordered: Mapping[str, Unordered] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -52,6 +62,21 @@ class Explanation(Mapping[str, "list[Explained]"]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def records(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the algorithms of each event for JSON, each with its reason; where there is no order, that says so."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for event, order in self.items():
+            pairs = zip(order, self.courses[event].reasons(), strict=True)
+            found[event] = [{**place._asdict(), "reason": _without_text(reason)} for place, reason in pairs]
+        for event, unordered in self.unordered.items():
+            reason = {"kind": "none", "by": None, "distribution": None}
+            places = [
+                Explained(m.algorithm, m.name, f"no order: {unordered.why}", m.distribution, m.version)
+                for m in unordered.members
+            ]
+            found[event] = [{**place._asdict(), "reason": reason} for place in places]
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return what a manifest keeps, so that `Told` can tell the same without any plugin."""
         return {
@@ -64,7 +89,7 @@ class Explanation(Mapping[str, "list[Explained]"]):
         }
 
 
-class Steps(BaseModel):
+class Steps(BaseModel, defer_build=True):
     """What a manifest keeps of a course: passes that left the list as it was are left out."""
 
     given: tuple[str, ...]
@@ -73,7 +98,7 @@ class Steps(BaseModel):
     added: list[AlgorithmRecord] = []
 
 
-class Told(BaseModel):
+class Told(BaseModel, defer_build=True):
     """What a manifest tells about the order."""
 
     algorithms: list[AlgorithmRecord]
@@ -82,6 +107,17 @@ class Told(BaseModel):
     steps: dict[str, Steps]
     skipped: list[Skipped] = []
     warnings: list[str] = []
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Told:
+        """Refuse steps from which no reasons could be told."""
+        for event in self.steps:
+            course = self._course(event, self.steps[event])
+            orders = [course.given, *(order for _, order in course.steps)]
+            there = {name for order in orders for name in order}
+            if wrong := sorted(there.symmetric_difference(course.members)):
+                raise ValueError(f"steps of {event!r}: {wrong[0]!r} is not both among the algorithms and in an order")
+        return self
 
     def explanation(self) -> Explanation:
         """Return the explanation as it was when the run began."""
@@ -102,6 +138,10 @@ class Told(BaseModel):
         here = [*(a for a in self.algorithms if a.algorithm in kept.given), *kept.added]
         members = {member.algorithm: member for member in here}
         return Course(event, kept.given, tuple(steps), tuple(kept.declared), tuple(self.passes), members)
+
+
+def _without_text(reason: Reason) -> dict[str, Any]:
+    return {name: value for name, value in reason._asdict().items() if name != "text"}
 
 
 def _steps(course: Course) -> dict[str, Any]:

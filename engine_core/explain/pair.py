@@ -66,9 +66,11 @@ def why(explanation: Explanation, one: str, other: str, event: str) -> PairReaso
         'Flip and Pad do not run at init'
     """
     listed = {a.algorithm: a.events for a in explanation.algorithms}
-    course = explanation.courses.get(event)
-    present = () if course is None else course.members
+    course, unordered = explanation.courses.get(event), explanation.unordered.get(event)
+    present = {m.algorithm: m for m in unordered.members} if unordered else course.members if course else {}
     absent = [name for name in (one, other) if name not in present]
+    if unordered and not absent:
+        return f"{one} and {other} have no order at {event}: {unordered.why}"
     if course is None or absent:
         reasons = [f"{name} lists {', '.join(listed[name] or ())}" for name in absent if listed.get(name)]
         verb = "do" if len(absent) > 1 else "does"

@@ -16,7 +16,7 @@ from ..errors import OrderError
 from ..event import Event
 from ..members import Member, problems_of, take_in
 from ..order import PassArgument, PassList, parse_passes, record_of
-from .explanation import Explanation
+from .explanation import Explanation, Unordered
 from .skipping import skipped_by
 
 __all__ = ["explain_algorithms", "explain_config", "explain_engine", "explain_installed"]
@@ -77,13 +77,16 @@ def _explain(members: Sequence[Member], passes: PassList) -> Explanation:
     problems = [_with_notes(problem) for problem in problems_of(members)]
     warnings = [message for message, _ in cautions_of(members, passes)]
     courses: dict[str, Course] = {}
+    unordered: dict[str, Unordered] = {}
     for event in Event:
         present = {m.name: m.algorithm for m in members if event in m.events}
         try:
             course = passes.course(present, event)
         except OrderError as error:
-            if not problems:  # a cycle is among them already
+            if not any(str(error) in problem for problem in problems):  # a cycle is among them already
                 problems.append(_with_notes(error))
+            listed = tuple(record_of(algorithm, name) for name, algorithm in present.items())
+            unordered[event.value] = Unordered(listed, str(error))
             continue
         if present:
             courses[event.value] = course
@@ -93,7 +96,8 @@ def _explain(members: Sequence[Member], passes: PassList) -> Explanation:
         algorithms=tuple(record_of(m.algorithm, m.name) for m in members),
         passes=tuple(active.record for active in passes.active),
         courses=courses,
-        skipped=tuple(skipped_by(members, passes, tuple(courses))),
+        unordered=unordered,
+        skipped=tuple(skipped_by(members, passes, tuple(e.value for e in Event if e in {*courses, *unordered}))),
         problems=tuple(problems),
         warnings=tuple(warnings),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..course import Explained
-from .explanation import Skipped
+from .explanation import Skipped, Unordered
 from .pair import PairReasons
 
-__all__ = ["format_orders", "format_pair", "format_skipped"]
+__all__ = ["format_orders", "format_pair", "format_skipped", "format_unordered", "printable"]
 
 
 def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
@@ -18,22 +18,42 @@ def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
         width = max(len(explained.algorithm) for explained in order)
         lines = [f"  {place}. {e.algorithm.ljust(width)}  {e.why}" for place, e in enumerate(order, start=1)]
         paragraphs.append("\n".join([event, *lines]))
-    return "\n\n".join(paragraphs)
+    return printable("\n\n".join(paragraphs))
+
+
+def format_unordered(unordered: Mapping[str, Unordered]) -> str:
+    """Return a paragraph for each event without an order: why there is none, then who lists it, in the user's order."""
+    paragraphs = []
+    for event, there in unordered.items():
+        why = there.why.replace("\n", "\n  ")
+        paragraphs.append("\n".join([event, f"  no order: {why}", *(f"  - {m.algorithm}" for m in there.members)]))
+    return printable("\n\n".join(paragraphs))
 
 
 def format_skipped(skipped: Sequence[Skipped]) -> str:
     """Return a paragraph with a line for each thing that plays no part; empty if there is none."""
     if not skipped:
         return ""
-    return "\n".join(["skipped", *(f"  {s.what}: {s.why}" for s in skipped)])
+    return printable("\n".join(["skipped", *(f"  {s.what}: {s.why}" for s in skipped)]))
 
 
 def format_pair(reasons: PairReasons | str) -> str:
     """Return who of two comes first, what decided it, and then each reason in turn."""
     if isinstance(reasons, str):
-        return reasons
+        return printable(reasons)
     head = f"{reasons.event}: {reasons.first} runs before {reasons.second}, {reasons.why}"
     width = max(len(step.by) for step in reasons.steps)
     steps = [f"  {step.by.ljust(width)}  {step.effect}" for step in reasons.steps]
     declared = [f"  declared: {', and '.join(chain)}" for chain in reasons.declared]
-    return "\n".join([head, *steps, *(declared or ["  nothing is declared about the two"])])
+    return printable("\n".join([head, *steps, *(declared or ["  nothing is declared about the two"])]))
+
+
+def printable(text: str) -> str:
+    r"""Return a text with what a terminal would obey, or not show, written as an escape; line ends stay.
+
+    Example:
+        >>> printable("red \x1b[31m")
+        'red \\x1b[31m'
+    """
+    shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown)

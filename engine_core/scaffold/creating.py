@@ -97,8 +97,8 @@ def _texts(names: PluginNames, license_id: str, folder: Path) -> dict[str, str]:
         "holder_in_toml": json.dumps(holder, ensure_ascii=False),
         "year": str(dt.datetime.now(dt.timezone.utc).year),
         "core_version": str(version),
-        "core_floor": version.public if version.is_prerelease else version.base_version,
-        "core_ceiling": str(version.major + 1),
+        "core_range": core_range(version),
+        "core_floor": _floor(version),
         "hook_api": str(HOOK_API),
     }
     ours = resources.files(__package__)
@@ -108,6 +108,20 @@ def _texts(names: PluginNames, license_id: str, folder: Path) -> dict[str, str]:
         Template(path).substitute(values): Template(source.read_text(encoding="utf-8")).substitute(values)
         for path, source in sources.items()
     }
+
+
+def core_range(version: Version) -> str:
+    """Return the versions of engine-core that a plugin asks for which was begun with this one.
+
+    Example:
+        >>> core_range(Version("1.2.3"))
+        '>=1.2.3,<2'
+    """
+    return f">={_floor(version)},<{version.major + 1}"
+
+
+def _floor(version: Version) -> str:
+    return version.public if version.is_prerelease else version.base_version
 
 
 def _license(given: str) -> str:

@@ -69,7 +69,8 @@ def test_algorithms_by_name():
 
 def test_json_of_one_event():
     why = "declared by Early (pace-plugin 1.0, before='late')"
-    origin = {"distribution": "pace-plugin", "version": "1.0"}
+    reason = {"kind": "declared", "by": "Early", "distribution": "pace-plugin"}
+    origin = {"distribution": "pace-plugin", "version": "1.0", "reason": reason}
     assert json.loads(run("--algorithms", "late", "early", "--event", "BEFORE_LOSS", "--json").output) == {
         "before_loss": [
             {"algorithm": "Early", "name": "early", "why": f"before Late: {why}", **origin},
@@ -112,7 +113,7 @@ def test_what_is_skipped_is_told_below_and_alone_and_as_json():
     paragraph = "skipped\n  Early (pace-plugin 1.0): before='late': no algorithm here has that name\n"
     assert run("--algorithms", "early", "--event", "init").output == f"init\n  1. Early  the only one\n\n{paragraph}"
     assert run("--algorithms", "early", "--skipped").output == paragraph
-    assert json.loads(run("--algorithms", "early", "--skipped", "--json").output) == [
+    assert json.loads(run("--algorithms", "early", "--skipped", "--json").output)["skipped"] == [
         {
             "what": "Early (pace-plugin 1.0): before='late'",
             "why": "no algorithm here has that name",

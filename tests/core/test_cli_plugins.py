@@ -47,6 +47,12 @@ def test_a_broken_plugin_is_listed_and_not_imported(install):
     assert "acme-plugin" in result.output
 
 
+def test_what_a_terminal_would_obey_is_escaped(install):
+    install("acme-plugin", {"algorithms": {"a\x1b[31m\u202e": "acme:Acme"}}, {"acme": ""})
+    printed = run().output
+    assert ("\x1b" in printed, "\u202e" in printed, r"a\x1b[31m\u202e" in printed) == (False, False, True)
+
+
 def test_listing_imports_nothing_heavy(tmp_path):
     heavy = "{'torch', 'numpy', 'yaml', 'rich', 'engine_core.engine', 'engine_core.config', 'engine_core.run'}"
     script = (

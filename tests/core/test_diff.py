@@ -97,9 +97,45 @@ def test_settings_versions_and_results():
 def test_the_config_by_key_path():
     config = {"algorithms": [{"name": "a", "args": {"keep": 0.3}}, {"name": "b"}], "trainer": {"seed": 1}, "order": {}}
     assert differences(config=config) == [
-        ("config", "algorithms[0].args.keep", 0.5, 0.3),
-        ("config", "algorithms[1].name", None, "b"),
+        ("config", "algorithms", ["a"], ["a", "b"]),
+        ("config", "algorithms[a].args.keep", 0.5, 0.3),
         ("config", "order", None, {}),
+    ]
+
+
+def config_differences(a, b):
+    write("one", config=a)
+    write("other", config=b)
+    return [(d.key, d.a, d.b) for d in compare("one", "other")]
+
+
+def test_an_entry_that_is_inserted_shifts_nothing():
+    one, two = {"name": "one", "args": {"p": 1}}, {"target": "here:Two", "args": {"q": 2}}
+    new = {"name": "new", "args": {"keep": 0.5}}
+    assert config_differences({"algorithms": [one, two]}, {"algorithms": [new, one, two]}) == [
+        ("algorithms", ["one", "here:Two"], ["new", "one", "here:Two"]),
+        ("algorithms[new].args.keep", None, 0.5),
+    ]
+
+
+def test_entries_that_changed_places_differ_in_that_alone():
+    one, two = {"name": "one", "args": {"p": 1}}, {"name": "two", "args": {"p": 2}}
+    assert config_differences({"callbacks": [one, two]}, {"callbacks": [two, one]}) == [
+        ("callbacks", ["one", "two"], ["two", "one"])
+    ]
+
+
+def test_entries_of_one_name_are_counted():
+    first, second = {"name": "a", "args": {"p": 1}}, {"name": "a", "args": {"p": 2}}
+    assert config_differences({"metrics": [first, second]}, {"metrics": [first, {**second, "args": {"p": 3}}]}) == [
+        ("metrics[a-2].args.p", 2, 3)
+    ]
+
+
+def test_entries_without_a_name_go_by_their_places():
+    assert config_differences({"x": [1, {"name": "a"}]}, {"x": [2, {"name": "b"}]}) == [
+        ("x[0]", 1, 2),
+        ("x[1].name", "a", "b"),
     ]
 
 
@@ -179,7 +215,7 @@ def test_damaged_results_are_one_message_and_exit_code_2():
     Path("b/results.json").write_text("{")
     result = run("a", "b")
     assert result.exit_code == 2
-    assert result.output.startswith("Error: 'b/results.json' is damaged or can't be read: ")
+    assert result.output.startswith("Error: 'b/results.json' is damaged, it is no JSON: ")
 
 
 def test_neither_torch_nor_a_plugin_is_imported(install):

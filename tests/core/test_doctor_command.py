@@ -1,5 +1,6 @@
 """`engine-core plugins doctor`: what it prints, and its exit code."""
 
+import importlib.util
 import json
 import os
 import re
@@ -29,6 +30,18 @@ def doctor(install, monkeypatch):
     return doctor
 
 
+AILING = 0 if importlib.util.find_spec("torch") else 1  # of the core's own, the audit needs torch
+
+
+def ends_with_a_count(result, ailing, *, disabled=False):
+    """Do the last line and the exit code count so many with problems, beside the core's own?"""
+    count = f"\\d+ plugins, {(ailing + AILING) or 'none'} with problems"
+    told = re.fullmatch(
+        count + (r", \d+ disabled" if disabled else r"(, \d+ disabled)?"), result.stdout.splitlines()[-1]
+    )
+    return told is not None and result.exit_code == bool(ailing + AILING)
+
+
 def lines(result, *names):
     """Return the lines about plugins of these names and what stands below them, seconds left out."""
     shown, found = False, []
@@ -45,8 +58,7 @@ def test_where_all_is_well_it_says_so_and_the_exit_code_is_0(doctor):
     header = "KIND NAME DISTRIBUTION VERSION STATUS IMPORT TORCH"
     assert result.stdout.splitlines()[0].split() == header.split()
     assert lines(result, "acme") == ["callbacks acme acme-plugin 1.2 available # s no"]
-    assert re.fullmatch(r"\d+ plugins, none with problems(, \d+ disabled)?", result.stdout.splitlines()[-1])
-    assert result.exit_code == 0
+    assert ends_with_a_count(result, 0)
 
 
 BAD = """
@@ -69,8 +81,14 @@ def test_problems_stand_below_the_plugin_and_the_exit_code_is_1(doctor, install)
         "Bad.fit_strat is never called: no event has that name; did you mean 'fit_start'?",
         "it prints while it is imported: 'hi'; its authors should log it",
     ]
-    assert re.fullmatch(r"\d+ plugins, 1 with problems(, \d+ disabled)?", result.stdout.splitlines()[-1])
-    assert result.exit_code == 1
+    assert ends_with_a_count(result, 1)
+
+
+def test_a_lone_surrogate_in_an_error_does_not_end_the_report(doctor, install):
+    install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": r"raise ValueError('\udc80\x1b')"})
+    result = doctor()
+    assert r"ValueError: \udc80\x1b (at " in lines(result, "bad")[1]
+    assert ends_with_a_count(result, 1)
 
 
 def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
@@ -88,7 +106,7 @@ def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
         "problems": [],
         "imports_torch": False,
     }
-    assert result.exit_code == 0
+    assert result.exit_code == AILING
 
 
 def test_json_too_ends_with_1_where_something_is_wrong(doctor, install):
@@ -102,8 +120,7 @@ def test_what_is_disabled_is_told_with_the_reason_and_counted_apart(doctor, monk
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
     result = doctor()
     assert lines(result, "acme") == ["callbacks acme acme-plugin 1.2 disabled", "ENGINE_CORE_PLUGINS allows only ''"]
-    assert re.fullmatch(r"\d+ plugins, none with problems, \d+ disabled", result.stdout.splitlines()[-1])
-    assert result.exit_code == 0
+    assert ends_with_a_count(result, 0, disabled=True)
 
 
 @pytest.mark.parametrize("command", ["doctor", "list"])
@@ -116,34 +133,53 @@ def test_what_is_probably_misspelt_in_a_list_is_a_warning_on_stderr(doctor, monk
         "warning: ENGINE_CORE_DISABLE_PLUGINS lists 'acme-plugn', which is no plugin and no distribution here; "
         "did you mean 'acme-plugin'?\n"
     )
-    assert result.exit_code == 0
+    assert result.exit_code == (AILING if command == "doctor" else 0)
 
 
-@pytest.mark.parametrize("limit", ["0", "-3", "soon"])
+@pytest.mark.parametrize("limit", ["0", "-3", "soon", "1e300"])
 def test_a_time_limit_is_a_positive_number(doctor, limit):
     result = doctor("--timeout", limit)
     assert (result.exit_code, "Invalid value for '--timeout': " in result.output) == (2, True)
 
 
+@pytest.fixture
+def _ctrl_c_is_heard():
+    """Let children hear it even where a shell runs the tests in its background, and ignores it for all of them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
 def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "slow-plugin")
     pid = tmp_path / "pid"
     text = f"import os, time\nopen({str(pid)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)"
     install("slow-plugin", {"callbacks": {"slow": "slow_module:Slow"}}, {"slow_module": text})
-    path = os.pathsep.join(filter(None, [str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "engine_core", "plugins", "doctor"],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(tmp_path)
     while not (pid.exists() and pid.read_text().endswith(".")):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=60)
     assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
     assert is_over(int(pid.read_text()[:-1]))
+
+
+def test_a_plugin_can_not_read_what_the_user_types(install, tmp_path, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "curious-plugin")
+    install("curious-plugin", {"callbacks": {"curious": "curious_module:C"}}, {"curious_module": "input()"})
+    process = start(tmp_path, "--json", stdin=subprocess.PIPE)
+    (found,) = [record for record in json.loads(process.stdout.read()) if record["name"] == "curious"]
+    process.communicate()
+    assert found["problems"][0].startswith("EOFError: EOF when reading a line (at ")
+
+
+def start(tmp_path, *options, **pipes):
+    """Start the command as a process of its own, where what `install` has made is on the path."""
+    path = os.pathsep.join(filter(None, [str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "engine_core", "plugins", "doctor", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes}
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, text=True, **pipes)
 
 
 def is_over(pid):

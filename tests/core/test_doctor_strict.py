@@ -81,8 +81,13 @@ def test_a_marked_hook_that_is_no_event(problems, text, kind):
 
 
 def test_metadata_that_was_made_without_a_check_is_checked(problems):
-    unchecked = ALGORITHM.replace("AlgorithmMetadata(events", "AlgorithmMetadata.model_construct(tags=(3,), events")
-    assert problems(unchecked) == ["AlgorithmMetadata: tags[0]: Input should be a valid string, not 3"]
+    unchecked = ALGORITHM.replace("AlgorithmMetadata(", "AlgorithmMetadata.model_construct(tags=(3,), before=['a'], ")
+    assert problems(unchecked) == [
+        (
+            "AlgorithmMetadata: tags[0]: Input should be a valid string, not 3; "
+            "before: Input should be a valid tuple, not ['a']"
+        )
+    ]
 
 
 def test_metadata_of_a_pass_that_was_made_without_a_check_is_checked(problems):

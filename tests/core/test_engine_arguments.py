@@ -186,3 +186,14 @@ def test_notes_of_others_stay():
     with pytest.raises(ValueError, match="x"):
         engine.run_event("fit_end")
     assert error.__notes__ == ["mine", "raised by apply of algorithm Raising at FIT_END"]
+
+
+def test_an_async_method_is_refused():
+    class Waits(Algorithm):
+        def match(self, event, state):
+            return True
+
+        async def apply(self, event, state, logger): ...
+
+    with pytest.raises(TypeError, match=r"^Waits\.apply is an async function, and the engine waits for none; "):
+        Engine(State(algorithms=[Waits()]), Logger())

@@ -78,8 +78,11 @@ def test_the_cores_own_passes_come_through_entry_points_too():
     ]
 
 
-def test_other_groups_are_not_ours(install):
-    install("fake-plugin", {"unheard_of": {"x": "m:X"}})
+def test_other_groups_are_not_ours(install, tmp_path):
+    install("fake-plugin", {})
+    entries = "[console_scripts]\nx = m:X\n[engine_cores.algorithms]\nx = m:X\n[engine.algorithms]\nx = m:X\n"
+    (tmp_path / "site-packages" / "fake_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries)
+    Registry.scan(refresh=True)
     assert records("fake-plugin") == []
 
 

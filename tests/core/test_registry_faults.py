@@ -25,8 +25,8 @@ FAULTS = {
         "import there_is_no_such_module",
         (
             "ModuleNotFoundError: No module named 'there_is_no_such_module' (at FILE:1); broken-plugin does not "
-            "declare what it needs for 'there_is_no_such_module'; tell its authors, and install the distribution that has this "
-            "module"
+            "declare what it needs for 'there_is_no_such_module'; tell its authors, and install the distribution that "
+            "has this module"
         ),
     ),
     "own module": (
@@ -87,6 +87,29 @@ FAULTS = {
             "AlgorithmMetadata: hook_api: made for hook API 0, this engine-core has 1 and serves none before 1: update "
             "the plugin, or install an older engine-core (at FILE:2); or install another version of broken-plugin"
         ),
+    ),
+    "async": (
+        GOOD.replace("Good", "Broken").replace("def apply", "async def apply"),
+        f"TypeError: Broken.apply is an async function, and the engine waits for none; write it without async; {FIX}",
+    ),
+    "generator": (
+        GOOD.replace("Good", "Broken").replace("return True", "yield True"),
+        (
+            "TypeError: Broken.match is a generator function, of which a call runs nothing; write it without yield; "
+            f"{FIX}"
+        ),
+    ),
+    "control characters": (
+        "raise ValueError('\\x1b[31m\\u202e\\udc80')",
+        f"ValueError: \\x1b[31m\\u202e\\udc80 (at FILE:1); {FIX}",
+    ),
+    "long": (
+        "raise ValueError('x' * 5_000_000)",
+        f"ValueError: {'x' * 300}... (5000000 characters) (at FILE:1); {FIX}",
+    ),
+    "no text": (
+        "class E(Exception):\n    def __str__(self): raise OSError\nraise E",
+        f"E: it can't be shown, since its __str__ raises OSError (at FILE:3); {FIX}",
     ),
     "metadata": (
         GOOD.replace("Good", "Broken") + "\n        metadata = {'events': ['init']}",
@@ -156,6 +179,10 @@ def test_ctrl_c_while_a_plugin_is_imported_is_no_fault_of_the_plugin(install):
             "from engine_core import algorithm_pass\n@algorithm_pass()\ndef look(algorithms): return algorithms",
             "look has to take (algorithms, event): too many positional arguments",
         ),
+        (
+            "from engine_core import algorithm_pass\n@algorithm_pass()\nasync def look(algorithms, event): pass",
+            "a pass is an async function, and the engine waits for none; write it without async",
+        ),
     ],
 )
 def test_a_registered_pass_has_to_be_a_marked_function(install, text, reason):
@@ -170,6 +197,7 @@ def test_a_registered_pass_has_to_be_a_marked_function(install, text, reason):
     [
         ("Broken = 3", "an entry point of kind callbacks names a class, this is 3"),
         ("class Broken: pass", "a callback has methods named after events, Broken has none"),
+        ("class Broken:\n    async def init(self, state, logger): pass", "Broken.init is an async function, and the"),
         ("class Broken:\n    def init(self): pass", r"Broken.init has to take \(state, logger\): too many positional"),
     ],
 )

@@ -129,13 +129,70 @@ def test_an_entry_point_that_names_nothing_breaks_only_itself(install, value):
     assert Registry.scan().find("algorithms", "fine").status == "available"
 
 
-def test_a_group_that_nobody_reads_is_told_if_it_is_nearly_one_of_ours(install):
-    install("acme-plugin", {"algorithm": {"acme": "acme_module:Acme"}, "unheard_of": {"x": "m:X"}}, {"acme_module": ""})
-    assert [r.name for r in Registry.scan().records if r.distribution == "acme-plugin"] == ["acme"]
-    assert refusal() == (
-        "algorithm 'acme' of acme-plugin 1.0 can't be loaded from 'acme_module:Acme': registered in the group "
-        "'engine_core.algorithm', which nobody reads; its authors have to write 'engine_core.algorithms'"
+@pytest.mark.parametrize(
+    ("group", "meant"),
+    [
+        ("engine_core.algorithm", "'engine_core.algorithms'"),
+        ("engine_core.algos", "'engine_core.algorithms'"),
+        ("engine-core.algorithms", "'engine_core.algorithms'"),
+        ("engine_core_algorithms", "'engine_core.algorithms'"),
+        ("Engine_Core.Pass", "'engine_core.passes'"),
+        (
+            "engine_core.loggers",
+            "one of 'engine_core.algorithms', 'engine_core.passes', 'engine_core.callbacks'",
+        ),
+    ],
+)
+def test_a_group_of_ours_that_nobody_reads_is_told_with_the_nearest(install, site, group, meant):
+    install("acme-plugin", {}, {"acme_module": ""})
+    entries = f"[{group}]\nacme = acme_module:Acme\n"
+    (site / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries)
+    Registry.scan(refresh=True)
+    assert (record().status, record().reason) == (
+        "broken",
+        f"registered in the group {group!r}, which nobody reads; its authors have to write {meant}",
     )
+
+
+def test_where_a_name_stands_in_the_right_group_too_that_counts(install, site):
+    install("acme-plugin", {"algorithm": {"acme": "old:Acme"}, "algorithms": {"acme": "new:Acme"}}, {"new": ""})
+    assert (record().status, record().entry_point) == ("available", "new:Acme")
+
+
+def test_a_name_that_a_distribution_registers_twice_is_broken(install, site):
+    install("acme-plugin", {}, {"one": "", "two": ""})
+    entries = "[engine_core.algorithms]\nacme = one:Acme\nacme = two:Acme\n"
+    (site / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries)
+    Registry.scan(refresh=True)
+    assert (record().status, record().reason) == (
+        "broken",
+        "registered twice under this name, as 'one:Acme' and as 'two:Acme'; tell the authors of acme-plugin",
+    )
+
+
+def test_a_byte_order_mark_does_not_matter(install, site):
+    install("acme-plugin", {}, {"acme_module": ""})
+    entries = "[engine_core.algorithms]\nacme = acme_module:Acme\n"
+    (site / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries, encoding="utf-8-sig")
+    Registry.scan(refresh=True)
+    assert record().status == "available"
+
+
+@pytest.mark.parametrize("name", ["", "a,b", "acme:plugin", "\x1b[31m"])
+def test_what_can_not_be_a_name_is_broken(install, name, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "")
+    install("acme-plugin", {"algorithms": {name: "acme_module:Acme"}}, {"acme_module": ""})
+    (found,) = (r for r in Registry.scan().records if r.distribution == "acme-plugin")
+    assert (found.status, found.reason) == (
+        "broken",
+        f"{name!r} can't be a name: it must not be empty nor hold ':' or ','; tell the authors of acme-plugin",
+    )
+
+
+@pytest.mark.parametrize("value", ["acme_module:Acme [gpu]", "acme_module : Acme[gpu,more]"])
+def test_extras_of_an_entry_point_are_passed_over(install, value):
+    install("acme-plugin", {"algorithms": {"acme": value}}, {"acme_module": ""})
+    assert (record().status, record().entry_point) == ("available", "acme_module:Acme")
 
 
 def test_a_disabled_plugin_is_disabled_whatever_else_is_wrong_with_it(install, monkeypatch):
@@ -155,7 +212,7 @@ def test_white_space_and_spelling_in_a_list_do_not_matter(install, monkeypatch, 
 def test_what_is_probably_misspelt_in_a_list_is_told(install, monkeypatch, variable):
     monkeypatch.setenv(variable, "acme-plugn, somebody-else, acme-plugin:acne, acme, profiler")
     install("acme-plugin", ACME, {"acme_module": ""})
-    assert sorted(Registry.scan().doubts) == [
+    assert [doubt for doubt in Registry.scan().doubts if "somebody-else" not in doubt] == [
         (
             f"{variable} lists 'acme-plugin:acne', which is no plugin and no distribution here; "
             "did you mean 'acme-plugin:acme'?"

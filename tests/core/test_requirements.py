@@ -89,10 +89,34 @@ def test_another_version_is_installed():
 
 def test_nothing_of_it_is_installed():
     with pytest.raises(PluginError) as caught:
-        check("acme-plugin", "acne-plugin>=2")
+        check("acme-plugin", "other-plugin>=2")
     assert str(caught.value) == (
-        "acne-plugin>=2 is required and no plugin of acne-plugin is installed (installed: acme-plugin 1.10, "
-        "engine-core 0.1.0); install it, as with: pip install 'acne-plugin>=2'"
+        "other-plugin>=2 is required and no plugin of other-plugin is installed (installed: acme-plugin 1.10, "
+        "engine-core 0.1.0); install it, as with: pip install 'other-plugin>=2'"
+    )
+
+
+def test_what_is_probably_misspelt_is_not_to_be_installed():
+    with pytest.raises(PluginError) as caught:
+        check("acme-pluginn>=2")
+    assert str(caught.value) == (
+        "acme-pluginn>=2 is required and no plugin of acme-pluginn is installed (installed: acme-plugin 1.10, "
+        "engine-core 0.1.0); did you mean 'acme-plugin'?"
+    )
+
+
+def test_for_a_plugins_name_the_distribution_is_told(install):
+    install("acme-plugin", {"algorithms": {"acme_thing": "m:A"}}, {"m": ""})
+    with pytest.raises(PluginError, match=r"; 'acme_thing' is a plugin of acme-plugin; require that distribution$"):
+        Registry.scan().require(["acme_thing>=1"])
+
+
+def test_a_requirement_with_a_url_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        check("acme-plugin @ https://example.org/acme.whl")
+    assert str(caught.value) == (
+        "'acme-plugin @ https://example.org/acme.whl' has a URL, and where a distribution was installed from is not "
+        "checked; write a version instead, as 'acme-plugin>=1.2'"
     )
 
 

@@ -1,0 +1,132 @@
+"""Where the declared order has a cycle there is no order, and `explain` says so instead of leaving the event out."""
+
+import json
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata
+from engine_core.cli import main
+from engine_core.course import AlgorithmRecord
+from engine_core.explain import Unordered, explain_algorithms, why
+
+PLUGINS = """
+    from engine_core import Algorithm, AlgorithmMetadata
+
+    class Quiet(Algorithm):
+        match = apply = lambda self, *arguments: None
+
+    class C1(Quiet):
+        metadata = AlgorithmMetadata(events=("after_dataloader",), before=("c2",))
+
+    class C2(Quiet):
+        metadata = AlgorithmMetadata(events=("init", "after_dataloader"), before=("c1",))
+"""
+CYCLE = (
+    "the declared order has a cycle, remove one of these:\n"
+    "  C1 before C2: declared by C1 (c-plugin 1.0, before='c2')\n"
+    "  C2 before C1: declared by C2 (c-plugin 1.0, before='c1')"
+)
+PARAGRAPH = f"""\
+after_dataloader
+  no order: {CYCLE.splitlines()[0]}
+    C1 before C2: declared by C1 (c-plugin 1.0, before='c2')
+    C2 before C1: declared by C2 (c-plugin 1.0, before='c1')
+  - C1
+  - C2
+"""
+PROBLEMS = f"{CYCLE}\nat AFTER_DATALOADER"
+
+
+@pytest.fixture
+def told(install, tmp_path, monkeypatch, capsys):
+    """Return `told(*options)`: exit code and stdout of `explain` for two algorithms that each want to be first."""
+    monkeypatch.chdir(tmp_path)
+    names = {name: f"c_module:{name.upper()}" for name in ("c1", "c2")}
+    install("c-plugin", {"algorithms": names}, {"c_module": PLUGINS})
+
+    def tell(*options):
+        with pytest.raises(SystemExit) as end:
+            main(["explain", "--algorithms", "c1", "c2", *options])
+        out, err = capsys.readouterr()
+        assert "no engine takes these algorithms together" in err
+        return end.value.code, out
+
+    return tell
+
+
+def test_the_event_is_shown_without_an_order(told):
+    assert told("--event", "after_dataloader") == (2, PARAGRAPH)
+
+
+def test_events_that_have_an_order_come_first(told):
+    assert told() == (2, f"init\n  1. C2  the only one\n\n{PARAGRAPH}")
+
+
+def test_in_json_its_members_say_that_there_is_none(told):
+    origin = {"distribution": "c-plugin", "version": "1.0"}
+    none = {"why": f"no order: {CYCLE}", **origin, "reason": {"kind": "none", "by": None, "distribution": None}}
+    code, out = told("--json", "--event", "after_dataloader")
+    assert (code, json.loads(out)) == (
+        2,
+        {"after_dataloader": [{"algorithm": n, "name": n.lower(), **none} for n in ("C1", "C2")]},
+    )
+
+
+def test_two_of_a_cycle_have_no_order(told):
+    assert told("--why", "c1", "c2") == (2, f"C1 and C2 have no order at after_dataloader: {CYCLE}\n")
+
+
+def test_a_picture_has_no_place_for_it(told):
+    assert told("--mermaid", "--event", "after_dataloader") == (2, "")
+
+
+def test_what_is_skipped_there_is_told(told):
+    code, out = told("--skipped", "--json")
+    assert (code, json.loads(out)) == (2, {"skipped": [], "problems": [PROBLEMS], "warnings": []})
+
+
+class Quiet(Algorithm):
+    match = apply = lambda self, *arguments: None
+
+
+class First(Quiet):
+    metadata = AlgorithmMetadata(events=("init",), before=("last",))
+
+
+class Last(Quiet):
+    metadata = AlgorithmMetadata(events=("init",), before=("first",))
+
+
+class Other(Quiet):
+    metadata = AlgorithmMetadata(events=("init", "fit_end"))
+
+
+def test_an_explanation_keeps_the_members():
+    explanation = explain_algorithms([Last(), First()])
+    records = [AlgorithmRecord(name, name.lower(), None, None, ("init",)) for name in ("Last", "First")]
+    assert dict(explanation) == {}
+    assert explanation.unordered == {"init": Unordered(tuple(records), explanation.problems[0].rpartition("\n")[0])}
+
+
+def test_who_does_not_list_the_event_is_still_told_so():
+    assert why(explain_algorithms([Last(), First(), Other()]), "First", "Other", "fit_end") == (
+        "First does not run at fit_end; First lists init"
+    )
+
+
+def test_references_to_nobody_are_told_beside_a_cycle():
+    class Lonely(Quiet):
+        metadata = AlgorithmMetadata(events=("init",), after=("nobody",))
+
+    (skipped,) = explain_algorithms([Last(), First(), Lonely()]).skipped
+    assert (skipped.what, skipped.events) == ("Lonely: after='nobody'", ("init",))
+
+
+def test_a_pass_that_returns_nonsense_leaves_no_order_and_is_told_beside_a_conflict():
+    class Alone(Quiet):
+        metadata = AlgorithmMetadata(events=("init",), conflicts=("other",))
+
+    explanation = explain_algorithms([Alone(), Other()], lambda algorithms, event: algorithms * 2)
+    said = "pass 'lambda' of the user returned Alone twice at INIT"
+    assert explanation.unordered["init"].why == said
+    assert said in explanation.problems
