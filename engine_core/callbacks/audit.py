@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,12 +13,12 @@ from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError, AuditWarning, did_you_mean
 from ..event import Event
 from ..metadata import WRITABLE
-from ..observer import BETWEEN_BATCHES, Finding, Observer, position_of
 from ..time import Time, TimeUnit
 
 if TYPE_CHECKING:
     from ..algorithm import Algorithm
     from ..logger import Logger
+    from ..observer import Finding, Observer
     from ..state import State
 
 __all__ = ["Audit"]
@@ -87,13 +88,13 @@ class Audit(Callback):
         self.findings: list[Finding] = []
         self.counts: Counter[tuple[str, str, str, Event]] = Counter()
         self.not_declared: list[str] = []
-        self._observer = Observer(self._take, self.fields)
+        self._observer: Observer = _observing().Observer(self._take, self.fields)
         self._is_closing = False
 
     def _is_due(self, event: Event, state: State) -> bool:
-        batch, eval_batch = position_of(event, state)
+        batch, eval_batch = _observing().position_of(event, state)
         number = batch if eval_batch is None else eval_batch
-        return event.canonical_name in BETWEEN_BATCHES or number % self.interval.value == 0
+        return event.canonical_name in _observing().BETWEEN_BATCHES or number % self.interval.value == 0
 
     def _take(self, finding: Finding) -> None:
         key = (finding.algorithm, finding.kind, finding.field, finding.event)
@@ -123,6 +124,11 @@ def _settling(event: Event) -> Callable[[Audit, State, Logger], None]:
 for _event in Event:
     if _event.is_after_event:
         setattr(Audit, _event.value, _settling(_event))
+
+
+def _observing() -> Any:
+    """Import what needs torch when it is needed: who lists or examines plugins has no use for it."""
+    return importlib.import_module("..observer", __package__)
 
 
 def _checked_fields(fields: Any) -> tuple[str, ...]:
