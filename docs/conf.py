@@ -33,7 +33,7 @@ napoleon_numpy_docstring = False
 
 nitpicky = True
 # Without a network there is nothing to link the names of other projects to.
-nitpick_ignore_regex = [("py:.*", r"(torch|collections|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
+nitpick_ignore_regex = [("py:.*", r"(torch|collections|contextlib|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
 nitpick_ignore_regex += [  # type variables, aliases, and types that one gets but does not make
     ("py:class", r"engine_core\.(passes\.[PT]|installed\.(EntryPoint|Installed)|testing\.rules\.Rule)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
