@@ -1,34 +1,26 @@
-"""What was begun at the first half of a pair and has to be undone if the second can't come. Knows no pipeline."""
+"""What was begun at the first half of a pair and has to be undone if the second can't come; pipelines keep these books."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from .errors import add_note
 from .event import Event
 from .members import Member
 from .trace import Trace
 
-__all__ = ["Begun", "Failure", "Half", "Pair", "restoring", "undo_after"]
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
+
+__all__ = ["Begun", "Failure", "Pair", "restoring", "undo_after"]
 
 log = logging.getLogger("engine_core")
 
-
-class Half(Protocol):
-    """The first half of a pair, as it ran."""
-
-    def undo(self, name: str) -> None:
-        """Let an algorithm try the second half."""
-
-    def describe(self, name: str) -> str:
-        """Return its name with its distribution."""
-
-
-Ran: TypeAlias = "tuple[Half, Mapping[str, Trace]] | None"
-"""The half that ran, and the traces of those that ran there."""
+Ran: TypeAlias = "tuple[Pipeline, Mapping[str, Trace]] | None"
+"""The first half as it ran, and the traces of those that ran there."""
 
 
 class Failure(NamedTuple):
@@ -46,7 +38,7 @@ class Pair:
     def __init__(self) -> None:
         self.ran: Ran = None
 
-    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], failed: str | None) -> None:
+    def interrupt(self, half: Pipeline | None, traces: Mapping[str, Trace], failed: str | None) -> None:
         """Keep who has still something to undo, after `failed` raised in the first `half`, or in the second (None)."""
         if half is not None:
             self.ran = half, {key: t for key, t in traces.items() if t.run and t.name != failed}

@@ -98,13 +98,8 @@ class Pipeline:
         plan: list[tuple[Any, str, Trace]] = []
         for place, member in enumerate(enlist(ordered, self._known)):
             self._named[member.name] = member
-            plan.append(
-                (
-                    self._actor(member),
-                    f"{member.name}/{self.event.name}",
-                    Trace(member.name, self.event, None, place, True),
-                )
-            )
+            trace = Trace(member.name, self.event, None, place, True)
+            plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))
         if self._remembers:
             if len(self._plans) >= REMEMBERED:
                 self._plans.clear()
