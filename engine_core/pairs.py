@@ -1,4 +1,4 @@
-"""What was begun at the first half of a pair and has to be undone if the second can't come; pipelines keep these books."""
+"""What was begun at the first half of a pair and is undone if the second can't come; pipelines keep these books."""
 
 from __future__ import annotations
 
