@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .logger import Logger
     from .state import State
 
-__all__ = ["Callback"]
+__all__ = ["Callback", "method_of"]
 
 
 class Callback:
@@ -35,3 +35,15 @@ class Callback:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
+
+
+def method_of(listener: object, event: str) -> Any:
+    """Return the listener's method for an event, or None; properties of the user's object are not touched."""
+    own = getattr(listener, "__dict__", {})
+    if event in own:
+        method = own[event]
+    elif callable(getattr(type(listener), event, None)):
+        method = getattr(listener, event)
+    else:
+        return None
+    return method if callable(method) else None

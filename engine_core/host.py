@@ -10,7 +10,7 @@ from typing import Any
 import pluggy
 
 from . import hookspecs
-from .callback import Callback
+from .callback import Callback, method_of
 from .errors import ArgumentError, PluginError, did_you_mean
 from .event import Event
 from .registry import Registry
@@ -70,7 +70,7 @@ class Host(pluggy.PluginManager):
         """
         for event, options in self._deprecated.items():
             users = [a for a in algorithms if event in (getattr(getattr(a, "metadata", None), "events", None) or ())]
-            users += [listener for listener in listeners if _listens(listener, event)]
+            users += [listener for listener in listeners if method_of(listener, event) is not None]
             for user in users:
                 self._warn(user, f"the event {event!r}", options["warn_on_impl"])
 
@@ -184,11 +184,6 @@ _HOOKABLE = (FunctionType, MethodType, staticmethod, classmethod)
 
 def _title(plugin: object, name: str | None) -> str:
     return repr(name) if name else f"of type {type(plugin).__name__!r}"
-
-
-def _listens(listener: object, event: str) -> bool:
-    own = getattr(listener, "__dict__", {})
-    return callable(own.get(event, getattr(type(listener), event, None)))
 
 
 def _origin(plugin: object) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .algorithm import unique_names
-from .callback import Callback
+from .callback import Callback, method_of
 from .errors import ArgumentError, ArgumentTypeError, HookNameWarning, add_note
 from .event import Event
 from .host import Adapter
@@ -70,7 +70,7 @@ def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), wh
             raise ArgumentError(f"{what} {place} ({type(callback).__name__}) is listed twice; make a second instance")
         if id(callback) in known:
             continue
-        listens = [event for event in Event if _method(callback, event) is not None]
+        listens = [event for event in Event if method_of(callback, event.value) is not None]
         _warn_of_near_names(callback)
         if not listens and not any(hasattr(type(callback), name) for name in (*_RECEIVES, "close", "around_apply")):
             raise ArgumentTypeError(f"{what} {place} is {callback!r}, which has no method named after an event")
@@ -93,7 +93,7 @@ def listen(
         title = describe(name, Registry.scan().distribution_of(callback))
         adapter = Adapter()
         for event in Event:
-            method = _method(callback, event)
+            method = method_of(callback, event.value)
             if method is not None:
                 function = _noting(method, state, logger, f"callback {title} at {event.name}")
                 if profiler is not None:
@@ -122,21 +122,9 @@ def _timed(function: Callable[[], None], profiler: Profiler, span: str) -> Calla
     return call
 
 
-def _method(callback: object, event: Event) -> Any:
-    """Return the callback's method for an event; properties of the user's object are not touched."""
-    own = getattr(callback, "__dict__", {})
-    if event.value in own:
-        method = own[event.value]
-    elif callable(getattr(type(callback), event.value, None)):
-        method = getattr(callback, event.value)
-    else:
-        return None
-    return method if callable(method) else None
-
-
 def _check_signature(callback: object, event: Event) -> None:
     try:
-        inspect.signature(_method(callback, event)).bind(None, None)
+        inspect.signature(method_of(callback, event.value)).bind(None, None)
     except TypeError as error:
         name = f"{type(callback).__name__}.{event.value}"
         raise ArgumentTypeError(f"{name} has to take (state, logger): {error}") from error

@@ -31,8 +31,7 @@ def load_plugin(record: PluginRecord, source: Source) -> Loaded:
         add_note(interruption, f"while importing {record.title} from {record.entry_point!r}")
         raise
     except BaseException as error:  # noqa: BLE001  a plugin may raise SystemExit while it is imported
-        module = record.entry_point.partition(":")[0]
-        remedy = remedy_for(error, source.installed, module)
+        remedy = remedy_for(error, source.installed, record.module)
         otherwise = f"fix or uninstall {record.distribution}, or disable it with {DENY}={record.qualified_name}"
         reason = f"{cause_of(error)}; {remedy or otherwise}"
         return Loaded(replace(record, status="broken", reason=reason), error=error)

@@ -4,32 +4,6 @@ from pydantic import ValidationError
 from engine_core import AlgorithmMetadata, Event, PassMetadata
 
 
-def test_nothing_has_to_be_declared():
-    assert AlgorithmMetadata().model_dump() == {
-        "name": None,
-        "description": "",
-        "events": None,
-        "tags": (),
-        "before": (),
-        "after": (),
-        "requires": (),
-        "conflicts": (),
-        "writes": None,
-        "hook_api": 1,
-    }
-    assert PassMetadata().model_dump() == {
-        "name": None,
-        "description": "",
-        "stage": "placement",
-        "before": (),
-        "after": (),
-        "events": None,
-        "pure": True,
-        "changes_members": False,
-        "hook_api": 1,
-    }
-
-
 def test_events_may_be_given_by_name():
     assert AlgorithmMetadata(events=["AFTER_LOSS", Event.INIT]).events == (Event.AFTER_LOSS, Event.INIT)
     assert PassMetadata(events=("init",)).events == (Event.INIT,)

@@ -181,6 +181,11 @@ def make_folder(path):
     (path / "mine").write_text("mine")
 
 
+def identity(path):
+    status = path.lstat()
+    return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns
+
+
 @pytest.mark.parametrize(
     "make",
     [make_folder, Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")],
@@ -189,13 +194,13 @@ def make_folder(path):
 def test_what_is_there_already_is_left_as_it_is(make):
     path = Path("my-algo")
     make(path)
-    before = (path.lstat(), files(path), list(Path().iterdir()))
+    before = (identity(path), files(path), list(Path().iterdir()))
     result = run("my-algo")
     assert (result.exit_code, result.output) == (
         2,
         "Error: 'my-algo' is there already and is left as it is: choose another name or folder\n",
     )
-    assert (path.lstat(), files(path), list(Path().iterdir())) == before
+    assert (identity(path), files(path), list(Path().iterdir())) == before
 
 
 def test_the_folder_has_to_be_there():

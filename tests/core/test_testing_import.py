@@ -87,8 +87,8 @@ def test_the_base_classes_are_not_collected_where_they_are_imported(tmp_path):
 
 def test_in_a_project_that_does_not_use_the_kit_the_plugin_says_nothing(tmp_path):
     (tmp_path / "test_own.py").write_text("def test_fails():\n    number = 1\n    assert number == 2\n")
-    _, with_it = pytest_in(tmp_path, "-p", "engine_core.testing.plugin", "-vv")
-    _, without = pytest_in(tmp_path, "-vv")
+    _, with_it = pytest_in(tmp_path, "-vv", "-p", "engine_core.testing.plugin", "test_own.py")
+    _, without = pytest_in(tmp_path, "-vv", "test_own.py")
 
     assert "assert 1 == 2" in without
     assert re.sub(r"=* 1 failed in .*", "", with_it) == re.sub(r"=* 1 failed in .*", "", without)
