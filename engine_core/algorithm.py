@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .logger import Logger
     from .state import State
 
-__all__ = ["Algorithm", "Members", "snake_case", "unique_names"]
+__all__ = ["Algorithm", "Members", "algorithm_metadata", "snake_case", "unique_names"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,6 +74,12 @@ class Algorithm(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
+
+
+def algorithm_metadata(algorithm: object) -> AlgorithmMetadata:
+    """Return what an algorithm declares; one without metadata declares nothing."""
+    metadata = getattr(algorithm, "metadata", None)
+    return metadata if isinstance(metadata, AlgorithmMetadata) else AlgorithmMetadata()
 
 
 def snake_case(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import ArgumentError
-from .explain.text import printable
+from .failures import escaped
 from .manifest import Manifest, read_json, read_manifest
 from .ordering import who_moved
 
@@ -69,8 +69,8 @@ def format_differences(differences: Sequence[Difference]) -> str:
     paragraphs = []
     for section in dict.fromkeys(d.section for d in differences):
         here = [d for d in differences if d.section == section]
-        width = max(len(_escaped(d.key)) for d in here)
-        paragraphs.append("\n".join([section, *(f"  {_escaped(d.key).ljust(width)}  {_line(d)}" for d in here)]))
+        width = max(len(escaped(d.key)) for d in here)
+        paragraphs.append("\n".join([section, *(f"  {escaped(d.key).ljust(width)}  {_line(d)}" for d in here)]))
     return "\n\n".join(paragraphs)
 
 
@@ -82,12 +82,7 @@ def has_results(run: Path) -> bool:
 def _line(difference: Difference) -> str:
     a, b = (_shown(difference.section, value) for value in (difference.a, difference.b))
     moved = f"  ({', '.join(difference.moved)} moved)" if difference.moved else ""
-    return _escaped(f"{a} -> {b}{moved}")
-
-
-def _escaped(text: str) -> str:
-    """Return a text as it can stand in one line."""
-    return printable(text).replace("\n", "\\n")
+    return escaped(f"{a} -> {b}{moved}")
 
 
 def _finite(value: Any) -> Any:

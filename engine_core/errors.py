@@ -65,10 +65,13 @@ class DurationWarning(UserWarning):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, else the sorted list of what is known."""
     options = sorted(set(known))
-    near = difflib.get_close_matches(name.lower(), options, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(options)}" if options else "; none is known"
+    return suggestion(name, options) or (f"; known: {', '.join(options)}" if options else "; none is known")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest known name, or nothing."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def add_note(error: BaseException, note: str) -> None:

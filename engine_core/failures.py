@@ -13,7 +13,7 @@ from .requirements import unmet
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["cause_of", "in_one_line", "readable", "remedy_for"]
+__all__ = ["cause_of", "escaped", "in_one_line", "readable", "remedy_for"]
 
 LONGEST = 300
 """How many characters of a text that a plugin has written are shown."""
@@ -48,7 +48,17 @@ def readable(text: str, longest: int = LONGEST) -> str:
         ('red \\x1b[31m', 'xxx... (1000 characters)')
     """
     cut = text[:longest] + (f"... ({len(text)} characters)" if len(text) > longest else "")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+    return escaped(cut)
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""Return a text with what a terminal would obey, or not show, written as an escape, but for what is to be kept.
+
+    Example:
+        >>> escaped("red \x1b[31m\n", keep="\n")
+        'red \\x1b[31m\n'
+    """
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def in_one_line(error: ValidationError) -> str:

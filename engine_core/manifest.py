@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from .errors import ArgumentError, did_you_mean
+from .errors import ArgumentError, suggestion
 from .explain.explanation import Told
 from .explain.text import printable
 
@@ -107,5 +107,4 @@ def _missing(path: Path) -> str:
         siblings = [sibling.name for sibling in path.parent.iterdir()]
     except OSError:
         siblings = []
-    hint = did_you_mean(path.name, siblings)
-    return f"{str(path)!r} does not exist{hint if 'did you mean' in hint else ''}"
+    return f"{str(path)!r} does not exist{suggestion(path.name, siblings)}"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .algorithm import Algorithm, unique_names
+from .algorithm import Algorithm, algorithm_metadata, unique_names
 from .errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, PluginError, add_note
 from .event import Event
 from .kinds import check_that_a_call_runs
@@ -34,8 +34,8 @@ class Member:
 
     @property
     def metadata(self) -> AlgorithmMetadata:
-        """What the algorithm declares, or what one declares that says nothing."""
-        return getattr(self.algorithm, "metadata", None) or AlgorithmMetadata()
+        """What the algorithm declares."""
+        return algorithm_metadata(self.algorithm)
 
     def blame(self, error: BaseException, what: str, event: Event) -> None:
         """Note on an exception that this algorithm raised it."""
@@ -202,8 +202,8 @@ def _member(algorithm: object, name: str, registry: Registry) -> Member:
             f"algorithm {name} is {record.name!r} of {record.distribution} {record.version}, which is disabled: "
             f"{record.reason}; leave it out, or enable it"
         )
-    metadata: AlgorithmMetadata = getattr(algorithm, "metadata", None) or AlgorithmMetadata()
-    events = frozenset(Event if metadata.events is None else metadata.events)
+    listed = algorithm_metadata(algorithm).events
+    events = frozenset(Event if listed is None else listed)
     return Member(algorithm, name, registry.distribution_of(algorithm), events)  # type: ignore[arg-type]
 
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .algorithm import Algorithm
+from .algorithm import Algorithm, algorithm_metadata
 from .event import Event
 from .fingerprint import Digests, changed_leaves, fingerprint_state
 from .members import describe
-from .metadata import WRITABLE, AlgorithmMetadata
+from .metadata import WRITABLE
 from .ownership import Owners
 from .registry import Registry
 from .state import State
@@ -214,12 +214,8 @@ class _Subject(NamedTuple):
     broke_off: bool = False
 
     @property
-    def metadata(self) -> AlgorithmMetadata:
-        return getattr(self.algorithm, "metadata", None) or AlgorithmMetadata()
-
-    @property
     def writes(self) -> tuple[str, ...] | None:
-        return self.metadata.writes
+        return algorithm_metadata(self.algorithm).writes
 
     def at_partner(self, state: State, *, broke_off: bool) -> _Subject:
         """Return it at the second half, where it did not run; what broke off did so in the batch of the first."""
@@ -228,7 +224,8 @@ class _Subject(NamedTuple):
         return self._replace(event=self.event.partner, position=position, ran=False, broke_off=broke_off)
 
     def lists(self, event: Event | None) -> bool:
-        return self.metadata.events is not None and event in self.metadata.events
+        listed = algorithm_metadata(self.algorithm).events
+        return listed is not None and event in listed
 
 
 class _Opened:

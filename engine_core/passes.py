@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 
-from .algorithm import Algorithm, unique_names
+from .algorithm import Algorithm, algorithm_metadata, unique_names
 from .errors import ArgumentError, ArgumentTypeError, OrderError
 from .event import Event
 from .metadata import STAGES, AlgorithmMetadata, PassMetadata
@@ -128,7 +128,7 @@ def apply_declared_order(algorithms: Sequence[Algorithm], event: Event) -> Seque
 )
 def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
     """Warn if more than one algorithm with the tag `@loss_interpolation` runs at an event."""
-    mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in _metadata(a).tags]
+    mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in algorithm_metadata(a).tags]
     if len(mixing) > 1:
         warn(
             f"{' and '.join(mixing)} all interpolate the loss at {event.name}: their targets get mixed twice",
@@ -174,10 +174,10 @@ def registered_name(algorithm: Algorithm) -> str:
 
 def declared_edges(algorithms: Mapping[str, Algorithm], event: Event) -> list[Edge]:
     """Return what the algorithms, by unique name, declare about each other at an event that both list."""
-    present = {name: a for name, a in algorithms.items() if _lists(_metadata(a), event)}
+    present = {name: a for name, a in algorithms.items() if _lists(algorithm_metadata(a), event)}
     edges = []
     for name, algorithm in present.items():
-        own = _metadata(algorithm)
+        own = algorithm_metadata(algorithm)
         for relation in ("before", "after"):
             for reference in getattr(own, relation):
                 for other in referred(reference, name, present):
@@ -197,18 +197,13 @@ def referred(reference: str, name: str, algorithms: Mapping[str, Algorithm]) -> 
     """Return the unique names of the others that a registered name or `@tag` in the metadata of `name` means."""
     others = {n: a for n, a in algorithms.items() if n != name}
     if reference.startswith("@"):
-        return [n for n, a in others.items() if reference[1:] in _metadata(a).tags]
+        return [n for n, a in others.items() if reference[1:] in algorithm_metadata(a).tags]
     return [n for n, a in others.items() if registered_name(a) == reference]
 
 
 def events_of(algorithm: Algorithm) -> tuple[Event | str, ...] | None:
     """Return the events that an algorithm lists, None for all."""
-    return _metadata(algorithm).events
-
-
-def _metadata(algorithm: Algorithm) -> AlgorithmMetadata:
-    metadata = getattr(algorithm, "metadata", None)
-    return metadata if isinstance(metadata, AlgorithmMetadata) else AlgorithmMetadata()
+    return algorithm_metadata(algorithm).events
 
 
 def _lists(metadata: AlgorithmMetadata, event: Event) -> bool:

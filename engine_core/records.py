@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from .errors import did_you_mean
+from .errors import suggestion
 from .installed import EntryPoint, Installed, normalise
 from .soundness import owner_of, what_is_doubtful, why_broken
 
@@ -70,6 +70,11 @@ class PluginRecord:
         return self.entry_point.partition(":")[0]
 
     @property
+    def attribute(self) -> str:
+        """What the entry point names in its module, with dots where it lies in a class."""
+        return self.entry_point.partition(":")[2]
+
+    @property
     def title(self) -> str:
         """The kind, name, distribution and version, as messages have them."""
         singular = "pass" if self.kind == "passes" else self.kind[:-1]
@@ -117,8 +122,7 @@ def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) 
             if called and all(record.distribution == CORE for record in called):
                 yield f"{variable} lists {item!r}, which has no effect: {CORE}'s own plugins are always enabled"
             elif not called:
-                near = did_you_mean(item, [name for record in records for name in _called(record)])
-                meant = near if "did you mean" in near else ""
+                meant = suggestion(item, [name for record in records for name in _called(record)])
                 if meant or variable == DENY:  # an allow-list may be that of several environments
                     yield f"{variable} lists {item!r}, which is no plugin and no distribution here{meant}"
 

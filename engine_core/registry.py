@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -149,9 +150,16 @@ class Registry:
         return snake_case(type(algorithm).__name__) if record is None else record.name
 
     def record_of(self, algorithm: object) -> PluginRecord | None:
-        """Return the record under which an algorithm's class is registered."""
-        own = ("algorithms", self.distribution_of(algorithm), type(algorithm).__name__)
-        return next((r for r in self.records if (r.kind, r.distribution, r.entry_point.partition(":")[2]) == own), None)
+        """Return the record under which an algorithm's class is registered: of those that name it so, the nearest.
+
+        Names alone decide where no record leads to the class itself, as for a subclass that is called like its base.
+        """
+        cls, distribution = type(algorithm), self.distribution_of(algorithm)
+        own = [r for r in self.records if (r.kind, r.distribution) == ("algorithms", distribution)]
+        found = [r for r in own if _imported(r) is cls]
+        if not found:
+            found = [r for r in own if r.attribute in (cls.__qualname__, cls.__name__)]
+        return min(found, key=lambda record: _distance(record, cls), default=None)
 
     def passes_of(self, distribution: str) -> list[PluginRecord]:
         """Return the records of the passes that a distribution ships and that are not disabled."""
@@ -169,6 +177,21 @@ class Registry:
 
 def _key(record: PluginRecord) -> tuple[Kind, str]:
     return record.kind, record.qualified_name
+
+
+def _imported(record: PluginRecord) -> object:
+    """Return what a record's entry point leads to in modules that are imported already; no code of theirs runs."""
+    found: object = sys.modules.get(record.module)
+    for name in record.attribute.split("."):
+        found = inspect.getattr_static(found, name, None)
+    return found
+
+
+def _distance(record: PluginRecord, cls: type) -> tuple[int, int]:
+    """Return how far from a class its record's module lies: how many bases up, then how many packages up."""
+    module = f"{record.module}."
+    inside = [place for place, base in enumerate(cls.__mro__) if f"{base.__module__}.".startswith(module)]
+    return (inside[0] if inside else len(cls.__mro__)), -len(module)
 
 
 def _refusal(record: PluginRecord) -> str:

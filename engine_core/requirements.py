@@ -89,7 +89,8 @@ def _parse(text: str) -> Requirement:
     try:
         return Requirement(text)
     except InvalidRequirement as error:
-        raise ArgumentError(f"{text!r} is no requirement such as 'some-plugin>=1.2,<2': {error}") from None
+        why = str(error).partition("\n")[0]  # below it packaging draws a caret under the place
+        raise ArgumentError(f"{text!r} is no requirement such as 'some-plugin>=1.2,<2': {why}") from None
     except TypeError:
         raise ArgumentTypeError(f"a requirement is a string such as 'some-plugin>=1.2,<2', not {text!r}") from None
 

@@ -1,12 +1,14 @@
-"""What the tests share: fake distributions, really installed in a folder, and calm settings for hypothesis."""
+"""What the tests share: a shell without habits, fake distributions, really installed in a folder, and calm settings."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 import zipfile
 from pathlib import Path
 
@@ -15,13 +17,43 @@ from hypothesis import settings
 
 from engine_core.registry import Registry
 
+# What a developer's shell allows is not what the tests install; here and not in a fixture, as collecting scans too.
+for name in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):
+    os.environ.pop(name, None)
+
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
+
+# What pytest, rich, click and Python itself write differently for; the run's own pytest has read its part already.
+HABITS = (
+    *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "PYTHON_COLORS", "COLUMNS", "LINES"),
+    *("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONWARNINGS"),
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _a_shell_without_habits():
+    """Keep from the tests and their children what differs from shell to shell and changes what is printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in HABITS:
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ctrl_c_is_heard():
+    """Let children hear it even where a shell runs the tests in its background, and ignores it for all of them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
 def install(tmp_path):
-    """Return `install(name, entry_points, modules, ...)`, which puts a distribution on the path and rescans."""
+    """Return `install(name, entry_points, modules, ...)`, which puts a distribution on the path and rescans.
+
+    It is on the path of the Pythons that a test starts too.
+    """
     site = tmp_path / "site-packages"
     made: set[str] = set()
 
@@ -43,7 +75,9 @@ def install(tmp_path):
 
     site.mkdir()
     sys.path.insert(0, str(site))
-    yield install
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+        yield install
     sys.path.remove(str(site))
     for module in made:
         sys.modules.pop(module, None)
@@ -66,6 +100,29 @@ def api1(tmp_path):
         del sys.modules[module]
     importlib.invalidate_caches()
     Registry.scan(refresh=True)
+
+
+@pytest.fixture
+def ends():
+    """Return `ends(pid)`, which waits until a process that is not ours is gone, or is left for its parent to bury."""
+
+    def ends(pid):
+        last_s = time.monotonic() + 60
+        while _is_alive(pid) and time.monotonic() < last_s:
+            time.sleep(0.05)
+        return not _is_alive(pid)
+
+    return ends
+
+
+def _is_alive(pid):
+    try:
+        if Path("/proc/self").exists():
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        os.kill(pid, 0)
+    except (FileNotFoundError, ProcessLookupError):  # the latter from /proc too, if it ends while it is read
+        return False
+    return True
 
 
 @pytest.fixture

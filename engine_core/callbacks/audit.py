@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..algorithm import algorithm_metadata
 from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError, AuditWarning, did_you_mean
 from ..event import Event
@@ -77,8 +79,7 @@ class Audit(Callback):
 
     def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
         """Return what compares State before and after an `apply`."""
-        metadata = getattr(algorithm, "metadata", None)
-        if (metadata is None or metadata.writes is None) and name not in self.not_declared:
+        if algorithm_metadata(algorithm).writes is None and name not in self.not_declared:
             self.not_declared.append(name)
         if self._is_due(event, state) or self._observer.awaits(algorithm, event):
             return self._observer.around(algorithm, name, event, state)
@@ -126,6 +127,7 @@ for _event in Event:
         setattr(Audit, _event.value, _settling(_event))
 
 
+@functools.cache
 def _observing() -> Any:
     """Import what needs torch when it is needed: who lists or examines plugins has no use for it."""
     return importlib.import_module("..observer", __package__)

@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..errors import EngineError, PluginError, add_note
+from ..errors import EngineError, PluginError, add_note, suggestion
 from ..registry import Kind, PluginRecord, Registry
 from .reading import Place
 from .schema import PluginEntry, Target
@@ -96,7 +96,8 @@ def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
         return registry.find(kind, name)
     except PluginError as error:
         known = any(record.name == name.rpartition(":")[2] for record in registry.records)
-        hint = "" if known or "did you mean" in str(error) else "; see `engine-core plugins list`, pip installs more"
+        near = suggestion(name, [record.name for record in registry.records if record.kind == kind])
+        hint = "" if known or near else "; see `engine-core plugins list`, pip installs more"
         raise place.error(f"{error}{hint}") from error
 
 

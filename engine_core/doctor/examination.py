@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, PluginError
+from ..errors import ArgumentError, ArgumentTypeError, PluginError
 from ..failures import LONGEST, readable
 from ..records import PluginRecord
 from ..registry import Registry
@@ -71,6 +71,8 @@ def examine(records: Sequence[PluginRecord] | None = None, timeout_s: float = 20
         >>> examine([])
         []
     """
+    if not isinstance(timeout_s, (int, float)):
+        raise ArgumentTypeError(f"timeout_s is a number of seconds, not {timeout_s!r}")
     if not 0 < timeout_s < float("inf"):
         raise ArgumentError(f"timeout_s has to be a positive number of seconds, not {timeout_s!r}")
     if timeout_s > MOST_S:
@@ -125,6 +127,14 @@ def _hanging(trace: str, timeout_s: float) -> str:
 
 def _dead(ended: Ended) -> str:
     assert ended.code is not None
-    how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {signal.Signals(-ended.code).name}"
+    how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {_signal(-ended.code)}"
     last = next((f": {readable(line.strip())}" for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
     return f"the import ended the process with {how}{last}; tell its authors"
+
+
+def _signal(number: int) -> str:
+    """Return the name of a signal; of the real-time ones only the first and the last have one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -17,7 +17,7 @@ from ..hookspecs import PROJECT
 from ..listening import misspelt_hooks
 from ..logger import Logger
 from ..metadata import AlgorithmMetadata, PassMetadata
-from ..passes import name_of
+from ..order import ActivePass
 from ..records import PluginRecord
 from ..state import State
 
@@ -62,7 +62,7 @@ def broken_declarations(record: PluginRecord, plugin: Any, algorithms: Iterable[
             for event in Event:
                 engine.explain(event)
     except OrderError as error:
-        return [str(error)] if f"pass {name_of(plugin)!r} of {record.distribution}" in str(error) else []
+        return [str(error)] if str(error).startswith(f"{ActivePass(plugin, record.distribution)} ") else []
     except EngineError:  # they can't be together in one run, so no order can be wrong
         return []
     return []

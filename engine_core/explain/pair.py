@@ -61,10 +61,15 @@ def find_algorithm(explanation: Explanation, name: str) -> str:
 def why(explanation: Explanation, one: str, other: str, event: str) -> PairReasons | str:
     """Return why two algorithms, by their unique names, run in this order at an event, or why there is no order.
 
+    Raises:
+        ArgumentError: (a ValueError) if both are the same.
+
     Example:
         >>> why(Explanation(), "Flip", "Pad", "init")
         'Flip and Pad do not run at init'
     """
+    if one == other:
+        raise ArgumentError(f"{one!r} and {other!r} are the same algorithm")
     listed = {a.algorithm: a.events for a in explanation.algorithms}
     course, unordered = explanation.courses.get(event), explanation.unordered.get(event)
     present = {m.algorithm: m for m in unordered.members} if unordered else course.members if course else {}

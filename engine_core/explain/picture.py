@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from ..course import FILO, Course, Explained
+from ..errors import ArgumentError
 from ..ordering import who_moved
 from .explanation import Explanation
 
@@ -45,7 +46,12 @@ def to_svg(explanation: Explanation, event: str) -> str:
     """Return an SVG of how the order at an event comes about: the user's list, then what each pass made of it.
 
     Passes that left the list as it was are not shown; red are those that a pass moved or added.
+
+    Raises:
+        ArgumentError: (a ValueError) if there is no order at the event.
     """
+    if event not in explanation.courses:
+        raise ArgumentError(f"there is no order at {event!r}, only at: {', '.join(explanation.courses) or 'no event'}")
     course = explanation.courses[event]
     rows = _rows(course)
     names = list(dict.fromkeys(name for _, _, order, _ in rows for name in order))

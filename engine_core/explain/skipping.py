@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..event import Event
 from ..members import Member, describe
-from ..metadata import AlgorithmMetadata
 from ..order import PassList
 from ..passes import referred, registered_name, table_of
 from ..registry import Registry
@@ -44,9 +43,8 @@ def _references(members: Sequence[Member]) -> Iterator[Skipped]:
     algorithms = {member.name: member.algorithm for member in members}
     events_of = {member.name: member.events for member in members}
     for member in members:
-        metadata: AlgorithmMetadata = getattr(member.algorithm, "metadata", None) or AlgorithmMetadata()
         for relation in ("before", "after"):
-            for reference in getattr(metadata, relation):
+            for reference in getattr(member.metadata, relation):
                 others = referred(reference, member.name, algorithms)
                 if any(events_of[other] & member.events for other in others):
                     continue

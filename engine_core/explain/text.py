@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..course import Explained
+from ..failures import escaped
 from .explanation import Skipped, Unordered
 from .pair import PairReasons
 
@@ -55,5 +56,4 @@ def printable(text: str) -> str:
         >>> printable("red \x1b[31m")
         'red \\x1b[31m'
     """
-    shown = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-    return "".join(shown)
+    return escaped(text, keep="\n")

@@ -15,7 +15,7 @@ from string import Template
 
 from packaging.version import Version
 
-from ..errors import ArgumentError, EngineError
+from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import HOOK_API
 from ..registry import CORE, Registry
 from .naming import PluginNames, name_plugin
@@ -125,6 +125,8 @@ def _floor(version: Version) -> str:
 
 
 def _license(given: str) -> str:
+    if not isinstance(given, str):
+        raise ArgumentTypeError(f"the licence of a plugin is a string, one of {', '.join(LICENSES)}, not {given!r}")
     for known in LICENSES:
         if known.lower() == given.lower():
             return known

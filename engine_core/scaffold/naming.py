@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..installed import installed_version, normalise
 from ..registry import CORE, Registry
 
@@ -23,6 +23,9 @@ STANDARD_ELSEWHERE = (
     "lib2to3 mailcap msilib nis nntplib ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib test tomllib uu xdrlib"
 )
 """Standard in one of Python 3.10 to 3.14, but perhaps not in this one; none lists its `test` among its modules."""
+
+AT_EVERY_START = ("sitecustomize", "usercustomize")
+"""What Python imports whenever it starts, if there is such a module."""
 
 TOOLS = "build hatchling mypy pip py pytest ruff setuptools torch tox virtualenv wheel"
 """What the tests of a plugin bring along under these names, installed here or not; `py` is a module of pytest's."""
@@ -49,11 +52,14 @@ def name_plugin(name: str) -> PluginNames:
 
     Raises:
         ArgumentError: if there can be no such plugin, or none that works beside what is installed.
+        ArgumentTypeError: for what is no string.
 
     Example:
         >>> name_plugin("My.Awkward-name_2")
         PluginNames(distribution='My.Awkward-name_2', package='my_awkward_name_2', class_name='MyAwkwardName2')
     """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"the name of a plugin is a string, not {name!r}")
     package = re.sub(r"[-.]", "_", name).lower()
     reason = _why_not_a_name(name, package) or _why_not_a_package(package) or _why_not_beside_others(name, package)
     if reason:
@@ -79,6 +85,8 @@ def _why_not_a_package(package: str) -> str:
         return f"its package would be {package!r}, a keyword of Python"
     if package in sys.stdlib_module_names or package in STANDARD_ELSEWHERE.split():
         return f"its package would be {package!r}, a module of the standard library"
+    if package in AT_EVERY_START:
+        return f"its package would be {package!r}, which Python imports at every start"
     if package not in TOOLS.split():
         return ""
     return f"its package would be {package!r}, which its own tests have from somebody else"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..algorithm import algorithm_metadata
 from ..batch import map_batch
 from ..errors import EngineError, UnorderedWritersWarning
 from ..event import Event
-from ..metadata import AlgorithmMetadata
 from ..passes import referred
 from ..trainer.trainer import Trainer
 from .generators import seed_parts
@@ -36,7 +36,6 @@ __all__ = [
     "difference",
     "events_of",
     "make_trainer",
-    "metadata_of",
     "outcome_of",
     "pairs_of",
     "required_by",
@@ -164,27 +163,21 @@ def copied(state: Any) -> Any:
         return state
 
 
-def metadata_of(algorithm: Any) -> AlgorithmMetadata:
-    """Return the metadata of an algorithm, the default for one without."""
-    metadata = getattr(algorithm, "metadata", None)
-    return metadata if isinstance(metadata, AlgorithmMetadata) else AlgorithmMetadata()
-
-
 def events_of(algorithm: Any) -> tuple[Event, ...]:
     """Return the events at which the engine asks an algorithm, in their order."""
-    listed = metadata_of(algorithm).events
+    listed = algorithm_metadata(algorithm).events
     return tuple(event for event in Event if listed is None or event in listed)
 
 
 def pairs_of(algorithm: Any) -> list[tuple[Event, Event]]:
     """Return the pairs of events of which metadata lists both halves."""
-    listed = metadata_of(algorithm).events or ()
+    listed = algorithm_metadata(algorithm).events or ()
     return [(e, e.partner) for e in Event if e in listed and e.is_before_event and e.partner in listed]
 
 
 def required_by(kit: AlgorithmConformance, algorithms: Sequence[Any]) -> list[Any]:
     """Return those of the kit's others that the algorithms' metadata requires."""
-    wanted = {reference for a in algorithms for reference in metadata_of(a).requires}
+    wanted = {reference for a in algorithms for reference in algorithm_metadata(a).requires}
     if not wanted:
         return []
     others = {str(place): other for place, other in enumerate(kit.make_others())}

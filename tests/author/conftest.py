@@ -17,6 +17,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# What a shell, or the tox that runs these tests, says about other work than an author's.
+FOREIGN = ("TOX", "VIRTUAL_ENV", "PYTEST", "ENGINE_CORE_", "PIP_", "FORCE_COLOR", "PY_COLORS", "COLUMNS")
+# Where pip gets its packages from, and how patient it is, is this machine's business all the same.
+SOURCES = (
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_TRUSTED_HOST", "PIP_PROXY"),
+    *("PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "PIP_CACHE_DIR", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES"),
+    "PIP_DISABLE_PIP_VERSION_CHECK",
+)
 
 
 @dataclass(frozen=True)
@@ -89,11 +97,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 def environ_with(constraints: Path) -> dict[str, str]:
-    """Return the environment variables of an author's shell: nothing of the tox that runs these tests."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("TOX", "VIRTUAL_ENV", "PYTEST"))}
+    """Return the environment variables of an author's shell."""
+    kept = {name: value for name, value in os.environ.items() if name in SOURCES or not name.startswith(FOREIGN)}
     here = f"{sys.version_info.major}{sys.version_info.minor}"
     return {
-        **ours,
+        **kept,
         "PIP_CONSTRAINT": constraints.as_uri(),  # pip splits the list at spaces, which a folder's name may have
         "PIP_BUILD_CONSTRAINT": constraints.as_uri(),
         "TOX_SKIP_ENV": f"py(?!{here})\\d+-.*",

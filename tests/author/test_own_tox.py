@@ -14,6 +14,7 @@ from .conftest import Workplace, program_of
 
 HERE = f"py{sys.version_info.major}{sys.version_info.minor}"
 WHOLE = ["my-algo", "My.Awkward_state"]
+LONGEST_S = 3600  # for the tox of both, side by side
 OTHERS = ["x", "true", "test-noise", "Two--dashes.2d", "W" * 40]
 
 
@@ -29,7 +30,7 @@ def toxes(workplace: Workplace) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_its_own_tox_is_green(name: str, workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> None:
-    status = toxes[name].wait()
+    status = toxes[name].wait(LONGEST_S)
     printed = (workplace.folder / name / "tox.log").read_text()
 
     assert status == 0, printed
@@ -40,13 +41,13 @@ def test_its_own_tox_is_green(name: str, workplace: Workplace, toxes: dict[str, 
         (f"{HERE}-latest", "OK"),
         ("wheel", "OK"),
     ]
-    assert len(re.findall(r"^=+ \d+ passed, \d+ skipped in ", printed, re.MULTILINE)) == 2
+    assert len(re.findall(r"^=+ \d+ passed\b", printed, re.MULTILINE)) == 2
 
 
 @pytest.fixture(scope="module")
 def tools(workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> Path:
     """Return the folder of a plugin whose environments have all tools in them, from its own tox."""
-    toxes[WHOLE[0]].wait()
+    toxes[WHOLE[0]].wait(LONGEST_S)
     return workplace.folder / WHOLE[0]
 
 

@@ -52,7 +52,8 @@ def journey(request: pytest.FixtureRequest, workplace: Workplace) -> Journey:
     before = workplace.files()
     workplace.pip("install", str(wheel))
     listed = json.loads(workplace.engine_core("plugins", "list", "--json"))
-    doctored = json.loads(workplace.engine_core("plugins", "doctor", "--json"))
+    patient = ("--timeout", "300")  # torch's first import, without bytecode
+    doctored = json.loads(workplace.engine_core("plugins", "doctor", "--json", *patient))
     explained = json.loads(workplace.engine_core("explain", str(project / "required.yaml"), "--json"))
     run = ("train", str(project / "required.yaml"), "--max-duration", "3ep", "--out", str(project / "run"))
     workplace.engine_core(*run)

@@ -1,7 +1,6 @@
 """`engine-core diff`: what differs between two runs, from what they wrote."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +223,5 @@ def test_neither_torch_nor_a_plugin_is_imported(install):
         "import sys; from engine_core.cli import main; main(['diff', 'a', 'a'], standalone_mode=False); "
         "sys.exit(bool({'torch', 'some_module'} & set(sys.modules)))"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

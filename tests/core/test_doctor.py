@@ -2,8 +2,6 @@
 
 import os
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +38,7 @@ def diagnose(install):
 def test_a_good_plugin_has_no_problems(diagnose):
     found = diagnose(GOOD)
     assert found == Diagnosis(ACME, (), found.seconds, imports_torch=False)
-    assert 0 <= found.seconds < 10
+    assert isinstance(found.seconds, float) and found.seconds >= 0
 
 
 def test_nothing_of_an_import_reaches_the_examiner(diagnose, monkeypatch):
@@ -75,32 +73,20 @@ def test_an_import_that_brings_torch_is_told_and_no_problem(diagnose):
 
 
 def test_an_import_that_hangs_is_stopped_and_its_place_is_told(diagnose, tmp_path):
-    found = diagnose("import time\n\ntime.sleep(600)\n", timeout_s=0.5)
+    found = diagnose("import time\n\ntime.sleep(600)\n", timeout_s=3)
     reason = (
-        f"the import did not end within 0.5 s, it was at {tmp_path / 'site-packages' / 'acme_module.py'}:3; "
+        f"the import did not end within 3 s, it was at {tmp_path / 'site-packages' / 'acme_module.py'}:3; "
         "tell its authors, or give it more time: --timeout"
     )
-    assert (found.record.status, found.problems, found.seconds, found.imports_torch) == ("broken", (reason,), 0.5, None)
+    assert (found.record.status, found.problems, found.seconds, found.imports_torch) == ("broken", (reason,), 3, None)
 
 
-def test_what_an_import_has_started_ends_with_it(diagnose, tmp_path):
+def test_what_an_import_has_started_ends_with_it(diagnose, tmp_path, ends):
     pid = tmp_path / "pid"
     start = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
-    found = diagnose(f"{start}\nopen({str(pid)!r}, 'w').write(str(p.pid))\np.wait()\n", timeout_s=2)
+    found = diagnose(f"{start}\nopen({str(pid)!r}, 'w').write(str(p.pid))\np.wait()\n", timeout_s=10)
     assert found.record.status == "broken"
-    assert ended(int(pid.read_text()))
-
-
-def ended(pid):
-    """Wait until a process that is not ours is gone, or is left for its parent to bury."""
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
+    assert ends(int(pid.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -133,11 +119,10 @@ def test_what_a_terminal_would_obey_is_escaped_and_what_is_long_is_cut(diagnose)
 
 
 def test_printing_without_end_fills_no_memory_and_no_disk(diagnose):
-    found = diagnose("while True: print('x' * 1000)", timeout_s=1)
-    assert [problem[:50] for problem in found.problems] == [
-        "the import did not end within 1 s, it was at " + found.problems[0][45:50],
-        "it prints while it is imported: '" + "x" * 17,
-    ]
+    found = diagnose("while True: print('x' * 1000)", timeout_s=3)
+    hangs, prints = found.problems
+    assert hangs.startswith("the import did not end within 3 s, it was at ")
+    assert prints.startswith("it prints while it is imported: '" + "x" * 17)
 
 
 def test_threads_that_an_import_leaves_running_are_not_waited_for(diagnose):

@@ -1,13 +1,11 @@
 """`engine-core plugins doctor`: what it prints, and its exit code."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -45,7 +43,7 @@ def lines(result, *names):
         if not line.startswith("    "):
             shown = line.split()[1] in names
         if shown:
-            found.append(re.sub(r"\d\.\d\d s", "# s", " ".join(line.split())))
+            found.append(re.sub(r"\d+\.\d\d s", "# s", " ".join(line.split())))
     return found
 
 
@@ -92,7 +90,8 @@ def test_a_lone_surrogate_in_an_error_does_not_end_the_report(doctor, install, m
 def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
     result = doctor("--json")
     (acme,) = [record for record in json.loads(result.stdout) if record["name"] == "acme"]
-    assert acme.pop("seconds") < 10
+    seconds = acme.pop("seconds")
+    assert isinstance(seconds, float) and seconds >= 0
     assert acme == {
         "kind": "callbacks",
         "name": "acme",
@@ -140,49 +139,31 @@ def test_a_time_limit_is_a_positive_number(doctor, limit):
     assert (result.exit_code, "Invalid value for '--timeout': " in result.output) == (2, True)
 
 
-@pytest.fixture
-def _ctrl_c_is_heard():
-    """Let children hear it even where a shell runs the tests in its background, and ignores it for all of them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_ctrl_c_is_heard")
-def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch):
+def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch, ends):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "slow-plugin")
     pid = tmp_path / "pid"
     text = f"import os, time\nopen({str(pid)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)"
     install("slow-plugin", {"callbacks": {"slow": "slow_module:Slow"}}, {"slow_module": text})
-    process = start(tmp_path)
-    while not (pid.exists() and pid.read_text().endswith(".")):
+    process = start()
+    while process.poll() is None and not (pid.exists() and pid.read_text().endswith(".")):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=60)
     assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
-    assert is_over(int(pid.read_text()[:-1]))
+    assert ends(int(pid.read_text()[:-1]))
 
 
-def test_a_plugin_can_not_read_what_the_user_types(install, tmp_path, monkeypatch):
+def test_a_plugin_can_not_read_what_the_user_types(install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "curious-plugin")
     install("curious-plugin", {"callbacks": {"curious": "curious_module:C"}}, {"curious_module": "input()"})
-    process = start(tmp_path, "--json", stdin=subprocess.PIPE)
+    process = start("--json", stdin=subprocess.PIPE)
     (found,) = [record for record in json.loads(process.stdout.read()) if record["name"] == "curious"]
     process.communicate()
     assert found["problems"][0].startswith("EOFError: EOF when reading a line (at ")
 
 
-def start(tmp_path, *options, **pipes):
-    """Start the command as a process of its own, where what `install` has made is on the path."""
-    path = os.pathsep.join(filter(None, [str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH")]))
+def start(*options, **pipes):
+    """Start the command as a process of its own."""
     command = [sys.executable, "-m", "engine_core", "plugins", "doctor", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes}
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, text=True, **pipes)
-
-
-def is_over(pid):
-    """Is a process gone, or only left for its parent to bury?"""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+    return subprocess.Popen(command, text=True, **pipes)

@@ -128,6 +128,32 @@ def test_a_pass_that_sorts_against_what_its_own_distribution_declares(problems):
     ]
 
 
+BORROWED = """
+    from engine_core import algorithm_pass
+    from extra_module import First, Second
+
+    @algorithm_pass()
+    def Acme(algorithms, event):
+        return algorithms
+"""
+
+
+def test_a_pass_is_not_taken_for_one_of_the_same_name_in_a_distribution_that_is_called_nearly_so(install):
+    install(
+        "acme-plugin",
+        {"algorithms": {"a": "acme_module:First", "b": "acme_module:Second"}, "passes": {"acme": "acme_module:Acme"}},
+        {"acme_module": BORROWED},
+    )
+    install(
+        "acme-plugin-extra",
+        {"algorithms": {n: f"extra_module:{n}" for n in ("First", "Second")}, "passes": {"acme": "extra_module:Acme"}},
+        {"extra_module": ALGORITHM + PASS},
+    )
+    found = examine([r for r in Registry.scan().records if r.name == "acme"])
+    blamed = [d.record.distribution for d in found if any(" puts Second before First" in p for p in d.problems)]
+    assert blamed == ["acme-plugin-extra"]
+
+
 def test_algorithms_that_can_not_be_made_without_arguments_are_left_out(problems):
     text = (ALGORITHM + PASS).replace("needed=None", "needed")
     assert problems(text, "passes", First="algorithms", Second="algorithms") == []

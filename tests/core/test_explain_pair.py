@@ -3,6 +3,7 @@
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, passes
+from engine_core.errors import ArgumentError
 from engine_core.explain import explain_algorithms, find_algorithm, format_pair, why
 from engine_core.registry import Registry
 
@@ -109,6 +110,11 @@ def test_one_that_a_pass_added_is_told_with_the_pass():
         row("your list") + "has A alone",
         row("pass 'lambda' of the user") + "adds B",
     )
+
+
+def test_there_is_no_why_of_an_algorithm_and_itself():
+    with pytest.raises(ArgumentError, match=r"^'A' and 'A' are the same algorithm$"):
+        why(explain_algorithms([A(), B()]), "A", "A", "init")
 
 
 def test_an_algorithm_is_found_by_its_unique_and_by_its_registered_name():

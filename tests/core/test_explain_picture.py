@@ -7,6 +7,7 @@ import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, passes
 from engine_core.course import Explained
+from engine_core.errors import ArgumentError
 from engine_core.explain import explain_algorithms, to_mermaid, to_svg
 
 
@@ -106,5 +107,10 @@ def test_all_boxes_lie_inside_of_the_picture_and_none_on_another():
 
 
 def test_an_event_without_algorithms_has_no_picture():
-    with pytest.raises(KeyError):
-        to_svg(explain_algorithms([A()]), "init")
+    with pytest.raises(ArgumentError, match=r"^there is no order at 'init', only at: after_loss, fit_end$"):
+        to_svg(explain_algorithms([A(), B()]), "init")
+
+
+def test_without_algorithms_there_is_a_picture_of_no_event():
+    with pytest.raises(ArgumentError, match=r"^there is no order at 'nosuch', only at: no event$"):
+        to_svg(explain_algorithms([]), "nosuch")

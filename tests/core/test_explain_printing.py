@@ -40,7 +40,7 @@ def loud(install, tmp_path):
         text = MODULE.format(at_import=at_import, when_made=when_made)
         install("loud-plugin", {"algorithms": {"loud": "loud_module:Loud"}}, {"loud_module": text})
         # Unbuffered Python has an unbuffered C library, which would hold nothing back.
-        environment = {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment = {**os.environ, "PYTHONUNBUFFERED": ""}
         command = [sys.executable, "-m", "engine_core", "explain", "--algorithms", "loud", "--json"]
         if shell:
             command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from packaging.version import Version
 
 from engine_core.cli import main
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.registry import Registry
 from engine_core.scaffold import create_plugin
 from engine_core.scaffold.creating import LICENSES, core_range
@@ -164,6 +164,12 @@ def test_an_unknown_licence_is_refused_with_the_list():
         "LICENSE and pyproject.toml afterwards\n"
     )
     assert list(Path().iterdir()) == []
+
+
+def test_a_licence_is_a_string(tmp_path):
+    with pytest.raises(ArgumentTypeError) as refused:
+        create_plugin("my-algo", tmp_path, None)
+    assert str(refused.value) == ("the licence of a plugin is a string, one of Apache-2.0, BSD-3-Clause, MIT, not None")
 
 
 def test_a_name_that_can_not_be_ends_with_code_2_and_nothing_written():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.scaffold import create_plugin
 from engine_core.scaffold.naming import name_plugin
 
@@ -84,6 +84,8 @@ LEGAL = (
         ("test", "its package would be 'test', a module of the standard library"),
         ("tomllib", "its package would be 'tomllib', a module of the standard library"),
         ("imp", "its package would be 'imp', a module of the standard library"),
+        ("sitecustomize", "its package would be 'sitecustomize', which Python imports at every start"),
+        ("UserCustomize", "its package would be 'usercustomize', which Python imports at every start"),
         ("torch", "its package would be 'torch', which its own tests have from somebody else"),
         ("py", "its package would be 'py', which its own tests have from somebody else"),
         ("Engine_Core", "that is the engine itself"),
@@ -93,6 +95,11 @@ LEGAL = (
 )
 def test_a_name_that_can_not_be_is_refused_with_the_reason(name, reason):
     assert refusal(name) == f"{name!r} can't be the name of a plugin: {reason}"
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(ArgumentTypeError, match=r"^the name of a plugin is a string, not 5$"):
+        create_plugin(5)
 
 
 def test_no_module_of_the_standard_library_is_shadowed():

@@ -78,7 +78,7 @@ def test_what_is_written_is_chrome_trace_json(tmp_path):
         "pid": os.getpid(),
         "tid": threading.get_native_id(),
     }
-    assert all(isinstance(time, float) and 0 <= time < 60e6 for time in times)
+    assert all(isinstance(time, float) and time >= 0 for time in times)
 
 
 def test_times_are_microseconds(tmp_path, monkeypatch):

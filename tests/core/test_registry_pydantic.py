@@ -1,6 +1,5 @@
 """Reading the registry builds no pydantic model: pydantic would then ask every distribution for plugins of its own."""
 
-import os
 import subprocess
 import sys
 
@@ -22,9 +21,7 @@ def run(install, tmp_path):
     (site / "nonsense-1.0.dist-info" / "entry_points.txt").write_bytes(b"[acme]\n\xff = x:y\n")
 
     def run(*arguments):
-        path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-        environ = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, check=False)
+        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
     return run
 

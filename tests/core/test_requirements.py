@@ -69,6 +69,12 @@ def test_nonsense_is_refused_by_its_words(requirement):
         check("acme-plugin", requirement)
 
 
+def test_why_it_is_nonsense_is_told_in_one_line():
+    with pytest.raises(ArgumentError) as caught:
+        check("acme-plugin=>1")
+    assert "\n" not in str(caught.value)
+
+
 def test_one_string_is_no_list_of_requirements():
     with pytest.raises(ArgumentTypeError, match=r"^requirements are a list; write \['acme-plugin>=1'\]$"):
         Registry.scan().require("acme-plugin>=1")

@@ -50,7 +50,7 @@ def run(project):
 
 
 def test_its_tests_pass(run):
-    done = run("pytest", "-q", "-p", "no:cacheprovider", "tests")
+    done = run("pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests")
 
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 

@@ -81,7 +81,8 @@ class Environment:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start engine-core in the project's folder."""
         command = [str(self.python), "-m", "engine_core", *arguments]
-        ours = ("PYTHON", "ENGINE_CORE_")  # where no bytecode may be written, torch takes ten seconds to be imported
+        # Where no bytecode may be written, torch takes ten seconds to be imported; a color changes what is compared.
+        ours = ("PYTHON", "ENGINE_CORE_", "FORCE_COLOR", "COLUMNS")
         environ = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         environ = {**environ, "OMP_NUM_THREADS": "1", **self.environ}
         pipe = subprocess.PIPE
@@ -90,7 +91,7 @@ class Environment:
     def engine_core(self, *arguments: str) -> Done:
         """Run engine-core in the project's folder."""
         process = self.start(*arguments)
-        stdout, stderr = process.communicate(timeout=180)
+        stdout, stderr = process.communicate(timeout=600)
         return Done(process.returncode, self.readable(stdout), self.readable(stderr))
 
     def readable(self, text: str) -> str:
@@ -130,7 +131,7 @@ class Environment:
         found = [record for record in json.loads(done.stdout) if record["name"] in names]
         for record in found:
             seconds = record.pop("seconds", None)
-            assert seconds is None or 0 <= seconds < 60
+            assert seconds is None or seconds >= 0
         return found
 
 

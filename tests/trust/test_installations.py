@@ -221,7 +221,7 @@ def test_without_torch_the_doctor_works_and_says_who_needs_it(make_environment, 
 
 def test_where_torch_is_the_doctor_tells_who_imports_it(make_environment):
     environment = make_environment([HONEST, DEEP])
-    done = environment.engine_core("plugins", "doctor")
+    done = environment.engine_core("plugins", "doctor", "--timeout", "300")  # torch's first import, without bytecode
     assert environment.about(done, "deep", "honest") == [
         "algorithms deep deep-plugin 1.0 available # s yes",
         "algorithms honest honest-plugin 1.0 available # s no",

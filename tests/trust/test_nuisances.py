@@ -17,7 +17,7 @@ pathlib.Path("imported").touch()
 time.sleep(600)
 """
 HANGS = (
-    "the import did not end within 10 s, it was at <site>/bad_plugin.py:6; tell its authors, or give it more time: "
+    "the import did not end within 30 s, it was at <site>/bad_plugin.py:6; tell its authors, or give it more time: "
     "--timeout"
 )
 PRINTING = "print()\nprint('Thank you for using ACME!')\n" + algorithm("Bad")
@@ -37,8 +37,8 @@ def test_a_hanging_import_does_not_touch_the_list(hanging):
 
 def test_the_doctor_stops_a_hanging_import_and_says_where_it_was(hanging):
     options = ([], ["--json"])
-    with ThreadPoolExecutor() as pool:  # each takes its ten seconds
-        text, as_json = pool.map(lambda o: hanging.engine_core("plugins", "doctor", "--timeout", "10", *o), options)
+    with ThreadPoolExecutor() as pool:  # each takes its thirty seconds, in which the honest one has to be imported
+        text, as_json = pool.map(lambda o: hanging.engine_core("plugins", "doctor", "--timeout", "30", *o), options)
     assert hanging.about(text, "bad", "honest") == [
         "algorithms bad bad-plugin 0.3 broken # s",
         HANGS,
@@ -62,7 +62,7 @@ def test_ctrl_c_in_a_run_whose_plugin_hangs_says_which_plugin(hanging):
     (hanging.work / "imported").unlink(missing_ok=True)
     hanging.configure("bad")
     process = hanging.start("train", "run.yaml")
-    while not (hanging.work / "imported").exists():
+    while process.poll() is None and not (hanging.work / "imported").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -79,7 +79,7 @@ def test_beside_a_plugin_that_hangs_others_train(hanging):
 
 def test_a_plugin_that_hangs_is_not_imported_where_it_is_disabled(hanging):
     hanging.environ["ENGINE_CORE_DISABLE_PLUGINS"] = "bad-plugin"
-    done = hanging.engine_core("plugins", "doctor", "--timeout", "10")
+    done = hanging.engine_core("plugins", "doctor")
     hanging.environ.clear()
     assert hanging.about(done, "bad") == [
         "algorithms bad bad-plugin 0.3 disabled",

@@ -51,7 +51,8 @@ class Environment:
 
 def run(*command: str, cwd: Path) -> str:
     """Run a command, show what it prints if it fails, and return its standard output."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ENGINE_CORE_")}
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

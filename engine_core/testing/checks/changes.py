@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ...algorithm import algorithm_metadata
 from ...batch import count_rows
 from ...event import Event
 from ...observer import Finding, Observer
@@ -23,7 +24,6 @@ from ..runs import (
     difference,
     events_of,
     make_trainer,
-    metadata_of,
     pairs_of,
 )
 
@@ -52,7 +52,7 @@ def test_writes_declared(kit: AlgorithmConformance) -> Fault | None:
             f"it never ran in {came[Event.BATCH_END]} steps of {came[Event.EPOCH_END]} epochs, so that no check has "
             "anything to judge; make it so in make_algorithm that it runs within them, or give more batches"
         )
-    if metadata_of(algorithm).writes is None:
+    if algorithm_metadata(algorithm).writes is None:
         pytest.skip("its metadata does not declare what it writes: add writes=(...), or () if it changes nothing")
     return None
 

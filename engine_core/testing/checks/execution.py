@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from ...algorithm import algorithm_metadata
 from ..faults import Fault
-from ..runs import Outcome, attempt, described, make_trainer, metadata_of, outcome_of, train
+from ..runs import Outcome, attempt, described, make_trainer, outcome_of, train
 
 if TYPE_CHECKING:
     from ..conformance import AlgorithmConformance
@@ -38,7 +39,7 @@ def _format(weight: Any) -> Any:
 
 def test_compile(kit: AlgorithmConformance) -> Fault | None:
     """Train a compiled model, and compare with the same as it is."""
-    if "compile" not in metadata_of(kit.make_algorithm()).tags:
+    if "compile" not in algorithm_metadata(kit.make_algorithm()).tags:
         pytest.skip("its metadata has no tag `compile`, so it does not claim to survive torch.compile")
     graphs: list[Any] = []
     plain = _compiled(kit, [], graphs)

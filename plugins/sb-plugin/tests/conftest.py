@@ -1,5 +1,6 @@
 """What all tests of sb-plugin share: one thread, so that they are gentle and repeatable, and an engine to drive."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State
+
+for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may have them
+    os.environ.pop(variable, None)
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 

@@ -1,0 +1,119 @@
+"""Which record a class has: the one that leads to it, whatever other classes of the distribution are called."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from engine_core import Engine, Logger, State
+from engine_core.errors import PluginError
+from engine_core.registry import Registry
+
+QUIET = """
+from engine_core import Algorithm
+
+class Quiet(Algorithm):
+    match = apply = lambda *_: None
+"""
+CLASS = f"{QUIET}\nclass Mix(Quiet):\n    pass\n"
+MORE = (
+    f"{QUIET}\nclass Box:\n    class Inner(Quiet):\n        pass\n\nclass _Impl(Quiet):\n    pass\n\nPublic = _Impl\n"
+)
+FILES = {"__init__": "from .shown import Shown", "shown": CLASS.replace("Mix", "Shown"), "more": MORE}
+ENTRIES = {
+    "image_mix": "twop.image:Mix",
+    "text_mix": "twop.text:Mix",
+    "nested": "twop.more:Box.Inner",
+    "alias": "twop.more:Public",
+    "shown": "twop:Shown",
+}
+
+
+@pytest.fixture
+def deny(install, tmp_path, monkeypatch):
+    """Install a package with algorithms; return what denies some of them by name."""
+    folder = tmp_path / "site-packages" / "twop"
+    folder.mkdir()
+    for module, text in {**FILES, "image": CLASS, "text": CLASS, "late": "def __getattr__(name): 1 / 0"}.items():
+        (folder / f"{module}.py").write_text(text)
+    install("two-plugin", {"algorithms": {**ENTRIES, "z_late": "twop.late:Mix", "z_unread": "twop.unread:Mix"}})
+
+    def deny(*names):
+        monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", ",".join(names))
+        return Registry.scan(refresh=True)
+
+    yield deny
+    for module in [name for name in sys.modules if name.partition(".")[0] == "twop"]:
+        del sys.modules[module]
+
+
+def made(module, path):
+    found = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found()
+
+
+OF_A_CLASS = pytest.mark.parametrize(
+    ("name", "module", "path"),
+    [
+        ("image_mix", "twop.image", "Mix"),
+        ("text_mix", "twop.text", "Mix"),
+        ("nested", "twop.more", "Box.Inner"),
+        ("alias", "twop.more", "_Impl"),
+        ("shown", "twop.shown", "Shown"),
+    ],
+)
+
+
+@OF_A_CLASS
+def test_a_class_has_the_record_that_leads_to_it(deny, name, module, path):
+    importlib.import_module("twop.late")
+    assert deny().name_of(made(module, path)) == name
+
+
+@OF_A_CLASS
+def test_who_is_denied_is_refused_where_an_instance_is_handed_over(deny, name, module, path):
+    deny(name)
+    with pytest.raises(PluginError, match=f"is '{name}' of two-plugin 1.0, which is disabled: listed in"):
+        Engine(State(algorithms=[made(module, path)]), Logger())
+
+
+@OF_A_CLASS
+def test_who_is_not_denied_is_taken_although_all_others_are(deny, name, module, path):
+    deny(*({*ENTRIES, "z_late"} - {name}))
+    Engine(State(algorithms=[made(module, path)]), Logger()).close()
+
+
+@pytest.mark.parametrize("module", ["image", "text"])
+def test_a_subclass_that_is_called_like_its_base_has_the_record_of_that(deny, module):
+    base = type(made(f"twop.{module}", "Mix"))
+    assert deny().name_of(type("Mix", (base,), {})()) == f"{module}_mix"
+
+
+def test_a_subclass_of_another_name_has_no_record(deny):
+    base = type(made("twop.image", "Mix"))
+    assert deny().record_of(type("Blend", (base,), {"__module__": __name__})()) is None
+
+
+def test_a_class_whose_module_was_loaded_anew_has_the_record_that_it_had(deny):
+    former = made("twop.text", "Mix")
+    importlib.reload(sys.modules["twop.text"])
+    assert deny().name_of(former) == "text_mix"
+
+
+@pytest.mark.usefixtures("deny")
+def test_explaining_one_of_two_classes_of_one_name_while_the_other_is_denied(tmp_path, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "image_mix")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site-packages"))
+    command = [sys.executable, "-m", "engine_core", "explain", "--algorithms", "text_mix", "--event", "init"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "init\n  1. Mix  the only one\n", "")
+
+
+def test_nothing_is_imported_to_find_a_record(deny):
+    registry, mix = deny(), made("twop.text", "Mix")
+    before = set(sys.modules)
+    assert registry.name_of(mix) == "text_mix"
+    assert set(sys.modules) == before
