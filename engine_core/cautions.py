@@ -11,7 +11,8 @@ from .algorithm import Algorithm
 from .course import precedes
 from .errors import OrderWarning, UnorderedWritersWarning, did_you_mean
 from .event import Event
-from .members import Member, describe, meant_by
+from .members import Member, conflicting, describe, meant_by
+from .metadata import ORDERING
 from .order import PassList
 from .ordering import Edge
 from .passes import declared_edges, registered_name, table_of
@@ -63,7 +64,7 @@ def cautions_of(members: Sequence[Member], passes: PassList) -> list[Caution]:
 def _missed_names(members: Sequence[Member]) -> Iterator[Caution]:
     """Yield the references that are no constraint, and nearly name somebody here; who is absent is named in vain."""
     for member in members:
-        for relation in ("before", "after", "conflicts"):
+        for relation in (*ORDERING, "conflicts"):
             for reference in getattr(member.metadata, relation):
                 if meant := meant_by(reference, member, members):
                     title = describe(member.name, member.distribution)
@@ -96,6 +97,7 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
     writers = [m for m in members if declared[m.name]]
     if len(writers) < 2:
         return
+    apart = conflicting(members)
     events_of: dict[Pair, dict[Event, list[str]]] = {}
     for event in Event:
         here = [m for m in writers if event in m.events]
@@ -105,7 +107,8 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
             for pair, now in _open_pairs(pairs, present, passes, event):
                 events_of.setdefault(pair, {})[event] = now
     for pair, orders in events_of.items():
-        yield Caution(_clash(pair, orders, declared), UnorderedWritersWarning)
+        if frozenset((pair[0].name, pair[1].name)) not in apart:
+            yield Caution(_clash(pair, orders, declared), UnorderedWritersWarning)
 
 
 def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str, frozenset[str]]) -> str:
@@ -120,8 +123,8 @@ def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str,
     everywhere = [t for t, m in zip(titles, pair, strict=True) if m.metadata.events is None]
     return (
         f"{' and '.join(titles)} both write {what}, and nothing but their places in the list "
-        "says who comes first: declare before or after in the metadata of one, or give the order yourself with "
-        f"explicit_order({{{shown}}}), in a config with `order:`"
+        "says who comes first: declare before, after, around or within in the metadata of one, or give the order "
+        f"yourself with explicit_order({{{shown}}}), in a config with `order:`"
         + "".join(f"; {title} lists no events, which counts as all of them" for title in everywhere)
     )
 

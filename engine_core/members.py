@@ -17,7 +17,7 @@ from .ordering import stable_sort
 from .passes import declared_edges, referred, registered_name
 from .registry import Registry
 
-__all__ = ["Member", "admit", "describe", "enlist", "meant_by", "overrides", "problems_of", "take_in"]
+__all__ = ["Member", "admit", "conflicting", "describe", "enlist", "meant_by", "overrides", "problems_of", "take_in"]
 
 _LONG = 8  # characters of a name that is hardly another's by one slip
 
@@ -95,7 +95,7 @@ def check_together(members: Sequence[Member]) -> None:
 
 def problems_of(members: Sequence[Member]) -> list[EngineError]:
     """Return what the members' metadata rules out: each cycle, each conflict, each missing requirement."""
-    return [*_cycles(members), *_conflicts(members), *_missing(members)]
+    return [*_cycles(members), *conflicting(members).values(), *_missing(members)]
 
 
 def _cycles(members: Sequence[Member]) -> Iterator[OrderError]:
@@ -114,19 +114,20 @@ def _cycles(members: Sequence[Member]) -> Iterator[OrderError]:
         yield problem
 
 
-def _conflicts(members: Sequence[Member]) -> Iterator[EngineError]:
+def conflicting(members: Sequence[Member]) -> dict[frozenset[str], EngineError]:
+    """Return why two can't run together, by the names of the two."""
     algorithms = {member.name: member.algorithm for member in members}
     known = {member.name: member for member in members}
-    told: set[frozenset[str]] = set()
+    found: dict[frozenset[str], EngineError] = {}
     for member in members:
         for reference in member.metadata.conflicts:
             for other in referred(reference, member.name, algorithms):
-                if frozenset((member.name, other)) not in told:
-                    told.add(frozenset((member.name, other)))
-                    yield EngineError(
-                        f"{_title(member)} can't run together with {_title(known[other])}: it declares "
-                        f"conflicts={reference!r}; leave one of them out"
-                    )
+                problem = EngineError(
+                    f"{_title(member)} can't run together with {_title(known[other])}: it declares "
+                    f"conflicts={reference!r}; leave one of them out"
+                )
+                found.setdefault(frozenset((member.name, other)), problem)
+    return found
 
 
 def _missing(members: Sequence[Member]) -> Iterator[EngineError]:

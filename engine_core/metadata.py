@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
@@ -21,6 +22,9 @@ FIRST_HOOK_API = 1
 
 OLDEST_HOOK_API = 1
 """The oldest hook API whose plugins still work here."""
+
+ORDERING = ("before", "after", "around", "within")
+"""The fields of an algorithm's metadata that put it in its place among others."""
 
 WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
 
@@ -114,6 +118,9 @@ class AlgorithmMetadata(_Versioned):
         before: names or `@tags` of algorithms that run later, on every event that both list; absent ones are no
             constraint.
         after: names or `@tags` of algorithms that run earlier, likewise.
+        around: names or `@tags` of algorithms that do and undo their work between its own two halves: they run later,
+            and on the AFTER or END half of a pair earlier.
+        within: names or `@tags` of algorithms between whose halves it does and undoes its own: the other way round.
         requires: names or `@tags`, each of which another algorithm in the engine must have.
         conflicts: names or `@tags` that no other algorithm in the engine may have.
         writes: the State fields that it changes; `()`: none; None: not declared.
@@ -130,6 +137,8 @@ class AlgorithmMetadata(_Versioned):
     tags: tuple[Tag, ...] = ()
     before: tuple[Reference, ...] = ()
     after: tuple[Reference, ...] = ()
+    around: tuple[Reference, ...] = ()
+    within: tuple[Reference, ...] = ()
     requires: tuple[Reference, ...] = ()
     conflicts: tuple[Reference, ...] = ()
     writes: tuple[Writable, ...] | None = None
@@ -137,13 +146,18 @@ class AlgorithmMetadata(_Versioned):
 
     @model_validator(mode="after")
     def _not_against_itself(self) -> AlgorithmMetadata:
-        for relation in ("before", "after", "requires", "conflicts"):
+        for relation in (*ORDERING, "requires", "conflicts"):
             if self.name is not None and self.name in getattr(self, relation):
                 raise ValueError(f"{relation}: {self.name!r} names itself")
-        if both := sorted({*self.before} & {*self.after}):
-            raise ValueError(f"{both[0]!r} stands in both before and after")
-        if both := sorted({*self.requires} & {*self.conflicts}):
-            raise ValueError(f"{both[0]!r} stands in both requires and conflicts")
+        for one, other in (*itertools.combinations(ORDERING, 2), ("requires", "conflicts")):
+            if both := sorted({*getattr(self, one)} & {*getattr(self, other)}):
+                literal, mirrored = one in ORDERING[:2], other in ORDERING[2:]
+                why = (
+                    f": {other} turns round at the second half of a pair, {one} does not"
+                    if literal and mirrored
+                    else ""
+                )
+                raise ValueError(f"{both[0]!r} stands in both {one} and {other}{why}")
         return self
 
 

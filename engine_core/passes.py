@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 from .algorithm import Algorithm, algorithm_metadata, unique_names
 from .errors import ArgumentError, ArgumentTypeError, OrderError
 from .event import Event
-from .metadata import STAGES, AlgorithmMetadata, PassMetadata
+from .metadata import ORDERING, STAGES, AlgorithmMetadata, PassMetadata
 from .ordering import Edge, stable_sort
 from .registry import Registry
 from .warn import warn
@@ -114,11 +114,11 @@ def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Al
 
 @algorithm_pass(
     PassMetadata.model_construct(
-        stage="placement", description="put algorithms where their metadata declares before and after"
+        stage="placement", description="put algorithms where their metadata declares before, after, around and within"
     )
 )
 def apply_declared_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
-    """Sort by `AlgorithmMetadata.before` and `after`, and otherwise keep the order."""
+    """Sort by `before`, `after`, `around` and `within` of the metadata, and otherwise keep the order."""
     named = dict(zip(unique_names(algorithms), algorithms, strict=True))
     return [named[name] for name in stable_sort(list(named), declared_edges(named, event))]
 
@@ -178,10 +178,11 @@ def declared_edges(algorithms: Mapping[str, Algorithm], event: Event) -> list[Ed
     edges = []
     for name, algorithm in present.items():
         own = algorithm_metadata(algorithm)
-        for relation in ("before", "after"):
+        earlier = {"before", "within" if event.is_after_event else "around"}
+        for relation in ORDERING:
             for reference in getattr(own, relation):
                 for other in referred(reference, name, present):
-                    first, second = (name, other) if relation == "before" else (other, name)
+                    first, second = (name, other) if relation in earlier else (other, name)
                     edges.append(Edge(first, second, f"{name} ({_origin(algorithm)}{relation}={reference!r})"))
     return edges
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..event import Event
 from ..members import Member, describe
+from ..metadata import ORDERING
 from ..order import PassList
 from ..passes import referred, registered_name, table_of
 from ..registry import Registry
@@ -43,7 +44,7 @@ def _references(members: Sequence[Member]) -> Iterator[Skipped]:
     algorithms = {member.name: member.algorithm for member in members}
     events_of = {member.name: member.events for member in members}
     for member in members:
-        for relation in ("before", "after"):
+        for relation in ORDERING:
             for reference in getattr(member.metadata, relation):
                 others = referred(reference, member.name, algorithms)
                 if any(events_of[other] & member.events for other in others):

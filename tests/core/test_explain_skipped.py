@@ -117,7 +117,7 @@ def test_as_text_it_is_a_paragraph():
 
 def rivals():
     return [
-        declaring(A, conflicts=("b",), requires=("ema", "@needed")),
+        declaring(A, conflicts=("b",), requires=("none_has", "@needed")),
         declaring(B, conflicts=("a",), before=("c",)),
         type("C", (Quiet,), {"metadata": AlgorithmMetadata(events=("init", "fit_end"), before=("b",))})(),
     ]
@@ -132,8 +132,8 @@ PROBLEMS = [
     ),
     "'a' (A) can't run together with 'b' (B): it declares conflicts='b'; leave one of them out",
     (
-        "'a' (A) requires 'ema', and no such algorithm is listed; no installed distribution ships it; install one that "
-        "does, and add it"
+        "'a' (A) requires 'none_has', and no such algorithm is listed; no installed distribution ships it; install one "
+        "that does, and add it"
     ),
     "'a' (A) requires '@needed', and no such algorithm is listed; add one with that tag",
 ]

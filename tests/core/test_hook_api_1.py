@@ -105,6 +105,8 @@ def test_its_fields_of_state_may_be_declared_as_written(field):
                 "tags": (),
                 "before": (),
                 "after": (),
+                "around": (),
+                "within": (),
                 "requires": (),
                 "conflicts": (),
                 "writes": None,

@@ -26,6 +26,13 @@ def test_tags_are_kept_without_their_mark_and_references_with_it():
         ({"tags": ("@",)}, "'' can't be a name"),
         ({"name": "ema", "after": ("ema",)}, "after: 'ema' names itself"),
         ({"before": ("ema",), "after": ("ema",)}, "'ema' stands in both before and after"),
+        (
+            {"before": ("@pair",), "around": ("@pair",)},
+            "in both before and around: around turns round at the second half of a pair, before does not",
+        ),
+        ({"after": ("ema",), "within": ("ema", "@pair")}, "'ema' stands in both after and within: within turns round"),
+        ({"before": ("ema",), "within": ("ema",)}, "'ema' stands in both before and within: within turns round"),
+        ({"around": ("ema",), "within": ("ema",)}, "'ema' stands in both around and within"),
         ({"hook_api": 2}, "made for hook API 2, this engine-core has 1"),
         ({"events": "init"}, "Input should be a valid tuple"),
         ({"before": "ema"}, "Input should be a valid tuple"),

@@ -132,10 +132,10 @@ def test_a_conflict_is_refused_with_both_registered_names():
 
 def test_a_missing_requirement_is_refused_with_its_name():
     class Needy(Always):
-        metadata = AlgorithmMetadata(requires=("a", "ema"))
+        metadata = AlgorithmMetadata(requires=("a", "none_has"))
 
     assert refusal([A(), Needy()]) == (
-        "'needy' (Needy) requires 'ema', and no such algorithm is listed; no installed distribution ships it; "
+        "'needy' (Needy) requires 'none_has', and no such algorithm is listed; no installed distribution ships it; "
         "install one that does, and add it"
     )
 

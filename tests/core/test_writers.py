@@ -9,6 +9,7 @@ import pytest
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State, algorithm_pass, passes
 from engine_core.cautions import cautions_of
 from engine_core.errors import UnorderedWritersWarning
+from engine_core.explain import explain_algorithms
 
 
 class Writer(Algorithm):
@@ -46,11 +47,16 @@ def told(algorithms, algorithm_passes=None):
     return [str(w.message) for w in caught if w.category is UnorderedWritersWarning]
 
 
+def test_two_that_can_not_run_together_need_no_order():
+    explanation = explain_algorithms([of(A, conflicts=("b",)), B(), of(C)])
+    assert [warning.partition(" both ")[0] for warning in explanation.warnings] == ["A and C", "B and C"]
+
+
 def test_the_warning_names_both_the_field_the_event_and_the_remedy():
     (message,) = told([A(), B()])
     assert message == (
         "A and B both write batch at AFTER_DATALOADER, and nothing but their places in the list says who comes first: "
-        "declare before or after in the metadata of one, or give the order yourself with "
+        "declare before, after, around or within in the metadata of one, or give the order yourself with "
         "explicit_order({'after_dataloader': ['b', 'a']}), in a config with `order:`"
     )
 
