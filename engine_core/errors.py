@@ -58,6 +58,10 @@ class AuditWarning(UserWarning):
     """An algorithm broke a promise about what it writes or restores."""
 
 
+class NothingReplacedWarning(UserWarning):
+    """A surgery algorithm found nothing in the model that it could replace."""
+
+
 class DurationWarning(UserWarning):
     """`fit` was called when the training was already at its end."""
 

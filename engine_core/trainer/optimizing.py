@@ -8,10 +8,18 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..intervals import Interval
+from ..surgery import follow_parameters
 from ..time import Time
-from .intervals import Interval
 
-__all__ = ["check_optimizers", "check_schedulers", "follow_surgery", "make_optimizers", "make_schedulers"]
+__all__ = [
+    "check_optimizers",
+    "check_schedulers",
+    "follow_surgery",
+    "make_optimizers",
+    "make_schedulers",
+    "optimizers_among",
+]
 
 
 def check_optimizers(given: Any) -> list[Any]:
@@ -21,6 +29,17 @@ def check_optimizers(given: Any) -> list[Any]:
         if not callable(item):
             _check_optimizer(item)
     return items
+
+
+def optimizers_among(items: Iterable[Any], parameters: Iterable[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
+    """Return those that are optimizers already.
+
+    Raises:
+        ArgumentError: if one of them trains none of the model's parameters.
+    """
+    made = [item for item in items if isinstance(item, torch.optim.Optimizer)]
+    _check_trained(made, set(parameters))
+    return made
 
 
 def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.optim.Optimizer]:
@@ -43,40 +62,31 @@ def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def follow_surgery(
-    optimizers: Iterable[Any], before: Mapping[str, torch.nn.Parameter], after: Mapping[str, torch.nn.Parameter]
+    optimizers: Iterable[torch.optim.Optimizer],
+    before: Mapping[str, torch.nn.Parameter],
+    after: Mapping[str, torch.nn.Parameter],
 ) -> None:
-    """Give optimizers made before INIT the parameters that algorithms have put into the model since.
+    """Give optimizers made before INIT the parameters that algorithms have put into the model by hand.
 
-    A parameter under the name of a former one takes its place, one whose name is gone is dropped, and a new one joins
-    the last group of the only optimizer.
+    Those of `replace_modules` are there already.
 
     Args:
-        before, after: the model's parameters by name.
+        before, after: the model's parameters by name, see `follow_parameters`.
 
     Raises:
         ArgumentError: if it can't be decided where a parameter belongs, or an optimizer trains none of the model.
     """
-    made = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Optimizer)]
-    present = set(after.values())
-    name_of = {parameter: name for name, parameter in before.items() if parameter not in present}
-    for optimizer in made:
-        for group in optimizer.param_groups:
-            successors = [after.get(name_of[p]) if p in name_of else p for p in group["params"]]
-            group["params"] = [p for p in successors if p is not None]
-    trained = {p for optimizer in made for group in optimizer.param_groups for p in group["params"]}
-    known = {*before.values(), *trained}
-    new = [parameter for parameter in after.values() if parameter not in known]
-    if new and len(made) == 1:
-        made[0].param_groups[-1]["params"] += new
-    elif new and made:
-        raise ArgumentError(
-            f"optimizers: algorithms added {len(new)} parameters at INIT, and it is open which of {len(made)} "
-            "optimizers trains them; give callables that make the optimizers after INIT"
-        )
-    for optimizer in made:
-        if present.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
+    optimizers = list(optimizers)
+    follow_parameters(optimizers, before, after)
+    _check_trained(optimizers, set(after.values()))
+
+
+def _check_trained(optimizers: Iterable[torch.optim.Optimizer], parameters: set[torch.nn.Parameter]) -> None:
+    for optimizer in optimizers:
+        if parameters.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
             raise ArgumentError(
-                f"optimizers: {type(optimizer).__name__} has no parameter of this model; was it made for another one?"
+                f"optimizers: {type(optimizer).__name__} has no parameter of this model; was it made for another one? "
+                "Parameters of the loss function go into a group beside some of the model's"
             )
 
 

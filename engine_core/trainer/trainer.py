@@ -12,6 +12,7 @@ import torch
 from ..engine import Engine
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
+from ..intervals import Interval
 from ..logger import Logger
 from ..order import PassArgument
 from ..precision import Precision
@@ -30,10 +31,16 @@ from .arguments import (
 )
 from .arguments import progress_bar as bar
 from .evaluation import as_loaders, check_metrics
-from .intervals import Interval
 from .loop import Run, run_fit
 from .objective import check_objective
-from .optimizing import check_optimizers, check_schedulers, follow_surgery, make_optimizers, make_schedulers
+from .optimizing import (
+    check_optimizers,
+    check_schedulers,
+    follow_surgery,
+    make_optimizers,
+    make_schedulers,
+    optimizers_among,
+)
 from .readings import LossReader
 
 __all__ = ["Trainer"]
@@ -48,7 +55,8 @@ class Trainer:
         train_dataloader: an iterable of batches that starts anew for each epoch.
         max_duration: the whole training, as `"10ep"`; the horizon of schedules and where `fit` ends.
         loss_fn: `loss_fn(outputs, targets)` gives a scalar tensor, or a tuple or dict of scalars.
-        optimizers: an optimizer, or a callable that makes one from the parameters, called after INIT.
+        optimizers: an optimizer, in state.optimizers from the start, or a callable that makes one from the parameters
+            after INIT; one or several.
         schedulers: torch schedulers, or callables that make one from the optimizer, each stepped per epoch, or in a
             pair such as `(scheduler, "1ba")`.
         eval_dataloader: a loader, then called `eval`, or loaders by label.
@@ -189,15 +197,17 @@ class Trainer:
     def _initialise(self) -> None:
         """Run INIT on the model as it was given, then move it, and make what depends on its parameters."""
         state: Any = self.state
-        before = dict(state.model.named_parameters())
+        before = dict(state.model.named_parameters(remove_duplicate=False))
+        given = optimizers_among(self._optimizers, before.values())
+        state.optimizers = list(given)  # surgery lets them follow, or is refused before it has begun
         seed_generators(state.seed)
         self.engine.run_event(Event.INIT)
-        follow_surgery(self._optimizers, before, dict(state.model.named_parameters()))
+        if self._optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
+            raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
+        follow_surgery(given, before, dict(state.model.named_parameters(remove_duplicate=False)))
         for part in (state.model, state.loss_fn, *self._metrics.values()):
             if callable(getattr(part, "to", None)):
                 part.to(self._device)
-        if self._optimizers and state.optimizers:
-            raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
         state.optimizers = make_optimizers(self._optimizers, state.model) or list(state.optimizers)
         timed_schedulers = make_schedulers(self._schedulers, state.optimizers)
         state.schedulers = [scheduler for scheduler, _ in timed_schedulers]

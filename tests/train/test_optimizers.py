@@ -82,13 +82,23 @@ def test_an_optimizer_made_earlier_trains_what_surgery_added() -> None:
 def test_several_optimizers_can_not_share_what_surgery_added() -> None:
     model = net()
     optimizers = [torch.optim.SGD(model[place].parameters(), lr=0.1) for place in (0, 4)]
-    with pytest.raises(ArgumentError, match="added 2 parameters at INIT, and it is open which of 2 optimizers"):
+    with pytest.raises(ArgumentError, match=r"open which of several optimizers trains the new parameter '5\.weight'"):
         trainer(model=model, algorithms=AddLayer(), optimizers=optimizers)
 
 
 def test_an_optimizer_of_another_model_is_refused() -> None:
     with pytest.raises(ArgumentError, match="SGD has no parameter of this model; was it made for another one"):
         trainer(optimizers=torch.optim.SGD(net().parameters(), lr=0.1))
+
+
+def test_an_optimizer_of_the_loss_functions_parameters_alone_is_refused_with_a_way_to_train_them() -> None:
+    model, scale = linear(), nn.Parameter(torch.ones(()))
+    loss_fn = lambda outputs, targets: scale * nn.functional.cross_entropy(outputs, targets)  # noqa: E731
+    apart = [torch.optim.SGD(parameters, lr=0.1) for parameters in (model.parameters(), [scale])]
+    with pytest.raises(ArgumentError, match="Parameters of the loss function go into a group beside some of the model"):
+        trainer(model=model, loss_fn=loss_fn, optimizers=apart)
+    trainer(model=model, loss_fn=loss_fn, optimizers=torch.optim.SGD([*model.parameters(), scale], lr=0.1)).fit()
+    assert scale.item() != 1
 
 
 def test_a_scheduler_of_another_optimizer_is_refused() -> None:

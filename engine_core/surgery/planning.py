@@ -1,0 +1,84 @@
+"""Ask the policies: which modules are to be replaced, and by what. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
+
+from ..errors import ArgumentError, ArgumentTypeError, add_note
+from .replacement import FLOATS, Policy, Replacement, Surroundings, title
+
+__all__ = ["plan_surgery"]
+
+NEVER_CALLED = NonDynamicallyQuantizableLinear
+"""What `nn.MultiheadAttention` has as `out_proj`: it reads the weights, and no replacement would ever run."""
+
+
+def plan_surgery(model: nn.Module, policies: Mapping[type[nn.Module], Policy]) -> list[Replacement]:
+    """Return what the policies want, in the order of the model's modules; each module is asked for once."""
+    plan: list[Replacement] = []
+    seen: set[nn.Module] = set()
+    kinds: dict[nn.Module, Surroundings] = {}
+
+    def visit(module: nn.Module, name: str, above: tuple[nn.Module, ...]) -> None:
+        if module in seen:
+            return
+        seen.add(module)
+        if (new := _ask(module, name, policies)) is not None:
+            plan.append(Replacement(module, new, name, above, _surroundings((*above, module), kinds)))
+            return
+        for key, child in module.named_children():
+            if not (key == "parametrizations" and is_parametrized(module)):  # they make weights, and no outputs
+                visit(child, f"{name}.{key}" if name else key, (*above, module))
+
+    visit(model, "", ())
+    return plan
+
+
+def _ask(module: nn.Module, name: str, policies: Mapping[type[nn.Module], Policy]) -> nn.Module | None:
+    key = next((cls for cls in type(module).__mro__ if cls in policies), None)
+    if key is None or isinstance(module, NEVER_CALLED):
+        return None
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise ArgumentError(
+            f"{title(name, module)} is lazy: its parameters have no shape yet; run the model once before the surgery"
+        )
+    try:
+        new = policies[key](module, name)
+    except Exception as error:
+        add_note(error, f"the policy for {key.__name__} raised this for {title(name, module)}; nothing was replaced")
+        raise
+    if new is None or new is module:
+        return None
+    if not isinstance(new, nn.Module):
+        raise ArgumentTypeError(
+            f"the policy for {key.__name__} returned {new!r} for {title(name, module)}; "
+            "it has to return a module, or None to leave it"
+        )
+    if any(map(is_lazy, new.parameters())):
+        raise ArgumentError(
+            f"the policy for {key.__name__} returned a lazy module for {title(name, module)}: "
+            "its parameters have no shape yet; make it with its sizes"
+        )
+    return new
+
+
+def _surroundings(path: Iterable[nn.Module], kinds: dict[nn.Module, Surroundings]) -> Surroundings:
+    devices: frozenset[torch.device] = frozenset()
+    dtypes: frozenset[torch.dtype] = frozenset()
+    for module in reversed(tuple(path)):
+        if module not in kinds:
+            tensors = [*module.parameters(), *module.buffers()]
+            kinds[module] = Surroundings(
+                frozenset(tensor.device for tensor in tensors),
+                frozenset(tensor.dtype for tensor in tensors if tensor.dtype in FLOATS),
+            )
+        devices, dtypes = devices or kinds[module].devices, dtypes or kinds[module].dtypes
+        if dtypes:
+            break
+    return Surroundings(devices, dtypes)
