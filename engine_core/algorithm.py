@@ -86,8 +86,8 @@ def snake_case(name: str) -> str:
     """Return a class's name as a registered name.
 
     Example:
-        >>> snake_case("FreezeLayers"), snake_case("SWA"), snake_case("Noise2D")
-        ('freeze_layers', 'swa', 'noise2_d')
+        >>> snake_case("FreezeLayers"), snake_case("MLP"), snake_case("Noise2D")
+        ('freeze_layers', 'mlp', 'noise2_d')
     """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 

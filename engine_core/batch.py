@@ -99,7 +99,7 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
     def take(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             index_there = index.to(leaf.device)
-            # Faster by half, but it would lose the memory format of channels_last.
+            # Faster by half, but it would lose the memory format.
             return leaf.index_select(0, index_there) if leaf.is_contiguous() else leaf[index_there]
         picked = index.tolist()
         return leaf[picked] if _is_array(leaf) else type(leaf)(leaf[i] for i in picked)

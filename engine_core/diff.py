@@ -28,7 +28,7 @@ class Difference:
     """One thing that differs.
 
     Args:
-        key: what it is, as in `algorithms[mixup].args.alpha`; in the section `order` the event.
+        key: what it is, as in `algorithms[noise].args.std`; in the section `order` the event.
         a, b: the values of the two runs; None: it is absent there.
         moved: in the section `order`, those who are in both orders and changed places.
     """

@@ -95,6 +95,8 @@ def _missing(batch: Any, key: int | str) -> str:
         return f"{where} has no item {key!r}{did_you_mean(str(key), map(str, batch))}"
     if isinstance(key, str):
         names = getattr(batch, "_fields", None) or [n for n in getattr(batch, "__dict__", {}) if n[:1] != "_"]
+        if isinstance(batch, (tuple, list)) and not names:
+            return f"{where} with {len(batch)} items has no attribute {key!r}; give an index, 0 for the first"
         return f"{where} has no attribute {key!r}{did_you_mean(key, names)}"
     length = f"{len(batch)} items" if hasattr(batch, "__len__") else "no items"
     return f"{where} with {length} has no item {key!r}"

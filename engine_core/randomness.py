@@ -1,16 +1,21 @@
-"""The global random generators: seed them for a run, and leave them as they were where nobody may notice."""
+"""Random generators: the global ones, seeded for a run and left alone by all others, and those of algorithms."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["preserve_generators", "seed_generators"]
+from .algorithm import Algorithm
+from .errors import ArgumentError
+from .state import State
+
+__all__ = ["OwnGenerator", "preserve_generators", "seed_generators"]
 
 
 def seed_generators(seed: int) -> None:
@@ -39,3 +44,70 @@ def preserve_generators(device: torch.device) -> Iterator[None]:
             numpy.random.set_state(numpy_state)
         if module is not None:
             module.set_rng_state(device_state, *where)
+
+
+class OwnGenerator:
+    """The generator of an algorithm: it begins anew with each run, from the run's seed, and is saved with it.
+
+    It is one of the CPU, so that a run draws the same on each device.
+
+    Example:
+        >>> from engine_core import State
+        >>> own = OwnGenerator("noise")
+        >>> own.of(State(seed=1)).initial_seed() == State(seed=1).derive_seed("noise")
+        True
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._run: weakref.ref[State] | None = None
+        self._generator = torch.Generator()
+        self._loaded: torch.Tensor | None = None
+
+    def of(self, state: State, owner: Algorithm | None = None) -> torch.Generator:
+        """Return the generator of the run of `state`.
+
+        Args:
+            owner: the algorithm that draws. The second of its class in the run draws from the seed of `"<name>-2"`,
+                and so on, not the numbers of the first once more.
+        """
+        if self._run is None or self._run() is not state:
+            self._run = weakref.ref(state)
+            place = _place_of(owner, state)
+            name = self._name if place == 0 else f"{self._name}-{place + 1}"
+            self._generator = torch.Generator().manual_seed(state.derive_seed(name))
+        if self._loaded is not None:
+            self._generator.set_state(self._loaded)
+            self._loaded = None
+        return self._generator
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the state of the generator; before the first draw what was loaded, or nothing."""
+        if self._loaded is not None:
+            return {"generator": self._loaded}
+        return {} if self._run is None else {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing where the saved run stood, in whichever run draws next; a state of `{}` begins anew.
+
+        Raises:
+            ArgumentError: (a ValueError) for a state that `state_dict` can't have made.
+        """
+        if state and "generator" not in state:
+            raise ArgumentError(f"the state of {self._name} has no 'generator', only {', '.join(map(repr, state))}")
+        if not state:
+            self._run = self._loaded = None
+            return
+        try:
+            torch.Generator().set_state(state["generator"])
+        except (TypeError, RuntimeError) as error:
+            raise ArgumentError(
+                f"the state of {self._name} has a 'generator' that is no state of one: {error}"
+            ) from error
+        self._loaded = state["generator"].clone()
+
+
+def _place_of(owner: Algorithm | None, state: State) -> int:
+    """Return how many of an algorithm's class are before it in the run; 0 for one that is in none."""
+    alike = [algorithm for algorithm in state.algorithms if type(algorithm) is type(owner)]
+    return next((place for place, algorithm in enumerate(alike) if algorithm is owner), 0)

@@ -107,7 +107,10 @@ def _why_missing(requirement: Requirement, name: str, installed: Mapping[str, st
         return f"{missing}{requirement.name!r} is a plugin of {shipped[name]}; require that distribution"
     if near := difflib.get_close_matches(name, installed, n=1, cutoff=_NEAR):
         return f"{missing}did you mean {near[0]!r}?"
-    return f"{missing}install it, as with: pip install '{requirement}'"
+    return (
+        f"{missing}install it: from the sources of engine-core if it comes with them, else as with: "
+        f"pip install '{requirement}'"
+    )
 
 
 def _meets(requirement: Requirement, version: str) -> bool:

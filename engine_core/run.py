@@ -49,7 +49,7 @@ class RunResults:
         metrics: the last value of everything that was logged, by name.
         seconds: wall-clock time of training, evaluation included.
         samples_per_second: evaluation left out; counted as loaded, before an algorithm prunes a batch.
-        algorithms: how often each algorithm ran, as in `{"MixUp/AFTER_DATALOADER": 40}`.
+        algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`.
     """
 
     folder: Path

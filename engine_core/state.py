@@ -35,6 +35,8 @@ class State:
         seed: what every random draw of the run derives from; an Engine draws one where it is None.
         metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
+        closure: computes the gradients of the batch anew, with all that runs at the events in between, and returns its
+            loss; for AFTER_TRAIN_BATCH. None in a loop that has none.
 
     Example:
         >>> state = State(max_duration="10ba", timestamp=Timestamp(batch=4))
@@ -69,6 +71,7 @@ class State:
     batch: Any = None
     outputs: Any = None
     loss: Any = None
+    closure: Callable[[], torch.Tensor] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,14 +111,17 @@ class State:
         """Ask the loop to end `fit` after the current batch."""
         self.stop_requested = True
 
-    def derive_seed(self, name: str) -> int:
+    def derive_seed(self, name: str, *, shared: bool = False) -> int:
         """Return the seed of the generator that belongs to `name`, from the run's seed, the name and the rank.
+
+        Args:
+            shared: the same in each process, that of rank 0; new weights have to be drawn alike.
 
         Example:
             >>> State(seed=1).derive_seed("noise") == State(seed=1).derive_seed("noise")
             True
         """
-        digest = hashlib.sha256(f"{self.seed}/{name}/{self.rank}".encode()).digest()
+        digest = hashlib.sha256(f"{self.seed}/{name}/{0 if shared else self.rank}".encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
 

@@ -18,11 +18,11 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Se
         below: for each row the lines that stand below it, indented.
 
     Example:
-        >>> print(format_table(["NAME", "STATUS"], [["ema", "broken"], ["sam", "available"]], [["no disk"], []]))
+        >>> print(format_table(["NAME", "STATUS"], [["pad", "broken"], ["tilt", "available"]], [["no disk"], []]))
         NAME  STATUS
-        ema   broken
+        pad   broken
             no disk
-        sam   available
+        tilt  available
     """
     rows = [[readable(cell, _WIDEST) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]

@@ -67,7 +67,7 @@ class RunFiles(LoggerDestination):
         self.latest.update(plain)
 
     def log_traces(self, traces: Traces) -> None:
-        """Count in `runs` how often each algorithm ran at each event, as in `MixUp/AFTER_DATALOADER`."""
+        """Count in `runs` how often each algorithm ran at each event, as in `Noise/AFTER_DATALOADER`."""
         runs = self.runs
         for name, trace in traces.items():
             if trace.run:

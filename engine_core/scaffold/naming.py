@@ -33,8 +33,8 @@ TOOLS = "build hatchling mypy pip py pytest ruff setuptools torch tox virtualenv
 DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)", re.IGNORECASE)
 
 IN_THE_FILES = (
-    "Algorithm AlgorithmConformance AlgorithmMetadata AlgorithmPass Any ArgumentError ClassVar Engine Event Iterable "
-    "Logger Mapping PassConformance Sequence State Trainer"
+    "Algorithm AlgorithmConformance AlgorithmMetadata AlgorithmPass Any ArgumentError ClassVar Engine EngineError "
+    "Event Iterable Logger Mapping OwnGenerator PassConformance Sequence State Trainer"
 )
 """What the files of a plugin import under these names, so that its class needs another."""
 

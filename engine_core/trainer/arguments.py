@@ -47,7 +47,7 @@ def _as_plugin(kind: Kind, item: Any, what: str) -> Any:
         return _make(kind, item, {})
     if isinstance(item, (tuple, list)):
         if len(item) != 2 or not isinstance(item[0], str) or not isinstance(item[1], Mapping):
-            raise ArgumentError(f"{what}: a pair is (name, arguments), as ('ema', {{'decay': 0.9}}), not {item!r}")
+            raise ArgumentError(f"{what}: a pair is (name, arguments), as ('noise', {{'std': 0.1}}), not {item!r}")
         return _make(kind, item[0], item[1])
     return item
 

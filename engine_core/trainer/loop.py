@@ -14,11 +14,11 @@ from ..batch import count_rows, move_batch
 from ..engine import Engine
 from ..errors import EngineError
 from ..event import Event
+from ..intervals import Interval, end_test
 from ..precision import Precision
 from ..state import State, length_of
 from ..time import Time, Timestamp
 from .evaluation import run_eval
-from .intervals import Interval, end_test
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .readings import LossReader
 from .shares import split_with_shares
@@ -38,6 +38,7 @@ class Run:
         batches: the loader in mid-epoch, or None between epochs.
         counted_s: until when the clock of training has counted; evaluation puts it forward.
         evaluated_at: the batch count at the latest evaluation.
+        has_gradients: is this AFTER_TRAIN_BATCH, where the gradients are there and the optimizers have not stepped?
         begins_anew: did an exception end the epoch's pair for some algorithm, so that going on has to begin it again?
     """
 
@@ -57,6 +58,7 @@ class Run:
     is_fitting: bool = field(default=False, init=False)
     is_evaluating: bool = field(default=False, init=False)
     has_built_graph: bool = field(default=False, init=False)
+    has_gradients: bool = field(default=False, init=False)
     begins_anew: bool = field(default=False, init=False)
 
     def evaluate(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
@@ -140,12 +142,40 @@ def run_fit(run: Run, end: Time) -> None:
         fire("batch_checkpoint")
 
     def train_batch() -> None:
-        """Add up the gradients of the microbatches, read the loss, and step the optimizers."""
+        """Compute the gradients, read the loss, and step the optimizers."""
         optimizers = state.optimizers
         for optimizer in optimizers:
             optimizer.zero_grad()
         fire("before_train_batch")
-        whole = state.batch
+        loss, parts = gradients()
+        run.has_gradients = True
+        fire("after_train_batch")
+        run.has_gradients = False
+        read(loss, parts)
+        for optimizer in optimizers:
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+        if scaler is not None:
+            scaler.update()
+
+    def closure() -> torch.Tensor:
+        """Compute the gradients of the batch anew and return its loss, see `State.closure`."""
+        if not run.has_gradients or run.is_evaluating or scaler is not None:
+            why = "its scaler unscales once a step" if scaler is not None else "it is for AFTER_TRAIN_BATCH"
+            raise EngineError(f"state.closure can't be called here (precision {state.precision}): {why}")
+        for optimizer in state.optimizers:
+            optimizer.zero_grad()
+        run.has_gradients = False
+        try:
+            return gradients()[0]
+        finally:
+            run.has_gradients = True
+
+    def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
+        optimizers, whole = state.optimizers, state.batch
         try:
             if microbatch_size is None:
                 loss, parts = microbatch(None)
@@ -162,15 +192,7 @@ def run_fit(run: Run, end: Time) -> None:
         if grad_clip_norm is not None:
             parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
-        fire("after_train_batch")
-        read(loss, parts)
-        for optimizer in optimizers:
-            if scaler is None:
-                optimizer.step()
-            else:
-                scaler.step(optimizer)
-        if scaler is not None:
-            scaler.update()
+        return loss, parts
 
     def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Run each microbatch; return the loss of the whole batch and its parts."""
@@ -235,7 +257,7 @@ def run_fit(run: Run, end: Time) -> None:
         if state.evaluators:
             run.evaluate(state.evaluators)
 
-    run.is_fitting = True
+    run.is_fitting, run.has_gradients, state.closure = True, False, closure
     try:
         fit()
     except BaseException as error:
@@ -243,7 +265,7 @@ def run_fit(run: Run, end: Time) -> None:
         run.readings.salvage(error)
         raise
     finally:
-        run.is_fitting = False
+        run.is_fitting, state.closure = False, None
 
 
 def enter_loader(state: State) -> None:

@@ -62,7 +62,7 @@ def _divisor(loss_fn: Any, piece: Any) -> torch.Tensor | None:
 
 
 def _base(loss_fn: Any) -> Any:
-    return _base(loss_fn.func) if isinstance(loss_fn, functools.partial) else loss_fn
+    return _base(loss_fn.func) if isinstance(loss_fn, functools.partial) else getattr(loss_fn, "_orig_mod", loss_fn)
 
 
 def _setting(loss_fn: Any, name: str) -> Any:

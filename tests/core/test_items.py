@@ -109,7 +109,17 @@ MISSING = {
     "key": ({"targets": "y"}, "target", "a batch of type dict has no item 'target'; did you mean 'targets'?"),
     "field": (Pair("x", "y"), "target", "a batch of type Pair has no attribute 'target'; did you mean 'targets'?"),
     "attribute": (Batch("x", "y"), "labels", "a batch of type Batch has no attribute 'labels'; known: inputs, targets"),
-    "name in a list": (["x", "y"], "inputs", "a batch of type list has no attribute 'inputs'; none is known"),
+    "name in a list": (
+        ["x", "y"],
+        "inputs",
+        "a batch of type list with 2 items has no attribute 'inputs'; give an index, 0 for the first",
+    ),
+    "name in a tuple": (
+        (),
+        "x",
+        "a batch of type tuple with 0 items has no attribute 'x'; give an index, 0 for the first",
+    ),
+    "name in nothing": (5, "x", "a batch of type int has no attribute 'x'; none is known"),
     "index of a tensor": (5, 0, "a batch of type int with no items has no item 0"),
     "index of a dict": ({"inputs": "x"}, 0, "a batch of type dict has no item 0; known: inputs"),
 }

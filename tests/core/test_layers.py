@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     ["errors", "event", "time", "metadata"],
     ["ordering", "hookspecs", "trace", "items", "warn", "installed", "requirements", "soundness", "failures"],
-    ["callback", "algorithm", "logger", "state"],
+    ["callback", "algorithm", "logger", "state", "intervals", "arguments"],
     ["records", "kinds", "loading", "provenance", "registry", "passes", "course", "order", "host", "closing"],
     ["members", "cautions", "listening", "pairs", "pipeline", "dispatch", "engine"],
     ["batch", "precision", "randomness", "digest", "fingerprint", "ownership", "observer", "surgery", "checkpoint"],

@@ -98,7 +98,8 @@ def test_nothing_of_it_is_installed():
         check("acme-plugin", "other-plugin>=2")
     assert str(caught.value) == (
         "other-plugin>=2 is required and no plugin of other-plugin is installed (installed: acme-plugin 1.10, "
-        "engine-core 0.1.0); install it, as with: pip install 'other-plugin>=2'"
+        "engine-core 0.1.0); install it: from the sources of engine-core if it comes with them, else as with: "
+        "pip install 'other-plugin>=2'"
     )
 
 

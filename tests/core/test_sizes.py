@@ -18,6 +18,9 @@ MORE_PARAMETERS = {
     "trainer/trainer.py:__init__": "the Trainer's arguments, frozen by a test",
     "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, known by these names from elsewhere",
     "sb-plugin/src/sb_plugin/functional.py:select_using_loss": "the same, as a function",
+    "augmentation-plugin/src/augmentation_plugin/progressive_resizing.py:__init__": "likewise the method's settings",
+    "augmentation-plugin/src/augmentation_plugin/resizing.py:resize_batch": "likewise, as a function",
+    "surgery-plugin/src/surgery_plugin/stochastic_block.py:apply_stochastic_depth": "likewise",
 }
 
 

@@ -90,3 +90,8 @@ def test_derived_seeds_differ_by_seed_name_and_rank_and_are_the_same_again():
     assert seeds == [seed_of(*case) for case in cases]
     assert seeds[0] == 7590785173576918450
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_shared_seed_is_that_of_rank_0_in_every_process():
+    seeds = {State(seed=1, rank=rank).derive_seed("weights", shared=True) for rank in range(3)}
+    assert seeds == {State(seed=1, rank=0).derive_seed("weights")}

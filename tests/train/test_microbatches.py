@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.batch import split_batch, take_rows
+from engine_core.trainer.shares import split_with_shares
 
 from .parts import Memory, at, batches, linear, trainer
 
@@ -141,3 +142,11 @@ def test_a_microbatch_of_ignored_targets_only_is_left_out() -> None:
     trainer(loader, whole, loss_fn=nn.CrossEntropyLoss()).fit()
     assert torch.allclose(model.weight, whole.weight, atol=1e-6)
     assert made.state.loss.isfinite()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
+def test_a_compiled_loss_has_the_shares_of_the_loss_in_it() -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.0, 5.0]))
+    batch = torch.randn(8, 4), torch.arange(8) % 3
+    shares = [[share for _, share in split_with_shares(batch, 3, fn)] for fn in (loss, torch.compile(loss))]
+    assert shares[0] == shares[1] != [3 / 8, 3 / 8, 2 / 8]

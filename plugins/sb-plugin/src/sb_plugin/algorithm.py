@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core.arguments import check_key
 from engine_core.batch import count_rows, take_rows
 from engine_core.errors import ArgumentError
 from engine_core.items import BatchKey
 
-from .arguments import check_interrupt, check_interval, check_keep, check_key, check_scale_factor
+from .arguments import check_interrupt, check_interval, check_keep, check_scale_factor
 from .losses import per_sample
 from .schedule import should_selective_backprop
 from .scoring import Objective, autocast_of, score

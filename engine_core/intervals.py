@@ -1,12 +1,12 @@
-"""Lengths of training as the loop needs them: has an interval passed, is the end reached."""
+"""Lengths of training as loops and algorithms need them: has an interval passed, is the end reached."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import ArgumentError, ArgumentTypeError
-from ..state import State
-from ..time import FIELD_OF, Time, Timestamp, TimeUnit
+from .errors import ArgumentError, ArgumentTypeError
+from .state import State
+from .time import FIELD_OF, Time, Timestamp, TimeUnit
 
 __all__ = ["Interval", "end_test"]
 
@@ -19,7 +19,7 @@ def _checked(time: Time | str, what: str) -> Time:
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"{what}: {error}") from None
     if time.unit not in _COUNTED:
-        raise ArgumentError(f"{what}: the Trainer counts ep, ba, sp and sec, so it can't be {str(time)!r}")
+        raise ArgumentError(f"{what}: what is counted is ep, ba, sp and sec, so it can't be {str(time)!r}")
     if time.value <= 0:
         raise ArgumentError(f"{what} has to be positive, not {str(time)!r}")
     return time

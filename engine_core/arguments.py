@@ -1,0 +1,82 @@
+"""What an algorithm's arguments may be, checked where they are given, with a message that says what would do."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+from .errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["check_flag", "check_key", "check_number", "check_whole"]
+
+
+def check_number(name: str, value: object, interval: str, what: str) -> float:
+    """Return a finite number that is within an interval.
+
+    Args:
+        interval: as mathematics writes it: `"(0, 1]"`, `"[0, inf)"`.
+        what: what the number means, for the message.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no number.
+        ArgumentError: (a ValueError) for one that is not within the interval.
+
+    Example:
+        >>> check_number("smoothing", 0.1, "[0, 1)", "the share of the uniform distribution")
+        0.1
+        >>> check_number("smoothing", 1, "[0, 1)", "the share of the uniform distribution")
+        Traceback (most recent call last):
+        engine_core.errors.ArgumentError: smoothing=1 has to be within [0, 1): the share of the uniform distribution
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ArgumentError(f"{name}={value!r} has to be a finite number")
+    if not _within(number, interval):
+        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")
+    return number
+
+
+def check_whole(name: str, value: object, interval: str, what: str) -> int:
+    """Return a whole number that is within an interval, see `check_number`.
+
+    Example:
+        >>> check_whole("interval", 2, "[1, inf)", "every how many steps")
+        2
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a whole number: {what}")
+    if not _within(number := int(value), interval):
+        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")
+    return number
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return True or False if it is one; `0` and `"no"` are neither.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for anything else.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be True or False")
+    return value
+
+
+def check_key(name: str, key: object) -> None:
+    """Raise unless `key` can say where an item is in a batch, see `State.batch_get_item`.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no index, string or pair of functions.
+    """
+    if type(key) is not bool and isinstance(key, (str, Integral)):
+        return
+    if isinstance(key, tuple) and len(key) == 2 and all(map(callable, key)):
+        return
+    raise ArgumentTypeError(f"{name}={key!r} has to be an index, a key or attribute name, or a pair (getter, setter)")
+
+
+def _within(number: float, interval: str) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    above = number > low if interval[0] == "(" else number >= low
+    return above and (number < high if interval[-1] == ")" else number <= high)

@@ -1,0 +1,87 @@
+"""Checks of arguments that algorithms share: what passes, what is refused, in which words."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.arguments import check_flag, check_key, check_number, check_whole
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+ends = st.floats(-100, 100)
+
+
+@given(st.floats(-150, 150), ends, ends, st.booleans(), st.booleans())
+def test_a_number_passes_just_where_the_interval_has_it(number, low, high, opens, closes):
+    interval = f"{'(' if opens else '['}{low}, {high}{')' if closes else ']'}"
+    has_it = (low < number if opens else low <= number) and (number < high if closes else number <= high)
+    if has_it:
+        assert check_number("x", number, interval, "any number") == number
+        return
+    with pytest.raises(ArgumentError) as refused:
+        check_number("x", number, interval, "any number")
+    assert str(refused.value) == f"x={number!r} has to be within {interval}: any number"
+
+
+@pytest.mark.parametrize(("given", "number"), [(1, 1.0), (Fraction(1, 2), 0.5), (0.25, 0.25)])
+def test_numbers_of_all_kinds_become_floats(given, number):
+    checked = check_number("decay", given, "[0, 1]", "the share")
+    assert (checked, type(checked)) == (number, float)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ("0.1", ArgumentTypeError, "decay='0.1' (str) has to be a number"),
+        (True, ArgumentTypeError, "decay=True (bool) has to be a number"),
+        (None, ArgumentTypeError, "decay=None (NoneType) has to be a number"),
+        (1j, ArgumentTypeError, "decay=1j (complex) has to be a number"),
+        (float("nan"), ArgumentError, "decay=nan has to be a finite number"),
+        (float("inf"), ArgumentError, "decay=inf has to be a finite number"),
+        (1, ArgumentError, "decay=1 has to be within [0, 1): the share that stays"),
+    ],
+)
+def test_what_is_no_such_number_is_refused(given, error, message):
+    with pytest.raises(error) as refused:
+        check_number("decay", given, "[0, 1)", "the share that stays")
+    assert (type(refused.value), str(refused.value)) == (error, message)
+
+
+def test_an_interval_without_an_end_takes_any_large_number():
+    assert check_number("rho", 1e300, "(0, inf)", "the radius") == 1e300
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (1.0, ArgumentTypeError, "interval=1.0 (float) has to be a whole number: every how many steps"),
+        (True, ArgumentTypeError, "interval=True (bool) has to be a whole number: every how many steps"),
+        (0, ArgumentError, "interval=0 has to be within [1, inf): every how many steps"),
+    ],
+)
+def test_what_is_no_such_whole_number_is_refused(given, error, message):
+    with pytest.raises(error) as refused:
+        check_whole("interval", given, "[1, inf)", "every how many steps")
+    assert (type(refused.value), str(refused.value)) == (error, message)
+
+
+@pytest.mark.parametrize("given", [0, 1, "no", None])
+def test_a_flag_is_true_or_false(given):
+    with pytest.raises(ArgumentTypeError, match=r"^replace_convs=.* has to be True or False$"):
+        check_flag("replace_convs", given)
+
+
+def test_a_flag_is_what_it_is():
+    assert [check_flag("flag", value) for value in (True, False)] == [True, False]
+
+
+@pytest.mark.parametrize("key", [0, -1, "image", (len, print)])
+def test_a_key_is_an_index_a_name_or_a_pair_of_functions(key):
+    check_key("input_key", key)
+
+
+@pytest.mark.parametrize("key", [None, True, 1.0, (len,), (len, 1), [len, print]])
+def test_anything_else_is_no_key(key):
+    with pytest.raises(ArgumentTypeError, match=r"^input_key=.* has to be an index, a key or attribute name"):
+        check_key("input_key", key)
