@@ -1,0 +1,162 @@
+"""Label smoothing as an algorithm of the engine: glue between State and the functions of this package."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core.arguments import check_key
+from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
+from engine_core.items import BatchKey
+
+from .losses import CrossEntropy, check_loss, cross_entropy_of
+from .outputs import class_outputs, is_in
+from .smoothing import check_smoothing, smooth_labels
+
+__all__ = ["LabelSmoothing"]
+
+
+class LabelSmoothing(Algorithm):
+    """Train on targets between the labels and the uniform distribution.
+
+    Source: Szegedy et al. 2015, Rethinking the Inception Architecture, arXiv 1512.00567, section 7. While the loss is
+    computed, targets are dense, `(1 - smoothing) * one_hot + smoothing / K`; see `smooth_labels`. With torch's cross
+    entropy the loss is that of its own `label_smoothing`. Evaluation is left alone.
+
+    Args:
+        smoothing: the share of the uniform distribution, in [0, 1); with 0 it never acts.
+        target_key: where the targets are in a batch. A loss function of the Trainer is given item 1.
+
+    Example:
+        >>> LabelSmoothing(0.2).smoothing
+        0.2
+    """
+
+    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
+        name="label_smoothing",
+        description="train on targets between the labels and the uniform distribution",
+        events=(Event.BEFORE_LOSS, Event.AFTER_LOSS),
+        tags=("target_smoothing",),
+        around=("@target_mixing",),
+        conflicts=("@target_smoothing",),
+        writes=("batch",),
+    )
+
+    def __init__(self, smoothing: float = 0.1, target_key: BatchKey = 1) -> None:
+        self.smoothing = check_smoothing(smoothing)
+        check_key("target_key", target_key)
+        self.target_key = target_key
+        self._put: tuple[Any, Any, Any] | None = None  # the batch before, its target, the batch with dense targets
+
+    def match(self, event: Event, state: State) -> bool:
+        """BEFORE_LOSS, and AFTER_LOSS where something is to be put back."""
+        if event is Event.BEFORE_LOSS:
+            return self.smoothing > 0
+        return event is Event.AFTER_LOSS and self._put is not None
+
+    def validate(self, state: State) -> None:
+        """Raise if the loss can't take smoothed targets, or the targets are neither classes nor probabilities."""
+        if not self.smoothing:
+            return
+        target = self._target(state)
+        if not isinstance(target, torch.Tensor):
+            raise ArgumentTypeError(
+                f"label_smoothing found a {type(target).__name__} under target_key={self.target_key!r}, "
+                "and smooths tensors: class indices (N, ...) or probabilities (N, K, ...)"
+            )
+        if state.loss_fn is not None:
+            check_loss(state.loss_fn)
+            self._check_is_item_1(state.batch, target)
+        if target.is_floating_point():
+            _check_probabilities(target)
+        elif cross_entropy_of(state.loss_fn) is None:
+            _check_none_ignored(target)
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Put dense targets into the batch, and the labels back when the loss is there."""
+        if event is Event.AFTER_LOSS:
+            self._put_back(state)
+            self._check_loss(state)
+            return
+        before, target = state.batch, state.batch_get_item(self.target_key)
+        loss = cross_entropy_of(state.loss_fn)
+        if loss is None:
+            loss = CrossEntropy()
+            _check_none_ignored(target)
+        smoothed = smooth_labels(
+            class_outputs(state.outputs, target),
+            target,
+            self.smoothing,
+            ignore_index=loss.ignore_index,
+            weight=loss.weight,
+            reduction=loss.reduction,
+        )
+        state.batch_set_item(self.target_key, smoothed)
+        self._put = before, target, state.batch
+
+    def _target(self, state: State) -> Any:
+        try:
+            return state.batch_get_item(self.target_key)
+        except BatchKeyError as error:
+            raise BatchKeyError(f"target_key={self.target_key!r}: {error}; set target_key to where it is") from error
+
+    def _check_is_item_1(self, batch: Any, target: torch.Tensor) -> None:
+        """Raise if the key names another item than the loss function of a Trainer gets; a getter may reach into it."""
+        if isinstance(self.target_key, tuple) or self.target_key == 1:
+            return
+        try:
+            used = batch[1]
+        except (LookupError, TypeError):  # a batch of a loop of the user's own
+            return
+        if used is not target:
+            raise ArgumentError(
+                f"target_key={self.target_key!r} is another item of the batch than item 1, which a loss_fn gets as its "
+                "targets: set target_key=1, or give the model a method loss(outputs, batch) in place of loss_fn"
+            )
+
+    def _check_loss(self, state: State) -> None:
+        """Raise if the loss was there before the targets were smoothed."""
+        if is_in(state.outputs, state.loss):
+            raise ArgumentError(
+                "label_smoothing smooths what the loss is computed from, and this loss is one of the model's outputs, "
+                "computed in the forward from the labels: compute it in loss(outputs, batch) from "
+                f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
+            )
+
+    def _put_back(self, state: State) -> None:
+        """Give back the very batch, or only the target of one that was changed meanwhile, here or by a setter."""
+        assert self._put is not None
+        before, target, smoothed = self._put
+        self._put = None
+        if state.batch is smoothed and smoothed is not before:
+            state.batch = before
+        else:
+            state.batch_set_item(self.target_key, target)
+
+
+def _check_none_ignored(target: torch.Tensor) -> None:
+    """Raise for targets that may mean to be ignored, where it is not known what the loss divides by."""
+    if not target.is_floating_point() and bool((target < 0).any()):
+        raise ArgumentError(
+            f"label_smoothing found the target {int(target.min())}. Which targets a loss ignores, and what it divides "
+            "by, is known of torch's cross_entropy only: give Trainer(loss_fn=torch.nn.CrossEntropyLoss()), or smooth "
+            "in the loss itself with cross_entropy(..., label_smoothing=...) in place of this algorithm"
+        )
+
+
+def _check_probabilities(target: torch.Tensor) -> None:
+    """Raise unless the target is (N, K, ...), K from 2 on, of probabilities; bfloat16 rounds them by a hundredth."""
+    shape = tuple(target.shape)
+    if target.dim() < 2 or shape[1] < 2:
+        raise ArgumentError(
+            f"label_smoothing found targets of floats {shape}, which are no classes: it takes class indices (N, ...) "
+            "or probabilities (N, K, ...) of 2 or more; smooth binary targets in the data, y * (1 - s) + s / 2"
+        )
+    sums = target.sum(1, dtype=torch.float32)
+    if bool((target < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=0.02):
+        raise ArgumentError(
+            f"label_smoothing found targets of floats {shape} that are no probabilities along dimension 1 (negative, "
+            "or their sum is not 1): smoothing would pull them to another scale; it takes probabilities or indices"
+        )

@@ -1,0 +1,112 @@
+"""What is known of a loss function: whether it takes dense targets, and what it divides by. Knows no batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core.errors import ArgumentError
+
+__all__ = ["CrossEntropy", "check_loss", "cross_entropy_of"]
+
+_INDEX_ONLY: dict[type[nn.Module], Any] = {
+    nn.NLLLoss: F.nll_loss,
+    nn.MultiMarginLoss: F.multi_margin_loss,
+    nn.MultiLabelMarginLoss: F.multilabel_margin_loss,
+}
+_SIGNS_ONLY: dict[type[nn.Module], Any] = {nn.HingeEmbeddingLoss: F.hinge_embedding_loss}
+_EACH_OUTPUT: dict[type[nn.Module], Any] = {
+    nn.BCELoss: F.binary_cross_entropy,
+    nn.BCEWithLogitsLoss: F.binary_cross_entropy_with_logits,
+    nn.MultiLabelSoftMarginLoss: F.multilabel_soft_margin_loss,
+    nn.SoftMarginLoss: F.soft_margin_loss,
+}
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The settings of torch's cross entropy that decide what the sum over the rows is divided by."""
+
+    ignore_index: int = -100
+    weight: torch.Tensor | None = None
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
+
+
+def cross_entropy_of(loss: object) -> CrossEntropy | None:
+    """Return the settings of a loss that is torch's cross entropy, as class, function or partial; None for others.
+
+    Example:
+        >>> cross_entropy_of(partial(F.cross_entropy, reduction="sum"))
+        CrossEntropy(ignore_index=-100, weight=None, reduction='sum', label_smoothing=0.0)
+        >>> cross_entropy_of(F.mse_loss)
+    """
+    base, given = _unwrapped(loss)
+    if base is F.cross_entropy:
+        return CrossEntropy(**{name: given[name] for name in CrossEntropy.__dataclass_fields__ if name in given})
+    if isinstance(base, nn.CrossEntropyLoss) and type(base).forward is nn.CrossEntropyLoss.forward:
+        return CrossEntropy(base.ignore_index, base.weight, base.reduction, base.label_smoothing)
+    return None
+
+
+def check_loss(loss: object) -> None:
+    """Raise if a loss is known not to take smoothed targets, or to smooth them itself.
+
+    A subclass of torch's with a `forward` of its own is believed to take them.
+
+    Raises:
+        ArgumentError: (a ValueError) with what to do instead.
+    """
+    base, _ = _unwrapped(loss)
+    name = getattr(base, "__name__", type(base).__name__)
+    for losses, what in ((_INDEX_ONLY, "indices"), (_SIGNS_ONLY, "1 and -1")):
+        if _is_one_of(base, losses):
+            raise ArgumentError(
+                f"label_smoothing makes the targets dense, and {name} takes {what} only: "
+                "use torch.nn.CrossEntropyLoss, on logits, or leave label_smoothing out"
+            )
+    if _is_one_of(base, _EACH_OUTPUT):
+        raise ArgumentError(
+            f"label_smoothing is for one class out of several, and {name} judges each output by itself: "
+            "smooth its targets in the data, y * (1 - s) + s / 2, or leave label_smoothing out"
+        )
+    settings = cross_entropy_of(loss)
+    if settings is not None:
+        _check_cross_entropy(settings, name)
+
+
+def _check_cross_entropy(settings: CrossEntropy, name: str) -> None:
+    if settings.label_smoothing:
+        raise ArgumentError(
+            f"{name} has label_smoothing={settings.label_smoothing} of its own, so that targets would be smoothed "
+            "twice: take it from the loss, or leave the algorithm label_smoothing out"
+        )
+    if settings.ignore_index >= 0:
+        raise ArgumentError(
+            f"{name} has ignore_index={settings.ignore_index}, and torch takes dense targets with a negative one only: "
+            f"give ignored targets another number, as -100, in the data, or let the loss smooth: "
+            f"{name}(ignore_index={settings.ignore_index}, label_smoothing=...) without the algorithm"
+        )
+
+
+def _is_one_of(loss: Any, losses: Mapping[type[nn.Module], Any]) -> bool:
+    """Is this one of torch's, as function or class? A subclass with a `forward` of its own is not."""
+    if any(loss is function for function in losses.values()):
+        return True
+    return any(isinstance(loss, kind) and type(loss).forward is kind.forward for kind in losses)
+
+
+def _unwrapped(loss: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the loss within a partial or a compiled module, and the keywords that it is given."""
+    given: Mapping[str, Any] = {}
+    if isinstance(loss, partial):  # one of a partial is itself one
+        given, loss = loss.keywords, loss.func
+    if isinstance(inner := getattr(loss, "_orig_mod", None), nn.Module):
+        loss = inner
+    return loss, given

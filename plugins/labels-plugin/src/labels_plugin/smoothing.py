@@ -1,0 +1,135 @@
+"""Targets, smoothed. Knows tensors only: no batch, no loss function, no engine."""
+
+from __future__ import annotations
+
+import torch
+
+from engine_core.arguments import check_number
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["check_pair", "check_smoothing", "smooth_labels"]
+
+
+def check_smoothing(smoothing: object) -> float:
+    """Return the share of the uniform distribution, if it is in [0, 1)."""
+    return check_number("smoothing", smoothing, "[0, 1)", "the share of the uniform distribution, as 0.1 is")
+
+
+def smooth_labels(
+    outputs: torch.Tensor,
+    target: torch.Tensor,
+    smoothing: float = 0.1,
+    *,
+    ignore_index: int = -100,
+    weight: torch.Tensor | None = None,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """Return dense targets `(1 - smoothing) * one_hot + smoothing / K`, of the outputs' shape.
+
+    Source: Szegedy et al. 2015, Rethinking the Inception Architecture, arXiv 1512.00567, section 7. The loss
+    `F.cross_entropy(outputs, smooth_labels(outputs, target, s))` is `F.cross_entropy(outputs, target,
+    label_smoothing=s)`. For dense targets torch divides by all rows, for indices by those that count, in the weights of
+    their classes: with ignored rows or weights and `reduction="mean"` the rows are scaled by what makes up for that,
+    and do not sum to 1. Ignored rows are zero. Where no row counts, all are, and the loss is 0 instead of torch's NaN.
+
+    Args:
+        outputs: logits (N, K, ...); they give the number of classes and the precision, at least float32.
+        target: class indices (N, ...), or probabilities (N, K, ...), of which none is ignored.
+        smoothing: the share of the uniform distribution, in [0, 1); with 0 `target` itself is returned.
+        ignore_index, weight, reduction: those of the loss that it is for.
+
+    Raises:
+        ArgumentError: (a ValueError) if the shapes do not fit, there is but one class, or a label is none of them; the
+            last on the CPU only, another device says so in its own way.
+        ArgumentTypeError: (a TypeError) for what is no tensor, or no number.
+
+    Example:
+        >>> smooth_labels(torch.zeros(2, 4), torch.tensor([0, 3]), 0.2)
+        tensor([[0.8500, 0.0500, 0.0500, 0.0500],
+                [0.0500, 0.0500, 0.0500, 0.8500]])
+    """
+    share = smoothing
+    if type(share) is not float or not 0 <= share < 1:  # the rest of the check costs more than the formula
+        share = check_smoothing(smoothing)
+    check_pair(outputs, target)
+    if not share:
+        return target
+    classes = outputs.shape[1]
+    if target.is_floating_point():
+        return target.to(_dtype_for(target)).mul(1 - share).add_(share / classes)
+    try:
+        return _dense(outputs, target, share, ignore_index, weight, is_mean=reduction == "mean")
+    except (RuntimeError, IndexError):  # looking before costs more than the formula
+        _check_labels(target[target != ignore_index], classes)
+        raise
+
+
+def _dense(
+    outputs: torch.Tensor,
+    target: torch.Tensor,
+    share: float,
+    ignore_index: int,
+    weight: torch.Tensor | None,
+    *,
+    is_mean: bool,
+) -> torch.Tensor:
+    classes = outputs.shape[1]
+    others, own = share / classes, 1 - share + share / classes
+    if (weight is None or not is_mean) and ignore_index < 0 and _surely_all_count(target):
+        dense = torch.full(outputs.shape, others, dtype=_dtype_for(outputs), device=target.device)
+        return dense.scatter_(1, target.long().unsqueeze(1), own)
+    ignored = target == ignore_index
+    labels = target.long().masked_fill(ignored, 0)
+    scale = (~ignored).to(_dtype_for(outputs))  # (N, ...): what the row is multiplied by
+    if is_mean:
+        scale = scale * _all_rows_over_divisor(labels, scale, weight)
+    dense = (scale * others).unsqueeze(1).expand(outputs.shape).clone(memory_format=torch.contiguous_format)
+    return dense.scatter_(1, labels.unsqueeze(1), (scale * own).unsqueeze(1))
+
+
+def _check_labels(labels: torch.Tensor, classes: int) -> None:
+    """Raise if these are not all classes."""
+    if labels.device.type != "cpu" or not labels.numel():
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ArgumentError(
+            f"label smoothing found labels from {low} to {high}, and the outputs have {classes} classes, 0 to "
+            f"{classes - 1}; such as are to be ignored have to be the ignore_index of the loss"
+        )
+
+
+def check_pair(outputs: torch.Tensor, target: torch.Tensor) -> None:
+    """Raise unless outputs (N, K, ...) and a target, (N, ...) or (N, K, ...), belong together, with K from 2 on."""
+    for name, given in (("outputs", outputs), ("target", target)):
+        if not isinstance(given, torch.Tensor):
+            raise ArgumentTypeError(f"the {name} of label smoothing have to be a tensor, not a {type(given).__name__}")
+    shape, classes = outputs.shape, outputs.shape[1:2]
+    if not classes or classes[0] < 2:
+        raise ArgumentError(
+            f"label smoothing needs outputs (N, K, ...) with K of 2 or more classes, these are {tuple(shape)}: "
+            "for one output per row smooth the targets in the data, y * (1 - s) + s / 2, or give the model two outputs"
+        )
+    expected = shape if target.is_floating_point() else shape[:1] + shape[2:]
+    if target.shape != expected:
+        raise ArgumentError(
+            f"label smoothing can't tell the classes: outputs {tuple(shape)} go with indices "
+            f"{(*shape[:1], *shape[2:])} or floats {tuple(shape)}, and the target is {target.dtype} "
+            f"{tuple(target.shape)}; the classes have to be dimension 1 of the outputs, as for cross_entropy"
+        )
+
+
+def _dtype_for(tensor: torch.Tensor) -> torch.dtype:
+    """Return the tensor's own dtype, or float32 in place of half precision, where 1 - 0.1 is 0.8984."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _surely_all_count(target: torch.Tensor) -> bool:
+    """Is no target negative? Asked of the CPU only: another device would have to be waited for, which costs more."""
+    return target.device.type == "cpu" and bool(target.numel()) and bool(target.min() >= 0)
+
+
+def _all_rows_over_divisor(labels: torch.Tensor, counted: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """Return what turns a mean over all rows into that over the counted ones in their weights; 0 where none counts."""
+    divisor = (counted if weight is None else weight[labels] * counted).sum()
+    return torch.where(divisor > 0, labels.numel() / divisor, 0.0)

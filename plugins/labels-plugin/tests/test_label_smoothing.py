@@ -1,0 +1,203 @@
+"""LabelSmoothing in an engine and in trainings: what the loss gets, and that the batch is afterwards what it was."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State, Trainer
+from engine_core.errors import EngineError
+from labels_plugin import LabelSmoothing, smooth_labels
+
+X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
+
+
+def trainer_of(model: nn.Module, batches: list[Any], **options: Any) -> Trainer:
+    given = {"max_duration": "1ep", "loss_fn": F.cross_entropy, "algorithms": LabelSmoothing(), "seed": 1, **options}
+    return Trainer(model, batches, optimizers=torch.optim.SGD(model.parameters(), lr=0.1), **given)
+
+
+def net(weights: int = 3) -> nn.Module:
+    torch.manual_seed(weights)
+    return nn.Linear(3, 4)
+
+
+def test_between_the_halves_the_targets_are_dense_and_afterwards_the_same_object_is_back() -> None:
+    batch = (X, Y)
+    state = State(algorithms=[LabelSmoothing(0.2)], batch=batch, outputs=torch.zeros(8, 4), loss_fn=F.cross_entropy)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.BEFORE_LOSS)
+        assert torch.equal(state.batch[1], smooth_labels(torch.zeros(8, 4), Y, 0.2))
+        assert state.batch[0] is X
+        engine.run_event(Event.AFTER_LOSS)
+    assert state.batch is batch
+
+
+def test_what_others_change_in_the_batch_meanwhile_stays() -> None:
+    state = State(algorithms=[LabelSmoothing()], batch=(X, Y), outputs=torch.zeros(8, 4), loss_fn=F.cross_entropy)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.BEFORE_LOSS)
+        state.batch_set_item(0, "theirs")
+        engine.run_event(Event.AFTER_LOSS)
+    assert state.batch[0] == "theirs" and state.batch[1] is Y
+
+
+def test_a_setter_that_changes_the_batch_in_place_gets_the_labels_back() -> None:
+    batch = {"labels": Y}
+    key = (lambda batch: batch["labels"], lambda batch, value: batch.update(labels=value))
+    state = State(algorithms=[LabelSmoothing(target_key=key)], batch=batch, outputs=torch.zeros(8, 4))
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.BEFORE_LOSS)
+        assert batch["labels"].shape == (8, 4)
+        engine.run_event(Event.AFTER_LOSS)
+    assert batch["labels"] is Y
+
+
+class Failing(nn.Module):
+    """A loss that raises at its second call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.seen.append(targets)
+        if len(self.seen) == 2:
+            raise RuntimeError("no loss")
+        return F.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("microbatch_size", [None, 8])
+def test_the_labels_are_back_where_the_loss_raised(microbatch_size: int | None) -> None:
+    loss, batches = Failing(), [(X, Y), (X, Y)]
+    with trainer_of(net(), batches, loss_fn=loss, microbatch_size=microbatch_size) as trainer:
+        with pytest.raises(RuntimeError, match="no loss"):
+            trainer.fit()
+        assert [targets.shape for targets in loss.seen] == [(8, 4), (8, 4)]
+        assert trainer.state.batch is batches[1]
+        assert trainer.state.batch[1] is Y
+
+
+class Outermost(Algorithm):
+    """Remembers what it finds at AFTER_LOSS."""
+
+    metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), around=("label_smoothing",), writes=())
+
+    def __init__(self) -> None:
+        self.found: list[torch.Tensor] = []
+
+    def match(self, event: Event, state: State) -> bool:
+        return event in self.metadata.events
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        if event is Event.AFTER_LOSS:
+            self.found.append(state.batch_get_item(1))
+
+
+def test_who_is_around_it_finds_the_labels_of_each_microbatch_also_of_one_whose_loss_raised() -> None:
+    outermost = Outermost()
+    options: dict[str, Any] = {"microbatch_size": 4, "algorithms": [LabelSmoothing(), outermost]}
+    with trainer_of(net(), [(X, Y)], loss_fn=Failing(), **options) as trainer, pytest.raises(RuntimeError):
+        trainer.fit()
+    assert [found.tolist() for found in outermost.found] == [Y[:4].tolist(), Y[4:].tolist()]
+
+
+def test_without_smoothing_it_never_acts() -> None:
+    algorithm = LabelSmoothing(0)
+    assert not any(algorithm.match(event, State()) for event in Event)
+    with trainer_of(nn.Linear(3, 3), [(X, X)], loss_fn=F.mse_loss, algorithms=algorithm) as trainer:
+        trainer.fit()
+
+
+def test_a_training_equals_one_with_the_smoothing_of_torchs_loss() -> None:
+    batches = [(X, Y), (X.flip(0), Y.roll(1))]
+    trained = []
+    for loss, algorithms in (
+        (nn.CrossEntropyLoss(), [LabelSmoothing(0.3)]),
+        (nn.CrossEntropyLoss(label_smoothing=0.3), []),
+    ):
+        model = net()
+        with trainer_of(model, batches, loss_fn=loss, algorithms=algorithms, max_duration="3ep") as trainer:
+            trainer.fit()
+        trained.append(model.weight)
+    torch.testing.assert_close(*trained)
+    assert not torch.equal(trained[0], net().weight)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_the_loss_of_an_evaluation_is_never_smoothed(smoothing: float) -> None:
+    seen = []
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(targets.shape))
+        return F.cross_entropy(outputs, targets)
+
+    model = net()
+    options: dict[str, Any] = {"loss_fn": loss, "algorithms": LabelSmoothing(smoothing), "eval_dataloader": [(X, Y)]}
+    with trainer_of(model, [(X, Y)], **options) as trainer:
+        trainer.fit()
+        measured = trainer.state.metrics["eval/loss"]
+    assert measured == pytest.approx(F.cross_entropy(model(X), Y).item())
+    assert seen == [(8, 4) if smoothing else (8,), (8,)]
+
+
+class Tagger(nn.Module):
+    """A model with its own loss, which gets batches of named items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.seen: list[Any] = []
+
+    def forward(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"logits": self.linear(batch["x"])}
+
+    def loss(self, outputs: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        self.seen.append(batch)
+        return F.cross_entropy(outputs["logits"], batch["labels"])
+
+
+def test_a_model_with_its_own_loss_gets_the_batch_with_dense_targets() -> None:
+    model, batch = Tagger(), {"x": X, "labels": Y, "id": list("abcdefgh")}
+    with trainer_of(model, [batch], loss_fn=None, algorithms=LabelSmoothing(target_key="labels")) as trainer:
+        trainer.fit()
+        assert trainer.state.batch is batch and batch["labels"] is Y
+    assert torch.equal(model.seen[0]["labels"], smooth_labels(torch.zeros(8, 4), Y, 0.1))
+    assert model.seen[0]["x"] is X and model.seen[0]["id"] is batch["id"]
+
+
+def test_pictures_are_smoothed_along_dimension_1() -> None:
+    images, masks = torch.randn(2, 3, 4, 5), torch.randint(6, (2, 4, 5))
+    masks[0, :2] = -100
+    model = nn.Conv2d(3, 6, 1)
+    twin = nn.Conv2d(3, 6, 1)
+    twin.load_state_dict(model.state_dict())
+    for net_, loss, algorithms in (
+        (model, F.cross_entropy, [LabelSmoothing()]),
+        (twin, partial(F.cross_entropy, label_smoothing=0.1), []),
+    ):
+        with trainer_of(net_, [(images, masks)], loss_fn=loss, algorithms=algorithms) as trainer:
+            trainer.fit()
+    torch.testing.assert_close(model.weight, twin.weight)
+
+
+def test_two_of_them_are_refused_as_targets_would_be_smoothed_twice() -> None:
+    with pytest.raises(EngineError, match=r"label_smoothing.*can't run together"):
+        Engine(State(algorithms=[LabelSmoothing(0.1), LabelSmoothing(0.2)]), Logger())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "amp_fp16"])
+def test_on_a_gpu_a_training_equals_one_with_the_smoothing_of_torchs_loss(precision: str) -> None:
+    trained = []
+    for smoothing, algorithms in ((0.0, [LabelSmoothing(0.3)]), (0.3, [])):
+        model, loss = net(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0, 4.0]).cuda(), label_smoothing=smoothing)
+        options: dict[str, Any] = {"algorithms": algorithms, "precision": precision, "device": "cuda"}
+        with trainer_of(model, [(X, Y.masked_fill(Y == 2, -100))], loss_fn=loss, **options) as trainer:
+            trainer.fit()
+        trained.append(model.weight.cpu())
+    torch.testing.assert_close(*trained)

@@ -1,0 +1,41 @@
+"""Label smoothing keeps the rules of engine-core's conformance kit."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from engine_core.testing import AlgorithmConformance
+from labels_plugin import LabelSmoothing
+
+
+class TestLabelSmoothing(AlgorithmConformance):
+    """As it is by default."""
+
+    def make_algorithm(self) -> LabelSmoothing:
+        return LabelSmoothing()
+
+
+class TestLabelSmoothingOfProbabilities(TestLabelSmoothing):
+    """Where the loader's targets are dense."""
+
+    def make_batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(inputs, torch.eye(4)[labels]) for inputs, labels in super().make_batches()]
+
+
+class TestLabelSmoothingOfIgnoredRows(TestLabelSmoothing):
+    """With ignored rows and class weights."""
+
+    def make_algorithm(self) -> LabelSmoothing:
+        return LabelSmoothing(0.3)
+
+    def make_loss(self) -> Callable[[Any, Any], Any]:
+        return partial(F.cross_entropy, weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+    def make_batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        batches = [(inputs, labels.clone()) for inputs, labels in super().make_batches()]
+        for _, labels in batches:
+            labels[2::3] = -100
+        return batches

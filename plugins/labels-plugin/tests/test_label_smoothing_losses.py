@@ -1,0 +1,149 @@
+"""Which losses take smoothed targets, and what is said of those that do not, at the first batch."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Engine, Event, Logger, State
+from engine_core.errors import EngineError
+from labels_plugin import LabelSmoothing
+from labels_plugin.losses import CrossEntropy, cross_entropy_of
+
+LABELS, IGNORED = torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, -100, 0])
+PROBABILITIES = torch.eye(3)[LABELS]
+WEIGHT = torch.tensor([1.0, 2.0, 3.0])
+
+
+def validated(loss: Any, target: Any, smoothing: float = 0.1, **fields: Any) -> State:
+    """Fire the event at which the engine lets algorithms look at their first batch."""
+    state = State(algorithms=[LabelSmoothing(smoothing)], loss_fn=loss, batch=(torch.zeros(4, 3), target), **fields)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.AFTER_DATALOADER)
+    return state
+
+
+def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Nobody can see that this is torch's."""
+    return F.cross_entropy(outputs, targets)
+
+
+class Focal(nn.CrossEntropyLoss):
+    """A loss with a formula of its own."""
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.softmax(1)[range(len(targets)), targets] - 1).square().mean()
+
+
+class Likelihood(nn.NLLLoss):
+    """A loss that takes what its base does not."""
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return -(targets * outputs).sum(1).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "target", "message"),
+    [
+        (nn.NLLLoss(), LABELS, "NLLLoss takes indices only: use torch.nn.CrossEntropyLoss, on logits"),
+        (F.nll_loss, LABELS, "nll_loss takes indices only"),
+        (partial(F.nll_loss, ignore_index=1), LABELS, "nll_loss takes indices only"),
+        (nn.MultiMarginLoss(), LABELS, "MultiMarginLoss takes indices only"),
+        (nn.HingeEmbeddingLoss(), LABELS, "HingeEmbeddingLoss takes 1 and -1 only"),
+        (F.hinge_embedding_loss, LABELS, "hinge_embedding_loss takes 1 and -1 only"),
+        (F.multilabel_margin_loss, LABELS, "multilabel_margin_loss takes indices only"),
+        (nn.BCEWithLogitsLoss(), PROBABILITIES, r"BCEWithLogitsLoss judges each output by itself.*y \* \(1 - s\)"),
+        (F.binary_cross_entropy, PROBABILITIES, "binary_cross_entropy judges each output by itself"),
+        (nn.CrossEntropyLoss(label_smoothing=0.2), LABELS, r"label_smoothing=0\.2 of its own.*twice"),
+        (partial(partial(F.cross_entropy, label_smoothing=0.2), weight=WEIGHT), LABELS, "twice"),
+        (torch.compile(nn.CrossEntropyLoss(label_smoothing=0.2), backend="eager"), LABELS, "twice"),
+        (nn.CrossEntropyLoss(ignore_index=255), LABELS, "ignore_index=255, and torch takes.*as -100, in the data"),
+        (partial(F.cross_entropy, ignore_index=0), LABELS, r"cross_entropy\(ignore_index=0, label_smoothing=...\)"),
+        (own_loss, IGNORED, "target -100.*cross_entropy only"),
+        (Focal(), IGNORED, "target -100"),
+        (None, IGNORED, "target -100"),
+        (F.cross_entropy, list("abcd"), "found a list under target_key=1"),
+        (F.cross_entropy, torch.zeros(4), r"floats \(4,\), which are no classes"),
+        (F.cross_entropy, torch.zeros(4, 1), r"floats \(4, 1\), which are no classes"),
+        (F.mse_loss, torch.full((4, 3), 7.0), "no probabilities along dimension 1"),
+        (F.cross_entropy, torch.tensor([[1.5, -0.5, 0.0]]).expand(4, 3), "no probabilities along dimension 1"),
+        (F.cross_entropy, torch.tensor([1.0, 1, 0, 0]).unsqueeze(1) * PROBABILITIES, "no probabilities"),
+    ],
+)
+def test_refused_at_the_first_batch(loss: Any, target: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message) as raised:
+        validated(loss, target)
+    assert isinstance(raised.value, EngineError)
+
+
+@pytest.mark.parametrize(
+    ("loss", "target"),
+    [
+        (F.cross_entropy, IGNORED),
+        (nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=-1, reduction="sum"), LABELS),
+        (partial(F.cross_entropy, weight=WEIGHT), IGNORED),
+        (torch.compile(nn.CrossEntropyLoss(), backend="eager"), IGNORED),
+        (own_loss, LABELS),
+        (Likelihood(), LABELS),
+        (nn.KLDivLoss(reduction="batchmean"), PROBABILITIES),
+        (F.cross_entropy, PROBABILITIES.bfloat16()),
+        (F.cross_entropy, torch.full((4, 3), 1 / 3).bfloat16()),
+        (None, LABELS),
+    ],
+)
+def test_taken_at_the_first_batch(loss: Any, target: Any) -> None:
+    assert validated(loss, target).batch[1] is target
+
+
+def test_without_smoothing_nothing_is_refused() -> None:
+    validated(nn.NLLLoss(), IGNORED, smoothing=0)
+
+
+def test_targets_that_are_missing_are_named() -> None:
+    state = State(algorithms=[LabelSmoothing(target_key="lables")], loss_fn=F.cross_entropy, batch={"labels": LABELS})
+    with (
+        Engine(state, Logger()) as engine,
+        pytest.raises(LookupError, match=r"^target_key='lables': .*did you mean 'labels'"),
+    ):
+        engine.run_event(Event.AFTER_DATALOADER)
+
+
+def test_a_later_batch_with_ignored_targets_is_refused_where_the_divisor_is_not_known() -> None:
+    state = State(algorithms=[LabelSmoothing()], batch=(None, IGNORED), outputs=torch.zeros(4, 3))
+    with Engine(state, Logger()) as engine, pytest.raises(ValueError, match=r"target -100.*label_smoothing=\.\.\."):
+        engine.run_event(Event.BEFORE_LOSS)
+    assert state.batch[1] is IGNORED
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (F.cross_entropy, CrossEntropy()),
+        (nn.CrossEntropyLoss(ignore_index=-1, reduction="sum"), CrossEntropy(-1, None, "sum")),
+        (partial(partial(F.cross_entropy, ignore_index=-1), ignore_index=-2), CrossEntropy(-2)),
+        (partial(F.cross_entropy, label_smoothing=0.5), CrossEntropy(label_smoothing=0.5)),
+        (nn.CrossEntropyLoss(weight=WEIGHT), CrossEntropy(weight=WEIGHT)),
+        (Focal(), None),
+        (nn.NLLLoss(), None),
+        (F.mse_loss, None),
+        (None, None),
+    ],
+)
+def test_the_settings_of_cross_entropy_are_read_wherever_they_are(loss: Any, expected: CrossEntropy | None) -> None:
+    assert cross_entropy_of(loss) == expected
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_what_the_loss_gets_is_made_for_its_settings(reduction: str) -> None:
+    outputs, loss = torch.randn(4, 3), nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=-1, reduction=reduction)
+    labels = torch.tensor([0, 2, -1, 1])
+    state = State(algorithms=[LabelSmoothing(0.4)], batch=(None, labels), outputs=outputs, loss_fn=loss)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.BEFORE_LOSS)
+        own = loss(outputs, state.batch[1])
+        engine.run_event(Event.AFTER_LOSS)
+    loss.label_smoothing = 0.4
+    torch.testing.assert_close(own, loss(outputs, labels))

@@ -1,0 +1,75 @@
+"""A loss that can't see the smoothed targets is an error: one of the forward, or a key that is not the loss's."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Engine, Logger, State, Trainer
+from engine_core.errors import ArgumentError
+from labels_plugin import LabelSmoothing
+
+X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
+
+
+class Net(nn.Module):
+    """Gets the whole batch and returns logits and a loss, as models of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, batch: Any) -> Any:
+        logits = self.linear(batch["x"])
+        return {"logits": logits, "loss": F.cross_entropy(logits, batch["y"])}
+
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return outputs["loss"]
+
+
+class FromLogits(Net):
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}
+
+
+def fit(model: nn.Module, batch: Any, smoothing: float = 0.1) -> Any:
+    options: dict[str, Any] = {"optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "max_duration": "1ba"}
+    algorithm = LabelSmoothing(smoothing, target_key="y")
+    with Trainer(model, [batch], algorithms=algorithm, seed=1, **options) as trainer:
+        try:
+            trainer.fit()
+        finally:
+            assert trainer.state.batch is batch
+        return trainer.state
+
+
+def test_a_loss_out_of_the_forward_is_an_error() -> None:
+    batch = {"x": X, "y": Y}
+    with pytest.raises(ArgumentError, match=r"one of the model's outputs.*compute it in loss\(outputs, batch\)"):
+        fit(Net(), batch)
+    assert batch["y"] is Y
+    fit(Net(), batch, smoothing=0)
+
+
+def test_one_part_of_a_loss_may_come_out_of_the_forward() -> None:
+    assert fit(FromLogits(), {"x": X, "y": Y}).loss.isfinite()
+
+
+def validate(batch: Any, key: Any) -> None:
+    state = State(algorithms=[LabelSmoothing(target_key=key)], loss_fn=F.cross_entropy, batch=batch)
+    with Engine(state, Logger()) as engine:
+        engine.run_event("after_dataloader")
+
+
+@pytest.mark.parametrize("key", [2, -1])
+def test_a_key_of_what_the_loss_function_does_not_get_is_refused(key: int) -> None:
+    with pytest.raises(ArgumentError, match=f"target_key={key} is another item.*item 1.*set target_key=1"):
+        validate((X, Y, Y.clone()), key)
+
+
+def test_other_names_of_the_same_item_and_getters_are_taken() -> None:
+    validate((X, Y), -1)
+    validate((X, {"class": Y}), (lambda batch: batch[1]["class"], lambda batch, value: (batch[0], {"class": value})))
+    validate({"x": X, "y": Y}, "y")  # of a loop of the user's own

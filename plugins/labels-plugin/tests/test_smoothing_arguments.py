@@ -1,0 +1,122 @@
+"""What smooth_labels and LabelSmoothing refuse, and what they leave alone."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from engine_core.errors import EngineError
+from labels_plugin import LabelSmoothing, smooth_labels
+from labels_plugin.outputs import class_outputs
+
+LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
+
+WRONG = [
+    ({"smoothing": 1.0}, ValueError, r"smoothing=1\.0 has to be within \[0, 1\)"),
+    ({"smoothing": -0.1}, ValueError, r"smoothing=-0\.1"),
+    ({"smoothing": math.nan}, ValueError, "smoothing=nan .*finite"),
+    ({"smoothing": True}, TypeError, r"smoothing=True \(bool\)"),
+    ({"smoothing": "0.1"}, TypeError, r"smoothing='0\.1'"),
+    ({"target_key": None}, TypeError, "target_key=None has to be an index"),
+    ({"target_key": 1.0}, TypeError, r"target_key=1\.0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), WRONG, ids=lambda value: str(value)[:30])
+def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        LabelSmoothing(**arguments)
+
+
+def test_the_defaults_are_those_decided() -> None:
+    algorithm = LabelSmoothing()
+    assert (algorithm.smoothing, algorithm.target_key) == (0.1, 1)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "target", "error", "message"),
+    [
+        (torch.zeros(4, 1), LABELS, ValueError, r"2 or more classes, these are \(4, 1\).*y \* \(1 - s\) \+ s / 2"),
+        (torch.zeros(4), LABELS, ValueError, r"2 or more classes, these are \(4,\)"),
+        (torch.zeros(()), LABELS, ValueError, r"2 or more classes, these are \(\)"),
+        (torch.zeros(4, 1), torch.zeros(4, 1), ValueError, "2 or more classes"),
+        (LOGITS, torch.zeros(4), ValueError, r"float32 \(4,\)"),
+        (LOGITS, torch.zeros(4, 3).long(), ValueError, r"indices \(4,\) or floats \(4, 3\), .*int64 \(4, 3\)"),
+        (LOGITS, LABELS.unsqueeze(1), ValueError, r"int64 \(4, 1\)"),
+        (LOGITS, LABELS[:3], ValueError, r"int64 \(3,\)"),
+        (torch.zeros(2, 5, 3), torch.zeros(2, 5).long(), ValueError, "dimension 1 of the outputs"),
+        ([[0.0, 1.0]], LABELS, TypeError, "outputs .* not a list"),
+        (LOGITS, [0, 1, 2, 0], TypeError, "target .* not a list"),
+    ],
+    ids=lambda value: tuple(value.shape) if isinstance(value, torch.Tensor) else str(value)[:20],
+)
+def test_the_function_refuses(outputs: Any, target: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        smooth_labels(outputs, target, 0.1)
+    assert isinstance(raised.value, EngineError)
+
+
+@pytest.mark.parametrize("smoothing", [1, 1.0, -0.1, math.nan])
+def test_the_function_refuses_such_a_smoothing_too(smoothing: float) -> None:
+    with pytest.raises(ValueError, match=f"smoothing={smoothing} has to be"):
+        smooth_labels(LOGITS, LABELS, smoothing)
+
+
+@pytest.mark.parametrize("label", [3, -1])
+@pytest.mark.parametrize("weight", [None, torch.ones(3)])
+def test_a_label_without_a_class_is_an_error_that_names_it(label: int, weight: torch.Tensor | None) -> None:
+    with pytest.raises(ValueError, match=f"labels from .*{label}.*the outputs have 3 classes, 0 to 2"):
+        smooth_labels(LOGITS, torch.tensor([0, label, 2, 0]), 0.1, weight=weight)
+
+
+@pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
+def test_no_smoothing_gives_the_very_target(target: torch.Tensor) -> None:
+    assert smooth_labels(LOGITS, target, 0) is target
+
+
+@pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
+def test_neither_target_nor_outputs_are_changed_in_place(target: torch.Tensor) -> None:
+    outputs, before = LOGITS.clone(), target.clone()
+    smooth_labels(outputs, target, 0.5)
+    assert torch.equal(target, before) and torch.equal(outputs, LOGITS)
+
+
+def test_small_integers_are_indices_too() -> None:
+    smoothed = smooth_labels(LOGITS, LABELS.to(torch.uint8), 0.1)
+    assert torch.equal(smoothed, smooth_labels(LOGITS, LABELS, 0.1))
+
+
+@dataclass
+class Outputs:
+    logits: torch.Tensor
+    loss: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        (LOGITS, torch.zeros(4, 3)),
+        {"scale": torch.zeros(()), "logits": LOGITS, "rows": torch.zeros(4)},
+        Outputs(LOGITS, torch.zeros(())),
+        [LOGITS, {"boxes": torch.zeros(9, 4)}],
+    ],
+    ids=["auxiliary head", "mapping", "dataclass", "nested"],
+)
+@pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
+def test_of_several_outputs_the_one_that_fits_the_target_is_taken(outputs: Any, target: torch.Tensor) -> None:
+    assert class_outputs(outputs, target) is LOGITS
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({"logits": LOGITS, "hidden": torch.zeros(4, 16)}, r"\(a dict\).*\(4, 3\), \(4, 16\) fits the target \(4,\)"),
+        ((torch.zeros(4), torch.zeros(5, 3)), r"\(a tuple\).*no tensor fits.*return the logits alone"),
+        (None, "NoneType"),
+    ],
+)
+def test_outputs_that_leave_a_doubt_are_refused(outputs: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        class_outputs(outputs, LABELS)

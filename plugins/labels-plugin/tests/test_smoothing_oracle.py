@@ -1,0 +1,131 @@
+"""Losses and gradients of smoothed targets against torch's own label_smoothing, on random shapes."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from labels_plugin import smooth_labels
+
+REDUCTIONS = st.sampled_from(["mean", "sum", "none"])
+SHAPES = st.tuples(st.integers(1, 6), st.integers(2, 7), st.lists(st.integers(1, 3), max_size=2)).map(
+    lambda sizes: (sizes[0], sizes[1], *sizes[2])
+)
+
+
+def loss_and_gradient(outputs: torch.Tensor, target: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    outputs = outputs.clone().requires_grad_()
+    loss = F.cross_entropy(outputs, target, **options)
+    loss.sum().backward()
+    assert outputs.grad is not None
+    return loss.detach(), outputs.grad
+
+
+def indices(shape: tuple[int, ...], ignored: float, ignore_index: int = -100) -> torch.Tensor:
+    """Return random classes, one of which at least is not ignored."""
+    target = torch.randint(shape[1], (shape[0], *shape[2:]))
+    masked = target.masked_fill(torch.rand(target.shape) < ignored, ignore_index)
+    masked.view(-1)[0] = target.view(-1)[0]
+    return masked
+
+
+@settings(deadline=None)
+@given(SHAPES, st.floats(0, 0.99), REDUCTIONS, st.booleans(), st.sampled_from([0.0, 0.5, 0.9]), st.integers(0, 999))
+def test_the_loss_of_smoothed_indices_is_torchs_own(
+    shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, ignored: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    outputs, target = torch.randn(shape, dtype=torch.double), indices(shape, ignored)
+    weight = torch.rand(shape[1], dtype=torch.double) + 0.1 if weighted else None
+    smoothed = smooth_labels(outputs, target, smoothing, weight=weight, reduction=reduction)
+    own = loss_and_gradient(outputs, smoothed, weight=weight, reduction=reduction)
+    torchs = loss_and_gradient(outputs, target, weight=weight, reduction=reduction, label_smoothing=smoothing)
+    torch.testing.assert_close(own, torchs, rtol=1e-9, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(SHAPES, st.floats(0, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
+def test_the_loss_of_smoothed_probabilities_is_torchs_own(
+    shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    outputs, target = torch.randn(shape, dtype=torch.double), torch.randn(shape, dtype=torch.double).softmax(1)
+    options: dict[str, Any] = {"reduction": reduction, "weight": torch.rand(shape[1]).double() if weighted else None}
+    own = loss_and_gradient(outputs, smooth_labels(outputs, target, smoothing, **options), **options)
+    torchs = loss_and_gradient(outputs, target, label_smoothing=smoothing, **options)
+    torch.testing.assert_close(own, torchs, rtol=1e-9, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(SHAPES, st.floats(0.01, 0.99), st.integers(0, 999))
+def test_smoothed_targets_are_the_papers_mixture(shape: tuple[int, ...], smoothing: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    target = indices(shape, 0.0)
+    one_hot = F.one_hot(target, shape[1]).movedim(-1, 1).double()
+    expected = (1 - smoothing) * one_hot + smoothing / shape[1]
+    torch.testing.assert_close(smooth_labels(torch.zeros(shape).double(), target, smoothing), expected)
+    torch.testing.assert_close(smooth_labels(torch.zeros(shape).double(), one_hot, smoothing), expected)
+
+
+def test_class_weights_alone_scale_the_rows_to_the_weights_that_torch_divides_by() -> None:
+    """Without that, torch divides the loss of indices by 1 + 3 + 3 = 7, that of the same dense targets by 3."""
+    outputs, target, weight = torch.randn(3, 2), torch.tensor([0, 1, 1]), torch.tensor([1.0, 3.0])
+    by_index = F.cross_entropy(outputs, target, weight=weight, label_smoothing=0.2)
+    unscaled = F.cross_entropy(outputs, smooth_labels(outputs, target, 0.2), weight=weight)
+    torch.testing.assert_close(unscaled, by_index * 7 / 3)
+    smoothed = smooth_labels(outputs, target, 0.2, weight=weight)
+    torch.testing.assert_close(smoothed.sum(1), torch.full((3,), 3 / 7))
+
+
+def test_ignored_rows_are_zero_and_the_others_make_up_for_them() -> None:
+    smoothed = smooth_labels(torch.zeros(4, 2), torch.tensor([0, -100, 1, -100]), 0.2)
+    assert torch.equal(smoothed, torch.tensor([[1.8, 0.2], [0.0, 0.0], [0.2, 1.8], [0.0, 0.0]]))
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 1.0, 2.0])], ids=["plain", "weighted"])
+def test_where_all_rows_are_ignored_loss_and_gradient_are_zero(weight: torch.Tensor | None) -> None:
+    """Torch's gradient is zero as well, its loss 0 / 0."""
+    outputs, target = torch.randn(4, 3), torch.full((4,), -100)
+    smoothed = smooth_labels(outputs, target, 0.1, weight=weight)
+    loss, gradient = loss_and_gradient(outputs, smoothed, weight=weight)
+    torchs, torchs_gradient = loss_and_gradient(outputs, target, weight=weight, label_smoothing=0.1)
+    assert loss == 0 and torchs.isnan()
+    assert torch.equal(gradient, torchs_gradient) and not gradient.any()
+
+
+@pytest.mark.parametrize("ignored", [-1, 2])
+def test_other_rows_may_be_the_ignored_ones(ignored: int) -> None:
+    outputs, target = torch.randn(5, 3), torch.tensor([0, ignored, 1, ignored, 1])
+    own = F.cross_entropy(outputs, smooth_labels(outputs, target, 0.1, ignore_index=ignored))
+    torchs = F.cross_entropy(outputs, target, ignore_index=ignored, label_smoothing=0.1)
+    torch.testing.assert_close(own, torchs)
+
+
+def test_no_rows_give_no_rows() -> None:
+    assert smooth_labels(torch.zeros(0, 3), torch.zeros(0).long()).shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_targets_are_as_precise_as_the_outputs_and_no_less_than_float32(dtype: torch.dtype) -> None:
+    outputs, target = torch.randn(4, 3, dtype=dtype), torch.tensor([0, 1, 2, -100])
+    smoothed = smooth_labels(outputs, target, 0.1)
+    assert smoothed.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    torchs = F.cross_entropy(outputs.double(), target, label_smoothing=0.1)
+    torch.testing.assert_close(F.cross_entropy(outputs, smoothed).double(), torchs, rtol=1e-2, atol=1e-2)
+
+
+def test_half_precise_probabilities_become_float32() -> None:
+    half = torch.tensor([[1.0, 0.0]], dtype=torch.bfloat16)
+    smoothed = smooth_labels(torch.zeros(1, 2), half, 0.1)
+    assert torch.equal(smoothed, torch.tensor([[0.95, 0.05]]))
+
+
+def test_under_autocast_the_loss_is_torchs_own() -> None:
+    outputs, target = torch.randn(8, 5).bfloat16(), torch.randint(5, (8,))
+    smoothed = smooth_labels(outputs, target, 0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        own, torchs = F.cross_entropy(outputs, smoothed), F.cross_entropy(outputs, target, label_smoothing=0.1)
+    torch.testing.assert_close(own, torchs)
