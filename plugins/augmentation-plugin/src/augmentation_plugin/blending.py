@@ -1,0 +1,70 @@
+"""MixUp as a function of one batch: each row becomes a weighted mean of two rows. Knows no engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine_core.batch import take_rows
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+from .pairings import MixedBatch, check_alpha, draw, of_partners
+
+__all__ = ["blend", "check_blendable", "mixup_batch"]
+
+
+def mixup_batch(
+    input: torch.Tensor,  # noqa: A002  the field's name for it
+    target: Any,
+    alpha: float = 0.2,
+    *,
+    generator: torch.Generator | None = None,
+) -> MixedBatch:
+    """Blend each row of a batch with another row of it.
+
+    Source: Zhang et al. 2017, mixup: Beyond Empirical Risk Minimization, arXiv 1710.09412. One lambda from
+    Beta(alpha, alpha) for the batch; a row x_i with partner x_j becomes `lam * x_i + (1 - lam) * x_j`. See
+    `mix_targets` and `mix_losses` for what to do with the targets.
+
+    Args:
+        input: floats of any shape (N, ...).
+        target: tensors (N, ...), also in tuples, lists and mappings, or None; `torch.arange(N)` gives
+            the pairing itself.
+        generator: where the draws come from; None: seeded by the system.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for inputs that are no tensor.
+        ArgumentError: (a ValueError) for inputs that are no floats, for targets of other rows, and for an alpha
+            out of (0, 1e6].
+
+    Example:
+        >>> x, y = torch.eye(4), torch.arange(4)
+        >>> mixed, paired, lam = mixup_batch(x, y, generator=torch.Generator().manual_seed(0))
+        >>> torch.allclose(mixed, lam * x + (1 - lam) * x[paired])
+        True
+    """
+    check_alpha(alpha)
+    check_blendable(input)
+    drawn = draw(alpha, generator)
+    order = drawn.pairing(input.shape[0]).to(input.device, non_blocking=True)
+    return MixedBatch(blend(input, order, drawn.lam), of_partners(target, order), drawn.lam)
+
+
+def blend(rows: torch.Tensor, order: torch.Tensor, lam: float) -> torch.Tensor:
+    """Return `lam` of each row and `1 - lam` of its partner, in the dtype and memory format of the rows."""
+    partners: torch.Tensor = take_rows(rows, rows.shape[0], order)
+    return torch.lerp(rows, partners, 1 - lam)
+
+
+def check_blendable(rows: object) -> None:
+    """Raise unless these are rows of numbers whose weighted mean means something."""
+    if not isinstance(rows, torch.Tensor):
+        raise ArgumentTypeError(f"MixUp blends one tensor, the input is a {type(rows).__name__}: name the tensor")
+    if rows.dim() == 0:
+        raise ArgumentError("MixUp blends the rows of the input, and it is one number")
+    if not rows.is_floating_point() and not rows.is_complex():
+        raise ArgumentError(
+            f"MixUp blends numbers, the input is {rows.dtype}: images have to be floats before, and the mean of two "
+            "ids, as of tokens, is the id of something else"
+        )

@@ -1,0 +1,82 @@
+"""CutMix as an algorithm of the engine."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from engine_core import AlgorithmMetadata
+from engine_core.batch import map_batch
+from engine_core.errors import ArgumentError
+from engine_core.items import BatchKey
+
+from .images import check_images
+from .mixing import EVENTS, Mixing
+from .pairings import Draw
+from .pasting import paste
+
+__all__ = ["CutMix"]
+
+
+class CutMix(Mixing):
+    """Train on images with a box of another image, and on what is to be learned from both, by area.
+
+    Source: Yun et al. 2019, CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features,
+    arXiv 1905.04899. See `cutmix_batch`.
+
+    Args:
+        alpha: both parameters of the Beta distribution of lambda, in (0, 1e6]; 1: all lambdas are as likely.
+        interpolate_loss: mix the losses of the two targets, for what takes no dense targets; else mix the targets.
+        input_key, target_key: where images (N, C, H, W) and targets are in a batch.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: for what an argument can't be.
+
+    Example:
+        >>> CutMix(interpolate_loss=True).metadata.writes
+        ('batch', 'loss')
+    """
+
+    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
+        name="cutmix",
+        description="paste a box of another image of the batch into each image",
+        events=EVENTS,
+        tags=("augmentation", "target_mixing", "pasting"),
+        within=("@blending",),
+        conflicts=("@pasting",),
+        writes=("batch",),
+    )
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        interpolate_loss: bool = False,  # noqa: FBT001, FBT002  usually given by name
+        input_key: BatchKey = 0,
+        target_key: BatchKey = 1,
+    ) -> None:
+        super().__init__(alpha, interpolate_loss, input_key, target_key)
+        if interpolate_loss:
+            self.metadata = self.metadata.model_copy(  # type: ignore[misc]  # this instance's own
+                update={"tags": (*self.metadata.tags, "loss_interpolation"), "writes": ("batch", "loss")}
+            )
+
+    def check_input(self, rows: Any) -> None:
+        """Raise unless these are images."""
+        check_images(f"the input of cutmix (input_key={self.input_key!r})", rows)
+
+    def check_target(self, target: Any) -> None:
+        """Raise for targets of pixels: the box would have to be pasted there too."""
+        map_batch(target, _refuse_pixels)
+
+    def mix_input(self, rows: torch.Tensor, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
+        """Return the images with a box of their partners, and the share of pixels that stay."""
+        return paste(rows, order, drawn.lam, drawn.place)
+
+
+def _refuse_pixels(leaf: Any) -> None:
+    if isinstance(leaf, torch.Tensor) and leaf.dim() > 2:
+        raise ArgumentError(
+            f"CutMix mixes targets by area, one share for the whole image; targets {tuple(leaf.shape)} are of pixels, "
+            "where each belongs to one of the two images: use MixUp, or targets (N,) or (N, classes)"
+        )

@@ -1,0 +1,101 @@
+"""Square holes in images (DeVries and Taylor 2017), as functions of a batch. Knows no engine."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from engine_core.arguments import check_number, check_whole
+
+from .draws import seeded_by_the_system
+from .images import check_images
+
+__all__ = ["check_holes", "cutout_batch", "draw_centres", "hole_side", "mask_of"]
+
+
+def cutout_batch(
+    input: torch.Tensor,  # noqa: A002  the field's name for it
+    num_holes: int = 1,
+    length: float = 0.5,
+    *,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """Return images with square holes of zeros, each row with its own.
+
+    Source: DeVries and Taylor 2017, Improved Regularization of Convolutional Neural Networks with Cutout, arXiv
+    1708.04552. The centre of a hole is uniform over all pixels, and what sticks out of the image is clipped.
+
+    Args:
+        input: images (N, C, H, W) of any dtype; they are left as they are. All channels have the same holes.
+        num_holes: how many each row gets, from 1 on; they may overlap.
+        length: the side of a hole as a fraction of `min(H, W)`, in (0, 1]; see `hole_side`.
+        generator: where the draws come from; None: a private one, seeded by the system.
+
+    Returns:
+        A new tensor of the same shape, dtype, device and memory format.
+
+    Raises:
+        ValueError: for `num_holes` or `length` out of range, or input of other dimensions.
+        TypeError: for input that is no tensor.
+
+    Example:
+        >>> images = torch.ones(8, 3, 16, 16)
+        >>> holes = cutout_batch(images, length=0.5, generator=torch.Generator()) == 0
+        >>> bool((holes.sum((1, 2, 3)) <= 3 * 8 * 8).all())
+        True
+    """
+    check_images("input", input)
+    count, length = check_holes(num_holes, length)
+    rows, _, height, width = input.shape
+    centres = draw_centres((rows, count), height, width, seeded_by_the_system() if generator is None else generator)
+    mask = mask_of(centres.to(input.device, non_blocking=True), height, width, hole_side(height, width, length))
+    return input.clone().masked_fill_(mask.unsqueeze(1), 0)  # masked_fill would lose the memory format
+
+
+def check_holes(num_holes: object, length: object) -> tuple[int, float]:
+    """Return number and relative side of the holes, if holes can be made so."""
+    count = check_whole("num_holes", num_holes, "[1, inf)", "how many holes each row gets")
+    return count, check_number(
+        "length", length, "(0, 1]", "the side of a hole as a fraction of the image's smaller one"
+    )
+
+
+def hole_side(height: int, width: int, length: float) -> int:
+    """Return the side of a hole in pixels: `length * min(height, width)` rounded down, but at least one.
+
+    Example:
+        >>> hole_side(32, 48, 0.5), hole_side(100, 100, 0.29), hole_side(8, 8, 0.01)
+        (16, 29, 1)
+    """
+    return max(1, math.floor(length * min(height, width) + 1e-9))
+
+
+def draw_centres(size: tuple[int, int], height: int, width: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw centres of holes, uniform over the pixels, as their y and x (2, rows, holes)."""
+    limits = (height, width)
+    drawn = [torch.randint(limit, size, generator=generator, device=generator.device) for limit in limits]
+    return torch.stack(drawn)
+
+
+def mask_of(centres: torch.Tensor, height: int, width: int, side: int) -> torch.Tensor:
+    """Return which pixels are in a hole (rows, height, width), for centres (2, rows, holes).
+
+    A hole is the pixels from `centre - side // 2` on, `side` of them in each direction; so an even one reaches a pixel
+    further up and left than down and right.
+
+    Example:
+        >>> mask_of(torch.tensor([[[0]], [[2]]]), 3, 4, 2).int()
+        tensor([[[0, 1, 1, 0],
+                 [0, 0, 0, 0],
+                 [0, 0, 0, 0]]], dtype=torch.int32)
+    """
+    first = (centres - side // 2).unsqueeze(-1)
+    down, across = (
+        (place >= start) & (place < start + side)  # (rows, holes, height or width)
+        for start, place in zip(first, (torch.arange(n, device=centres.device) for n in (height, width)), strict=True)
+    )
+    mask: torch.Tensor = down[:, 0, :, None] & across[:, 0, None, :]
+    for hole in range(1, centres.shape[-1]):  # all holes at once would take their number times the memory
+        mask |= down[:, hole, :, None] & across[:, hole, None, :]
+    return mask

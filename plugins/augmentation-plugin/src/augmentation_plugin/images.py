@@ -1,0 +1,66 @@
+"""What counts as a batch of images, and where it is in a batch. Knows no method and no engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
+from engine_core.items import BatchKey, get_item, set_item
+
+__all__ = ["check_copies", "check_images", "item_at", "memory_format_of"]
+
+
+def check_images(name: str, images: object) -> torch.Tensor:
+    """Return images if they are one tensor of shape (N, C, H, W).
+
+    Three dimensions are refused, for (N, H, W) can't be told from (N, C, length); five are, for which three of them are
+    space differs from one data set to the next.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no tensor.
+        ArgumentError: (a ValueError) for another number of dimensions, and for images without a pixel.
+    """
+    if not isinstance(images, torch.Tensor):
+        raise ArgumentTypeError(f"{name} has to be one tensor of images (N, C, H, W), not a {type(images).__name__}")
+    if images.dim() != 4:
+        remedy = "change them in the data"
+        if images.dim() == 3:
+            remedy = "give grey images a dimension for their one channel, as unsqueeze(1) does"
+        raise ArgumentError(f"{name} has to be images (N, C, H, W), these are {tuple(images.shape)}: {remedy}")
+    if not images.shape[-1] * images.shape[-2]:
+        raise ArgumentError(f"{name} has images without a pixel, these are {tuple(images.shape)}")
+    return images
+
+
+def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
+    """Return what is under a key of a batch.
+
+    Raises:
+        ArgumentError: (a ValueError) that names the argument which gave the key, if there is nothing.
+    """
+    try:
+        return get_item(batch, key)
+    except BatchKeyError as error:
+        raise ArgumentError(f"{argument}={key!r}: {error}; set {argument} to where it is") from error
+
+
+def check_copies(batch: Any, argument: str, key: BatchKey) -> None:
+    """Raise if a setter of the user's writes into the batch itself: what it loses there is lost for all epochs.
+
+    Raises:
+        ArgumentError: (a ValueError) that names the argument.
+    """
+    if isinstance(key, tuple) and set_item(batch, key, get_item(batch, key)) is batch:
+        raise ArgumentError(
+            f"the setter of {argument} writes into the batch that the loader gave, which may be its own data: the "
+            "setter has to return a copy of the batch"
+        )
+
+
+def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
+    """Return the memory format that what is made of a tensor shall have."""
+    if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    return torch.contiguous_format

@@ -1,0 +1,237 @@
+"""What MixUp and CutMix share as algorithms of the engine: when a batch is mixed, and when it is put back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from engine_core import Algorithm, Event, Logger, State
+from engine_core.arguments import check_flag, check_key
+from engine_core.batch import map_batch
+from engine_core.errors import ArgumentError
+from engine_core.items import BatchKey
+from engine_core.precision import Precision
+from engine_core.randomness import OwnGenerator
+
+from .dense import check_dense, class_outputs
+from .images import item_at
+from .pairings import Draw, check_alpha, draw, of_partners
+from .swapping import Swap
+from .targets import mix_losses, mix_targets
+
+__all__ = ["EVENTS", "Mixing"]
+
+EVENTS = (
+    Event.BEFORE_TRAIN_BATCH,
+    Event.BEFORE_FORWARD,
+    Event.AFTER_FORWARD,
+    Event.BEFORE_LOSS,
+    Event.AFTER_LOSS,
+    Event.AFTER_TRAIN_BATCH,
+)
+
+
+class _Mix(NamedTuple):
+    """How the rows of the forward in work are mixed: their partners (N,), and their own share."""
+
+    order: torch.Tensor
+    lam: float
+
+
+class _Paired(NamedTuple):
+    """What waits for AFTER_LOSS where losses are interpolated."""
+
+    targets: Any
+    loss_before: Any
+
+
+class Mixing(Algorithm):
+    """Mixes the rows of a batch for the forward, and their targets or losses for the loss.
+
+    A batch is drawn for once, at BEFORE_TRAIN_BATCH, so that all its microbatches and forwards are mixed alike. In a
+    loop without that event each forward draws for itself.
+    """
+
+    def __init__(self, alpha: float, interpolate_loss: bool, input_key: BatchKey, target_key: BatchKey) -> None:  # noqa: FBT001
+        self.alpha = check_alpha(alpha)
+        self.interpolate_loss = check_flag("interpolate_loss", interpolate_loss)
+        check_key("input_key", input_key)
+        check_key("target_key", target_key)
+        self.input_key = input_key
+        self.target_key = target_key
+        self._generator = OwnGenerator(str(self.metadata.name))
+        self._inputs, self._targets = Swap(input_key), Swap(target_key)
+        self._draw: Draw | None = None
+        self._mix: _Mix | None = None
+        self._paired: _Paired | None = None
+        self._precision: tuple[tuple[str, str], Precision] | None = None
+
+    @abstractmethod
+    def check_input(self, rows: Any) -> None:
+        """Raise unless these inputs can be mixed."""
+
+    @abstractmethod
+    def mix_input(self, rows: torch.Tensor, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
+        """Return the rows mixed with their partners, and the share of a row itself."""
+
+    def check_target(self, target: Any) -> None:
+        """Raise unless one share for the whole row is right for these targets."""
+
+    def match(self, event: Event, state: State) -> bool:
+        """Always, at the events of a step."""
+        return event in EVENTS
+
+    def validate(self, state: State) -> None:
+        """Raise if the inputs can't be mixed, or neither the targets nor the losses."""
+        rows = item_at(state.batch, "input_key", self.input_key)
+        target = item_at(state.batch, "target_key", self.target_key)
+        self.check_input(rows)
+        of_partners(target, torch.arange(rows.shape[0]))  # which looks whether there is one for each row
+        self.check_target(target)
+        if state.loss_fn is not None:
+            _check_is_item(state.batch, 0, "input_key", self.input_key)
+            _check_is_item(state.batch, 1, "target_key", self.target_key)
+        if self.interpolate_loss:
+            self._check_second_loss(state)
+        else:
+            check_dense(state.loss_fn, target)
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Mix at the BEFORE events, put back at the AFTER events."""
+        if event is Event.BEFORE_FORWARD:
+            self._mix_inputs(state)
+        elif event is Event.AFTER_FORWARD:
+            self._inputs.back(state)
+        elif event is Event.BEFORE_LOSS:
+            self._mix_targets(state)
+        elif event is Event.AFTER_LOSS:
+            self._end_loss(state)
+        else:
+            self._mix = None
+            self._draw = (
+                draw(self.alpha, self._generator.of(state, self)) if event is Event.BEFORE_TRAIN_BATCH else None
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the generator."""
+        return self._generator.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing where the saved run stood."""
+        self._generator.load_state_dict(state)
+
+    def _mix_inputs(self, state: State) -> None:
+        self._mix = None
+        drawn = self._draw or draw(self.alpha, self._generator.of(state, self))
+        rows = state.batch_get_item(self.input_key)
+        order = drawn.pairing(rows.shape[0]).to(rows.device, non_blocking=True)
+        mixed, lam = self.mix_input(rows, order, drawn)
+        self._inputs.put(state, mixed)
+        self._mix = _Mix(order, lam)
+
+    def _mix_targets(self, state: State) -> None:
+        """Make the targets dense, or keep those of the partners for AFTER_LOSS."""
+        if self._mix is None:
+            return
+        order, lam = self._mix
+        target = state.batch_get_item(self.target_key)
+        paired = of_partners(target, order)
+        if self.interpolate_loss:
+            self._paired = _Paired(paired, state.loss)
+            state.loss = None  # so that AFTER_LOSS can tell whether a loss was computed
+            return
+        classes, dtype = None, torch.float32
+        if not target.is_floating_point():
+            outputs = class_outputs(state.outputs, target)
+            classes, dtype = outputs.shape[1], torch.promote_types(outputs.dtype, dtype)
+        self._targets.put(state, mix_targets(target, paired, lam, classes, dtype))
+
+    def _end_loss(self, state: State) -> None:
+        """Put the targets back, or interpolate the loss if there is one."""
+        self._targets.back(state)
+        mix, paired = self._mix, self._paired
+        self._mix = self._paired = None
+        if mix is None:
+            return
+        if paired is None:
+            if _is_in(state.outputs, state.loss):
+                raise self._unseen()
+            return
+        if state.loss is None:  # something raised in between
+            state.loss = paired.loss_before
+            return
+        self._check_second_loss(state)
+        second = self._in_precision(state, mix.order.device)(state, paired.targets)
+        if _are_same(state.loss, second):
+            raise self._unseen()
+        state.loss = mix_losses(state.loss, second, mix.lam)
+
+    def _in_precision(self, state: State, device: torch.device) -> Callable[[State, Any], Any]:
+        made_for = state.precision, device.type
+        if self._precision is None or self._precision[0] != made_for:
+            self._precision = made_for, Precision(state.precision, device)
+        return self._precision[1].wrap(self._loss_of)
+
+    def _loss_of(self, state: State, targets: Any) -> Any:
+        """Return the loss of the outputs for other targets."""
+        if state.loss_fn is not None:
+            return state.loss_fn(state.outputs, targets)
+        model: Any = state.model
+        swap = Swap(self.target_key)
+        swap.put(state, targets)
+        try:
+            return model.loss(state.outputs, state.batch)
+        finally:
+            swap.back(state)
+
+    def _check_second_loss(self, state: State) -> None:
+        """Raise if there is nothing that could compute a second loss."""
+        if state.loss_fn is None and not callable(getattr(state.model, "loss", None)):
+            raise ArgumentError(
+                f"{self.metadata.name} with interpolate_loss=True computes a second loss, and there is no loss "
+                "function: set loss_fn, give the model a method loss(outputs, batch), or set interpolate_loss=False"
+            )
+
+    def _unseen(self) -> ArgumentError:
+        return ArgumentError(
+            f"{self.metadata.name} mixes what the loss is computed from, and this loss is one of the model's outputs, "
+            f"computed in the forward from targets that were not mixed: compute it in loss(outputs, batch) from "
+            f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
+        )
+
+
+def _check_is_item(batch: Any, index: int, argument: str, key: BatchKey) -> None:
+    """Raise if a key names another item than the Trainer takes with a `loss_fn`; a getter may reach into it."""
+    if isinstance(key, tuple) or key == index:
+        return
+    try:
+        used = batch[index]
+    except (LookupError, TypeError):  # a batch of a loop of the user's own
+        return
+    if item_at(batch, argument, key) is not used:
+        what = ("the inputs of the model", "the targets of the loss")[index]
+        raise ArgumentError(
+            f"{argument}={key!r} is another item of the batch than item {index}, which with a loss_fn is {what}: "
+            f"set {argument}={index}, or give the model a method loss(outputs, batch) in place of loss_fn"
+        )
+
+
+def _is_in(outputs: Any, loss: Any) -> bool:
+    """Is this loss the very tensor that the model put into its outputs?"""
+    if not isinstance(loss, torch.Tensor) or isinstance(outputs, torch.Tensor):
+        return loss is outputs
+    found: list[bool] = []
+    map_batch(outputs, lambda leaf: found.append(leaf is loss))
+    return any(found)
+
+
+def _are_same(loss: Any, other: Any) -> bool:
+    """Are these the same tensors, part by part?"""
+    if isinstance(loss, Mapping) and isinstance(other, Mapping):
+        loss, other = list(loss.values()), list(other.values())
+    if isinstance(loss, (tuple, list)) and isinstance(other, (tuple, list)):
+        return bool(loss) and all(map(_are_same, loss, other))
+    return isinstance(loss, torch.Tensor) and loss is other

@@ -1,0 +1,89 @@
+"""What is drawn before a batch is mixed: lambda, a place, and who is paired with whom. Knows no engine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from engine_core.arguments import check_number
+from engine_core.batch import count_rows, take_rows
+from engine_core.errors import ArgumentError
+
+__all__ = ["Draw", "MixedBatch", "check_alpha", "draw", "of_partners"]
+
+
+class MixedBatch(NamedTuple):
+    """A batch whose rows are mixed with other rows of it.
+
+    Args:
+        input: each row mixed with that of its partner, (N, ...).
+        paired_target: the targets of the partners, (N, ...).
+        lam: the share of a row itself; its partner's is `1 - lam`.
+    """
+
+    input: torch.Tensor
+    paired_target: Any
+    lam: float
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is drawn once for a batch.
+
+    Args:
+        lam: the share of a row itself, in [0, 1].
+        place: the centre of a box, (vertical, horizontal), each in [0, 1) of the image.
+        seed: of the pairings.
+    """
+
+    lam: float
+    place: tuple[float, float]
+    seed: int
+
+    def pairing(self, rows: int) -> torch.Tensor:
+        """Return each row's partner, a permutation (rows,), the same one each time."""
+        return torch.randperm(rows, generator=torch.Generator().manual_seed(self.seed))
+
+
+def check_alpha(alpha: object) -> float:
+    """Return alpha if it is in (0, 1e6]; from there on all lambdas are halves, and at 1e308 no draw would end."""
+    return check_number("alpha", alpha, "(0, 1e6]", "both parameters of the Beta distribution of lambda")
+
+
+def of_partners(target: Any, order: torch.Tensor) -> Any:
+    """Return the targets of each row's partner; None stays None.
+
+    Raises:
+        ArgumentError: (a ValueError) unless there is a target for each row.
+    """
+    rows = order.shape[0]
+    if target is not None and count_rows(target) != rows:
+        raise ArgumentError(
+            f"the inputs have {rows} rows and the targets {count_rows(target)}: they have to be paired by rows"
+        )
+    return take_rows(target, rows, order)
+
+
+def draw(alpha: float, generator: torch.Generator | None = None) -> Draw:
+    """Draw lambda from Beta(alpha, alpha), a place and a seed; no global generator is touched.
+
+    Args:
+        generator: where the draws come from; None: seeded by the system.
+
+    Example:
+        >>> one, again = (draw(0.2, torch.Generator().manual_seed(1)) for _ in range(2))
+        >>> one == again, 0 <= one.lam <= 1
+        (True, True)
+    """
+    if generator is None:
+        source = random.Random()  # noqa: S311  no cryptography
+    else:
+        seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+        source = random.Random(seed)  # noqa: S311
+    lam = source.betavariate(alpha, alpha)
+    if source.random() < 0.5:  # where a tiny alpha makes both of its parts underflow, betavariate always says 0
+        lam = 1 - lam
+    return Draw(lam, (source.random(), source.random()), source.getrandbits(63))

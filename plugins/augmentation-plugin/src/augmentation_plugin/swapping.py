@@ -1,0 +1,44 @@
+"""One item of the batch in work, replaced for a while and put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine_core import State
+from engine_core.items import BatchKey
+
+__all__ = ["Swap"]
+
+
+class Swap:
+    """Puts a value where `key` says, and later what was there back.
+
+    Example:
+        >>> state, swap = State(batch=("x", "y")), Swap(0)
+        >>> swap.put(state, "mixed")
+        >>> state.batch
+        ('mixed', 'y')
+        >>> swap.back(state)
+        >>> state.batch
+        ('x', 'y')
+    """
+
+    def __init__(self, key: BatchKey) -> None:
+        self._key = key
+        self._held: tuple[Any, Any, Any] | None = None
+
+    def put(self, state: State, value: Any) -> None:
+        """Replace the item, and remember it and its batch."""
+        batch, item = state.batch, state.batch_get_item(self._key)
+        state.batch_set_item(self._key, value)
+        self._held = batch, item, state.batch
+
+    def back(self, state: State) -> None:
+        """Put the item back: the very batch, unless somebody has replaced other items of it since."""
+        if self._held is None:
+            return
+        (batch, item, mine), self._held = self._held, None
+        if state.batch is mine and mine is not batch:
+            state.batch = batch
+        else:  # a setter of the user's may also have written to the batch in place
+            state.batch_set_item(self._key, item)

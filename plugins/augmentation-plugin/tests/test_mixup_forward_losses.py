@@ -1,0 +1,177 @@
+"""Losses that MixUp and CutMix can't reach, as of a model that computes its loss in the forward, are an error."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from augmentation_plugin import CutMix, MixUp
+from augmentation_plugin.mixing import Mixing
+from engine_core import Engine, Logger, State, Trainer
+from engine_core.errors import ArgumentError
+
+ROWS = 6
+IMAGES, CLASSES = torch.randn(ROWS, 2, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(ROWS) % 3
+BOTH = pytest.mark.parametrize("kind", [MixUp, CutMix])
+FORMS = pytest.mark.parametrize("interpolate_loss", [False, True])
+
+
+class Net(nn.Module):
+    """Gets the whole batch and returns logits and a loss, as models of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(128, 3)
+
+    def forward(self, batch: Any) -> Any:
+        logits = self.linear(batch["x"].flatten(1))
+        return {"logits": logits, "loss": F.cross_entropy(logits, batch["y"])}
+
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return outputs["loss"]
+
+
+class InParts(Net):
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return {"total": (outputs["loss"],)}
+
+
+class FromLogits(Net):
+    """Computes its loss where it should, beside a part that the forward computes."""
+
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}
+
+
+def fit(model: nn.Module, mixing: Mixing) -> Any:
+    options: dict[str, Any] = {"optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "max_duration": "1ba"}
+    with Trainer(model, [{"x": IMAGES, "y": CLASSES}], algorithms=mixing, seed=1, **options) as trainer:
+        trainer.fit()
+        return trainer.state
+
+
+@BOTH
+@FORMS
+def test_a_loss_out_of_the_forward_is_an_error(kind: type[Mixing], interpolate_loss: bool) -> None:
+    with pytest.raises(ArgumentError, match=r"one of the model's outputs.*compute it in loss\(outputs, batch\)"):
+        fit(Net(), kind(1.0, interpolate_loss, "x", "y"))
+
+
+@BOTH
+def test_a_loss_whose_parts_are_all_the_same_for_other_targets_is_an_error(kind: type[Mixing]) -> None:
+    with pytest.raises(ArgumentError, match="one of the model's outputs"):
+        fit(InParts(), kind(1.0, True, "x", "y"))
+
+
+@BOTH
+@FORMS
+def test_one_part_of_a_loss_may_come_out_of_the_forward(kind: type[Mixing], interpolate_loss: bool) -> None:
+    assert fit(FromLogits(), kind(1.0, interpolate_loss, "x", "y")).loss.isfinite()
+
+
+@dataclass
+class Outputs:
+    logits: torch.Tensor
+    boxes: torch.Tensor
+
+
+@pytest.fixture
+def state() -> State:
+    return State(model=nn.Identity(), seed=1, batch=(IMAGES, CLASSES))
+
+
+def dense_targets(state: State, mixing: Mixing) -> Any:
+    state.algorithms = [mixing]
+    with Engine(state, Logger()) as engine:
+        engine.run_event("before_forward")
+        engine.run_event("after_forward")
+        engine.run_event("before_loss")
+        return state.batch[1]
+
+
+@BOTH
+@pytest.mark.parametrize("form", ["tuple", "dict", "dataclass"])
+def test_the_classes_are_found_in_outputs_of_several(kind: type[Mixing], form: str, state: State) -> None:
+    logits, boxes = torch.zeros(ROWS, 3), torch.zeros(9, 4)
+    forms: dict[str, Any] = {
+        "tuple": (logits, boxes),
+        "dict": {"boxes": boxes, "logits": logits, "loss": torch.zeros(())},
+        "dataclass": Outputs(logits, boxes),
+    }
+    state.outputs = forms[form]
+    assert dense_targets(state, kind(1.0)).shape == (ROWS, 3)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "outputs", [{"a": torch.zeros(ROWS, 3), "b": torch.zeros(ROWS, 4)}, (torch.zeros(ROWS),), None]
+)
+def test_outputs_that_leave_a_doubt_are_refused_with_what_helps(kind: type[Mixing], outputs: Any, state: State) -> None:
+    state.outputs = outputs
+    with pytest.raises(ArgumentError, match="let the model return the logits alone") as raised:
+        dense_targets(state, kind(1.0))
+    assert "interpolate_loss" not in str(raised.value)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"target_key": 2}, "target_key=2 is another item.*item 1.*targets of the loss: set target_key=1"),
+     ({"input_key": 2}, "input_key=2 is another item.*item 0.*inputs of the model: set input_key=0"),
+     ({"target_key": -1}, "target_key=-1 is another")],
+)  # fmt: skip
+@FORMS
+def test_keys_that_are_not_what_a_loss_function_gets_are_refused(
+    kind: type[Mixing], keys: Any, words: str, interpolate_loss: bool
+) -> None:
+    state = State(algorithms=[kind(interpolate_loss=interpolate_loss, **keys)], loss_fn=F.cross_entropy)
+    state.batch = IMAGES, CLASSES, IMAGES.clone() if "input_key" in keys else CLASSES.clone()
+    with Engine(state, Logger()) as engine, pytest.raises(ArgumentError, match=words):
+        engine.run_event("after_dataloader")
+
+
+@BOTH
+def test_other_names_of_the_same_items_and_getters_are_taken(kind: type[Mixing]) -> None:
+    def put(batch: Any, value: Any) -> Any:
+        return batch[0], {"class": value}
+
+    cases = [
+        ((IMAGES, CLASSES), {"input_key": -2, "target_key": -1}),
+        ((IMAGES, {"class": CLASSES}), {"target_key": (lambda batch: batch[1]["class"], put)}),
+        ({"x": IMAGES, "y": CLASSES}, {"input_key": "x", "target_key": "y"}),  # of a loop of the user's own
+    ]
+    for batch, keys in cases:
+        state = State(algorithms=[kind(**keys)], loss_fn=F.cross_entropy, batch=batch)
+        with Engine(state, Logger()) as engine:
+            engine.run_event("after_dataloader")
+
+
+@BOTH
+def test_a_loop_that_never_checks_gets_a_clear_error_without_a_loss_function(kind: type[Mixing], state: State) -> None:
+    state.algorithms, state.outputs = [kind(1.0, True)], torch.zeros(ROWS, 3)
+    with Engine(state, Logger()) as engine, pytest.raises(ArgumentError, match="there is no loss function"):
+        for event in ("before_forward", "after_forward", "before_loss"):
+            engine.run_event(event)
+        state.loss = torch.zeros(())
+        engine.run_event("after_loss")
+
+
+@BOTH
+def test_two_of_a_kind_are_refused(kind: type[Mixing]) -> None:
+    with pytest.raises(Exception, match="can't run together"):
+        Engine(State(algorithms=[kind(), kind()]), Logger())
+
+
+class Mine(nn.NLLLoss):
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return -(targets * outputs).sum(1).mean()
+
+
+@BOTH
+def test_a_subclass_with_its_own_formula_is_believed_to_take_mixtures(kind: type[Mixing]) -> None:
+    state = State(algorithms=[kind()], loss_fn=Mine(weight=torch.ones(3)), batch=(IMAGES, CLASSES))
+    with Engine(state, Logger()) as engine:
+        engine.run_event("after_dataloader")

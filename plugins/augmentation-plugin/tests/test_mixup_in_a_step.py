@@ -1,0 +1,228 @@
+"""MixUp and CutMix in the events of a step: what the model and the loss see, and what is put back."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from augmentation_plugin import CutMix, MixUp
+from augmentation_plugin.mixing import Mixing
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State, Trainer
+from engine_core.errors import EngineError
+
+ROWS = 6
+ONE_HOT = torch.eye(ROWS)
+IMAGES = ONE_HOT.view(ROWS, ROWS, 1, 1).expand(ROWS, ROWS, 8, 8).contiguous()
+CLASSES = torch.arange(ROWS)
+"""Row i is 1 in channel i alone and of class i, so the mean of what the model sees is the target it should see."""
+
+
+class Recorder(nn.Module):
+    """A net that remembers the means of the channels of its inputs, and its targets where it is the loss function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(ROWS, ROWS)
+        self.seen: list[torch.Tensor] = []
+        self.targets: list[Any] = []
+
+    def forward(self, images: torch.Tensor) -> Any:
+        self.seen.append(images.mean((2, 3)))
+        return self.linear(self.seen[-1])
+
+    def loss_fn(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        self.targets.append(targets)
+        return F.cross_entropy(outputs, targets)
+
+
+def fit(algorithms: Any, batches: Any = None, **options: Any) -> Recorder:
+    model = Recorder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"max_duration": "1ep", "seed": 4, "loss_fn": model.loss_fn, **options}
+    with Trainer(model, batches or [(IMAGES, CLASSES)], optimizers=optimizer, algorithms=algorithms, **options) as run:
+        run.fit()
+    return model
+
+
+@pytest.fixture(params=[MixUp, CutMix])
+def kind(request: pytest.FixtureRequest) -> type[Mixing]:
+    return request.param
+
+
+@dataclass
+class Step:
+    """An engine in a loop by hand, with what was in the batch at each event."""
+
+    engine: Engine
+    state: State
+
+    def fire(self, *names: str) -> Any:
+        for name in names:
+            self.engine.run_event(name)
+        return self.state.batch
+
+
+@pytest.fixture
+def step(kind: type[Mixing]) -> Iterator[Callable[..., Step]]:
+    engines = []
+
+    def make(batch: Any = (IMAGES, CLASSES), **options: Any) -> Step:
+        state = State(model=nn.Identity(), algorithms=[kind(alpha=1.0, **options)], loss_fn=F.cross_entropy, seed=1)
+        state.batch, state.outputs = batch, torch.zeros(ROWS, ROWS)
+        engines.append(Engine(state, Logger()))
+        return Step(engines[-1], state)
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def test_the_targets_are_mixed_as_the_inputs_are(kind: type[Mixing]) -> None:
+    model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 5)
+    for seen, targets in zip(model.seen, model.targets, strict=True):
+        torch.testing.assert_close(targets, seen)
+        assert not torch.equal(seen, ONE_HOT)
+
+
+def test_each_batch_gets_its_own_lambda_and_pairing(kind: type[Mixing]) -> None:
+    model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 6)
+    assert len({tuple(seen.flatten().tolist()) for seen in model.seen}) == 6
+
+
+def test_all_microbatches_have_one_lambda(kind: type[Mixing]) -> None:
+    batches = [(IMAGES[:4], CLASSES[:4])]
+    model = fit(kind(alpha=1.0), batches * 8, microbatch_size=2)
+    values = [{round(v, 6) for v in seen.flatten().tolist()} - {0.0, 1.0} for seen in model.seen]
+    assert len(values) == 16
+    assert values[::2] == values[1::2]
+    assert len({frozenset(v) for v in values}) > 2
+
+
+def test_the_microbatches_are_mixed_within_themselves(kind: type[Mixing]) -> None:
+    model = fit(kind(alpha=1.0), microbatch_size=4)
+    first, last = model.seen
+    assert first.shape[0] == 4 and last.shape[0] == 2
+    assert first[:, 4:].count_nonzero() == 0
+    assert last[:, :4].count_nonzero() == 0
+
+
+class Again(Algorithm):
+    """Computes the gradients of each batch twice, as SAM does."""
+
+    metadata = AlgorithmMetadata(events=("after_train_batch",), before=("@augmentation",), writes=("model",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return event is Event.AFTER_TRAIN_BATCH
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        assert state.closure is not None
+        state.closure()
+
+
+@pytest.mark.parametrize("interpolate_loss", [False, True])
+@pytest.mark.parametrize("microbatch_size", [None, 4])
+def test_a_second_forward_in_a_batch_sees_the_same_mix(
+    kind: type[Mixing], microbatch_size: int | None, interpolate_loss: bool
+) -> None:
+    mixing = kind(alpha=1.0, interpolate_loss=interpolate_loss)
+    model = fit([mixing, Again()], [(IMAGES, CLASSES)] * 2, microbatch_size=microbatch_size)
+    each = 1 if microbatch_size is None else 2
+    batches = [model.seen[: 2 * each], model.seen[2 * each :]]
+    for seen in batches:
+        assert all(torch.equal(one, again) for one, again in zip(seen[:each], seen[each:], strict=True))
+    assert not torch.equal(batches[0][0], batches[1][0])
+
+
+def test_the_batch_is_the_very_object_again_after_each_half(step: Callable[..., Step], kind: type[Mixing]) -> None:
+    run = step(batch := (IMAGES, CLASSES))
+    copies = IMAGES.clone(), CLASSES.clone()
+    assert run.fire("before_train_batch") is batch
+    assert not torch.equal(run.fire("before_forward")[0], IMAGES)
+    assert run.fire("after_forward") is batch
+    mixed = run.fire("before_loss")
+    assert mixed[0] is IMAGES and mixed[1].shape == (ROWS, ROWS)
+    assert run.fire("after_loss", "after_train_batch") is batch
+    assert torch.equal(IMAGES, copies[0]) and torch.equal(CLASSES, copies[1])
+
+
+def test_what_others_put_into_the_batch_stays(step: Callable[..., Step]) -> None:
+    run = step({"x": IMAGES, "y": CLASSES}, input_key="x", target_key="y")
+    run.fire("before_train_batch", "before_forward")
+    run.state.batch_set_item("x", run.state.batch["x"] + 1)
+    run.state.batch = {**run.state.batch, "new": 1}
+    batch = run.fire("after_forward")
+    assert batch["x"] is IMAGES and batch["new"] == 1
+
+
+def test_a_setter_that_writes_in_place_is_undone_too(step: Callable[..., Step]) -> None:
+    def put(batch: Any, value: Any) -> None:
+        batch["deep"]["x"] = value
+
+    run = step(
+        batch := {"deep": {"x": IMAGES}, "y": CLASSES}, input_key=(lambda b: b["deep"]["x"], put), target_key="y"
+    )
+    assert run.fire("before_train_batch", "before_forward") is batch
+    assert batch["deep"]["x"] is not IMAGES
+    run.fire("after_forward")
+    assert batch["deep"]["x"] is IMAGES
+
+
+def test_without_before_train_batch_each_forward_draws_for_itself(step: Callable[..., Step]) -> None:
+    run = step()
+    seen = []
+    for _ in range(4):
+        seen.append(run.fire("before_forward")[0].mean((2, 3)))
+        run.fire("after_forward")
+        torch.testing.assert_close(run.fire("before_loss")[1], seen[-1])
+        run.fire("after_loss")
+    assert len({tuple(means.flatten().tolist()) for means in seen}) == 4
+
+
+def test_a_loss_without_a_mixed_forward_is_left_alone(step: Callable[..., Step]) -> None:
+    run = step(batch := (IMAGES, CLASSES))
+    assert run.fire("before_train_batch", "before_loss") is batch
+    assert run.fire("after_loss") is batch
+
+
+@pytest.mark.parametrize("failing", ["forward", "loss_fn"])
+@pytest.mark.parametrize("interpolate_loss", [False, True])
+def test_an_exception_leaves_batch_and_loss_as_they_were(
+    kind: type[Mixing], failing: str, interpolate_loss: bool
+) -> None:
+    class Fails(Recorder):
+        pass
+
+    def fail(self: Any, *args: Any) -> Any:
+        raise MemoryError
+
+    setattr(Fails, failing, fail)
+    model, batch = Fails(), (IMAGES, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    algorithm = kind(interpolate_loss=interpolate_loss)
+    with Trainer(model, [batch], loss_fn=model.loss_fn, optimizers=optimizer, algorithms=algorithm) as run:
+        run.state.loss = before = torch.tensor(3.0)
+        with pytest.raises(MemoryError) as raised:
+            run.fit("1ba")
+        assert not getattr(raised.value, "__notes__", [])
+        assert run.state.batch is batch
+        assert run.state.loss is before
+    assert torch.equal(IMAGES, ONE_HOT.view(ROWS, ROWS, 1, 1).expand_as(IMAGES))
+
+
+def test_evaluation_sees_nothing_of_it(kind: type[Mixing]) -> None:
+    model = fit(kind(alpha=1.0), eval_dataloader=[(IMAGES, CLASSES)])
+    assert torch.equal(model.seen[-1], ONE_HOT)
+    assert torch.equal(model.targets[-1], CLASSES)
+
+
+@pytest.mark.parametrize("interpolate_loss", [False, True])
+def test_rows_that_go_between_forward_and_loss_are_an_error(step: Callable[..., Step], interpolate_loss: bool) -> None:
+    run = step(interpolate_loss=interpolate_loss)
+    run.fire("before_train_batch", "before_forward", "after_forward")
+    run.state.batch = (IMAGES[:3], CLASSES[:3])
+    with pytest.raises(EngineError, match="6 rows and the targets 3"):
+        run.fire("before_loss")

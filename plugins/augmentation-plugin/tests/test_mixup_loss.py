@@ -1,0 +1,178 @@
+"""The loss that MixUp and CutMix train on, against a loop by hand, in both forms, and in all shapes of losses."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from augmentation_plugin import CutMix, MixUp, cutmix_batch, mix_losses, mix_targets, mixup_batch
+from augmentation_plugin.mixing import Mixing
+from engine_core import State, Trainer
+
+SEED = 3
+FUNCTIONS = {MixUp: mixup_batch, CutMix: cutmix_batch}
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+
+
+def make_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(2)
+    return [(torch.randn(rows, 2, 8, 8), torch.randint(3, (rows,))) for rows in (8, 8, 5, 1)]
+
+
+def fit(algorithm: Any, model: nn.Module, batches: Any, loss_fn: Any, **options: Any) -> list[Any]:
+    """Train an epoch; return the losses as the algorithms leave them."""
+    losses: list[Any] = []
+
+    class Record:
+        def after_loss(self, state: State, logger: Any) -> None:
+            losses.append(state.loss)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"seed": SEED, "loss_fn": loss_fn, "optimizers": optimizer, "callbacks": Record(), **options}
+    with Trainer(model, batches, algorithms=algorithm, **options) as trainer:
+        trainer.fit("1ep")
+    return losses
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.fixture(params=[MixUp, CutMix])
+def kind(request: pytest.FixtureRequest) -> type[Mixing]:
+    return request.param
+
+
+@pytest.mark.parametrize("interpolate_loss", [False, True])
+def test_the_trainer_does_what_a_loop_by_hand_does_bit_for_bit(kind: type[Mixing], interpolate_loss: bool) -> None:
+    by_hand = make_model()
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1)
+    name = kind.metadata.name
+    generator = torch.Generator().manual_seed(State(seed=SEED).derive_seed(str(name)))
+    for x, y in make_batches():
+        optimizer.zero_grad()
+        mixed, paired, lam = FUNCTIONS[kind](x, y, alpha=0.7, generator=generator)
+        outputs = by_hand(mixed)
+        if interpolate_loss:
+            loss = mix_losses(F.cross_entropy(outputs, y), F.cross_entropy(outputs, paired), lam)
+        else:
+            loss = F.cross_entropy(outputs, mix_targets(y, paired, lam, 3))
+        loss.backward()
+        optimizer.step()
+    model = make_model()
+    fit(kind(alpha=0.7, interpolate_loss=interpolate_loss), model, make_batches(), F.cross_entropy)
+    assert torch.equal(weights(model), weights(by_hand))
+
+
+def test_both_forms_agree_for_cross_entropy(kind: type[Mixing]) -> None:
+    models = make_model().double(), make_model().double()
+    batches = [(x.double(), y) for x, y in make_batches()]
+    for model, interpolate_loss in zip(models, (False, True), strict=True):
+        fit(kind(alpha=0.7, interpolate_loss=interpolate_loss), model, batches, F.cross_entropy)
+    torch.testing.assert_close(weights(models[0]), weights(models[1]), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(weights(models[0]), weights(make_model().double()))
+
+
+def test_ignored_targets_and_weighted_classes_count_as_without_mixing(kind: type[Mixing]) -> None:
+    loss_fn = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.5]), ignore_index=2)
+    x, y = make_batches()[0]
+    y[:4] = torch.tensor([0, 1, 2, 2])
+    generator = torch.Generator().manual_seed(State(seed=SEED).derive_seed(str(kind.metadata.name)))
+    mixed, paired, lam = FUNCTIONS[kind](x, y, alpha=0.7, generator=generator)
+    outputs = make_model()(mixed)
+    (loss,) = fit(kind(alpha=0.7, interpolate_loss=True), make_model(), [(x, y)], loss_fn)
+    torch.testing.assert_close(loss, lam * loss_fn(outputs, y) + (1 - lam) * loss_fn(outputs, paired))
+
+
+@pytest.mark.parametrize("form", [tuple, list, dict])
+def test_each_part_of_a_loss_is_interpolated(kind: type[Mixing], form: type) -> None:
+    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        parts = {"a": F.cross_entropy(outputs, targets), "b": targets.double().square().mean()}
+        return parts if form is dict else form(parts.values())
+
+    x, y = make_batches()[0]
+    y = torch.where(y == 0, 2, y)
+    (loss,) = fit(kind(alpha=0.7, interpolate_loss=True), make_model(), [(x, y)], loss_fn)
+    (plain,) = fit(kind(alpha=0.7, interpolate_loss=True), make_model(), [(x, y)], F.cross_entropy)
+    parts = list(loss.values()) if form is dict else list(loss)
+    assert type(loss) is form
+    torch.testing.assert_close(parts[0], plain)
+    torch.testing.assert_close(parts[1], y.double().square().mean())  # that of all rows, however they are paired
+
+
+class WithOwnLoss(nn.Module):
+    """A model that gets the whole batch and computes its own loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_model()
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.net(batch["image"])
+
+    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return F.cross_entropy(outputs, batch["label"])
+
+
+@pytest.mark.parametrize("interpolate_loss", [False, True])
+def test_a_model_with_its_own_loss_gets_the_paired_targets_in_its_batch(
+    kind: type[Mixing], interpolate_loss: bool
+) -> None:
+    named = [{"image": x, "label": y} for x, y in make_batches()]
+    algorithm = kind(0.7, interpolate_loss, input_key="image", target_key="label")
+    losses = fit(algorithm, WithOwnLoss(), named, None)
+    plain = fit(kind(0.7, interpolate_loss), make_model(), make_batches(), F.cross_entropy)
+    assert torch.equal(torch.stack(losses), torch.stack(plain))
+    assert all(torch.equal(batch["label"], y) for batch, (_, y) in zip(named, make_batches(), strict=True))
+
+
+def test_targets_in_a_dict_are_all_paired(kind: type[Mixing]) -> None:
+    def of_both(outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        return F.cross_entropy(outputs, targets["a"]) + F.cross_entropy(outputs, targets["b"])
+
+    x, y = make_batches()[0]
+    (loss,) = fit(kind(interpolate_loss=True), make_model(), [(x, {"a": y, "b": y})], of_both)
+    (plain,) = fit(kind(interpolate_loss=True), make_model(), [(x, y)], F.cross_entropy)
+    torch.testing.assert_close(loss, 2 * plain)
+
+
+def test_the_second_loss_is_computed_in_the_precision_of_the_state(kind: type[Mixing]) -> None:
+    autocasts = []
+
+    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        autocasts.append(torch.is_autocast_enabled("cpu"))
+        return F.mse_loss(outputs @ outputs.T, targets)  # which autocast computes in bfloat16
+
+    algorithm, batch = kind(interpolate_loss=True), (torch.randn(4, 2, 8, 8), torch.zeros(4, 4))
+    for precision in ("amp_bf16", "fp32"):  # in the second run another than in the first
+        fit(algorithm, make_model(), [batch], loss_fn, precision=precision)
+    assert autocasts == [True, True, False, False]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+def test_dense_targets_are_in_single_precision_at_least(kind: type[Mixing], precision: str) -> None:
+    seen = []
+
+    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen.append(targets.dtype)
+        return F.cross_entropy(outputs, targets)
+
+    fit(kind(), make_model(), make_batches()[:1], loss_fn, precision=precision)
+    assert seen == [torch.float32]
+
+
+def test_targets_of_positions_are_mixed_in_class_dimension_1() -> None:
+    model = nn.Conv2d(2, 3, 3, padding=1)
+    x, y = torch.randn(4, 2, 8, 8), torch.randint(3, (4, 8, 8))
+    start = weights(model).clone()
+    forms = []
+    for interpolate_loss in (False, True):
+        nn.utils.vector_to_parameters(start.clone(), model.parameters())
+        forms += fit(MixUp(1.0, interpolate_loss), model, [(x, y)], F.cross_entropy)
+    torch.testing.assert_close(*forms)

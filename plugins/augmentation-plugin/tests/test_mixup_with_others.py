@@ -1,0 +1,103 @@
+"""MixUp and CutMix together, and beside one that smooths targets: the order, and the loss against the inputs."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from augmentation_plugin import CutMix, MixUp
+from augmentation_plugin.mixing import Mixing
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State, Trainer
+
+ROWS = 6
+IMAGES = torch.eye(ROWS).view(ROWS, ROWS, 1, 1).expand(ROWS, ROWS, 8, 8).contiguous()
+
+
+class Smooth(Algorithm):
+    """Smooths classes around whatever mixes targets, as label_smoothing does."""
+
+    metadata = AlgorithmMetadata(
+        events=("before_loss", "after_loss"), tags=("target_smoothing",), around=("@target_mixing",), writes=("batch",)
+    )
+    batch: Any = None
+
+    def match(self, event: Event, state: State) -> bool:
+        return event in self.metadata.events
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        if event is Event.BEFORE_LOSS:
+            self.batch = state.batch
+            state.batch_set_item(1, 0.8 * F.one_hot(state.batch[1], ROWS) + 0.2 / ROWS)
+        else:
+            state.batch, self.batch = self.batch, None
+
+
+class Pair:
+    """Trains on rows that are 1 in their own channel: the mean of the mixed images is the target they should have."""
+
+    def __init__(self, algorithms: Any, smoothed: bool = False) -> None:
+        self.losses: list[torch.Tensor] = []
+        self.expected: list[torch.Tensor] = []
+        self.smoothed = smoothed
+        self.model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ROWS, ROWS))
+        with torch.no_grad():
+            self.model[2].weight.copy_(torch.arange(ROWS**2).view(ROWS, ROWS).sin())
+            self.model[2].bias.zero_()
+        self.model[1].register_forward_hook(lambda _, __, means: setattr(self, "means", means))
+        batches = [(IMAGES, torch.arange(ROWS))] * 4
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        options: Any = {"loss_fn": F.cross_entropy, "optimizers": optimizer, "callbacks": self, "seed": 5}
+        with Trainer(self.model, batches, algorithms=algorithms, **options) as trainer:
+            trainer.fit("1ep")
+
+    def after_loss(self, state: State, logger: Any) -> None:
+        targets = 0.8 * self.means + 0.2 / ROWS if self.smoothed else self.means
+        self.losses.append(state.loss.detach())
+        self.expected.append(F.cross_entropy(state.outputs, targets).detach())
+        assert torch.equal(state.batch[1], torch.arange(ROWS))
+
+
+FORMS = [(MixUp(1.0), CutMix()), (MixUp(1.0), CutMix(1.0, True)), (MixUp(1.0, True), CutMix())]
+
+
+@pytest.mark.parametrize("pair", FORMS, ids=["targets", "mixup targets, cutmix loss", "mixup loss, cutmix targets"])
+def test_together_they_learn_of_each_image_by_its_share(pair: tuple[Mixing, Mixing]) -> None:
+    runs = [Pair(list(order)) for order in itertools.permutations(pair)]
+    for run in runs:
+        torch.testing.assert_close(run.losses, run.expected)
+    assert all(torch.equal(*weights) for weights in zip(*(run.model.parameters() for run in runs), strict=True))
+
+
+@pytest.mark.parametrize("mixing", [MixUp(1.0), MixUp(1.0, True), CutMix(), CutMix(1.0, True)])
+def test_beside_smoothing_the_paired_targets_are_smoothed_too(mixing: Mixing) -> None:
+    for order in ([mixing, Smooth()], [Smooth(), mixing]):
+        run = Pair(order, smoothed=True)
+        torch.testing.assert_close(run.losses, run.expected)
+
+
+def test_two_that_interpolate_the_loss_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="all interpolate the loss"):
+        Pair([MixUp(1.0, True), CutMix(1.0, True)])
+
+
+@pytest.mark.parametrize(
+    ("pair", "outer"),
+    [(FORMS[0], "MixUp"), (FORMS[1], "MixUp"), (FORMS[2], "CutMix")],
+)
+def test_the_metadata_decides_who_is_around_whom(pair: tuple[Mixing, Mixing], outer: str) -> None:
+    for order in itertools.permutations(pair):
+        with Engine(State(algorithms=list(order)), Logger()) as engine:
+            first = {e: engine.explain(e)[0].algorithm for e in ("before_forward", "before_loss")}
+            last = {e: engine.explain(e)[-1].algorithm for e in ("after_forward", "after_loss")}
+        assert {*first.values(), *last.values()} == {outer}
+
+
+def test_only_the_instance_that_interpolates_says_so() -> None:
+    for kind in (MixUp, CutMix):
+        assert "loss_interpolation" in kind(interpolate_loss=True).metadata.tags
+        assert kind(interpolate_loss=True).metadata.writes == ("batch", "loss")
+        assert "loss_interpolation" not in kind().metadata.tags
+        assert kind().metadata.writes == kind.metadata.writes == ("batch",)
