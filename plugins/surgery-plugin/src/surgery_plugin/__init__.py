@@ -1,0 +1,36 @@
+"""Algorithms that change the layers of a model for engine-core."""
+
+from .blur import BlurConv2d, BlurMaxPool2d, blur_2d
+from .blurpool import BlurPool, apply_blurpool
+from .channels_last import ChannelsLast, apply_channels_last
+from .compute_dtype_layernorm import ComputeDtypeLayerNorm, apply_fused_layernorm
+from .excitation import SqueezeExcite2d, SqueezeExciteConv2d
+from .fused_layernorm import FusedLayerNorm
+from .gated_linear import GatedLinear, apply_gated_linear_units
+from .gated_linear_units import GatedLinearUnits
+from .squeeze_excite import SqueezeExcite, apply_squeeze_excite
+from .stochastic_block import StochasticBlock, apply_stochastic_depth
+from .stochastic_depth import StochasticDepth
+
+__all__ = [
+    "BlurConv2d",
+    "BlurMaxPool2d",
+    "BlurPool",
+    "ChannelsLast",
+    "ComputeDtypeLayerNorm",
+    "FusedLayerNorm",
+    "GatedLinear",
+    "GatedLinearUnits",
+    "SqueezeExcite",
+    "SqueezeExcite2d",
+    "SqueezeExciteConv2d",
+    "StochasticBlock",
+    "StochasticDepth",
+    "apply_blurpool",
+    "apply_channels_last",
+    "apply_fused_layernorm",
+    "apply_gated_linear_units",
+    "apply_squeeze_excite",
+    "apply_stochastic_depth",
+    "blur_2d",
+]

@@ -1,0 +1,25 @@
+"""The place of FusedLayerNorm among other algorithms: last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine_core import Algorithm, Event, algorithm_pass, passes
+
+from .fused_layernorm import FusedLayerNorm
+
+__all__ = ["sort_fused_layernorm_last"]
+
+
+@algorithm_pass(
+    name="sort_fused_layernorm_last",
+    description="replace normalisations after everybody who may add some",
+    stage="placement",
+    events=(Event.INIT,),
+)
+def sort_fused_layernorm_last(
+    algorithms: Sequence[Algorithm],
+    event: Event,  # noqa: ARG001  every pass gets it
+) -> Sequence[Algorithm]:
+    """Put FusedLayerNorm last: what others put into the model may hold an nn.LayerNorm too."""
+    return passes.sort_to_back(algorithms, FusedLayerNorm)

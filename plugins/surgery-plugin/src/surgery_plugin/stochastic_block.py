@@ -1,0 +1,292 @@
+"""Residual blocks that are dropped at random in training. Knows no run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine_core.arguments import check_number
+from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
+from engine_core.surgery import replace_modules
+
+from .drawing import private_unless
+
+__all__ = [
+    "TARGETS",
+    "Draws",
+    "Settings",
+    "StochasticBlock",
+    "apply_stochastic_depth",
+    "drop_rates",
+    "find_blocks",
+    "wrap_blocks",
+]
+
+Target = str | type[nn.Module]
+
+TARGETS: tuple[Target, ...] = ("BasicBlock", "Bottleneck", "TransformerEncoderLayer")
+
+
+_LEAVE = "leave it out of the targets of stochastic_depth"
+
+
+class Draws:
+    """What the stochastic blocks of a model share: a generator, and what is known of their outputs.
+
+    A copy goes on drawing where the original stands, for itself.
+
+    Args:
+        refresh: called with this before each draw, for what a run loads while it goes on.
+
+    Attributes:
+        gives: by a block's name, the dtype of its output, or None where that has another shape than the input; empty
+            until it has computed.
+    """
+
+    def __init__(self, generator: torch.Generator, refresh: Callable[[Draws], None] | None = None) -> None:
+        self.generator = generator
+        self.gives: dict[str, torch.dtype | None] = {}
+        self._refresh = refresh
+
+    def kept(self, rate: float, n: int) -> torch.Tensor:
+        """Draw n times whether to keep, which is as likely as 1 - rate."""
+        if self._refresh is not None:
+            self._refresh(self)
+        return torch.rand(n, generator=self.generator, device=self.generator.device) >= rate  # (n,)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes another one; early torch can't copy a generator."""
+        if self._refresh is not None:
+            self._refresh(self)
+        generator = self.generator
+        return {"device": generator.device, "state": generator.get_state(), "gives": dict(self.gives)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.generator = torch.Generator(state["device"])
+        self.generator.set_state(state["state"])
+        self.gives = state["gives"]
+        self._refresh = None
+
+
+class StochasticBlock(nn.Module):
+    """Compute a residual block, and in training drop what it adds to its input at random.
+
+    In train mode `x + gate * (block(x) - x) / keep` with `keep = 1 - rate` and gates of 0 and 1 that are 1 as often as
+    keep says, so that the expectation is block(x); in eval mode block(x). A block whose output has another shape than
+    its input has no identity to fall back on, and is always kept.
+
+    Args:
+        block: takes x as its first positional argument and returns a tensor; further arguments are passed on.
+        rate: how likely it is dropped, in [0, 1).
+        draws: whence the gates come.
+        name: the name by which `draws` knows this block.
+        per_sample: a gate for each sample, else one for all, and a block that is dropped is not computed.
+
+    Raises:
+        TypeError: when called in training, for a block that returns no tensor or gets no positional argument.
+        ValueError: when called in training, for one that changes its input in place.
+    """
+
+    def __init__(self, block: nn.Module, rate: float, draws: Draws, name: str, per_sample: bool) -> None:  # noqa: FBT001
+        super().__init__()
+        self.block = block
+        self.set_up(rate, draws, name, per_sample)
+
+    def set_up(self, rate: float, draws: Draws, name: str, per_sample: bool) -> None:  # noqa: FBT001
+        """Take other settings for the block that is there."""
+        self.rate = rate
+        self.draws = draws
+        self.name = name
+        self.per_sample = per_sample
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the block returns, or in training what is left of it."""
+        if not self.training or self.rate == 0:
+            return self.block(*args, **kwargs)
+        if not args or not isinstance(args[0], torch.Tensor):
+            raise ArgumentTypeError(f"{self._who} has to get its input, a tensor, as its first positional argument")
+        return self._drop(args[0], args, kwargs)
+
+    def _drop(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        gates = self._gates(x)
+        dtype = self.draws.gives.get(self.name)
+        if not self.per_sample and dtype is not None and not gates.item():
+            return x.to(dtype)
+        version = _version(x)
+        out = self.block(*args, **kwargs)
+        if not isinstance(out, torch.Tensor):
+            raise ArgumentTypeError(
+                f"{self._who} returns {type(out).__name__}, and only what returns a tensor can be dropped: {_LEAVE}"
+            )
+        if out.shape != x.shape:
+            self.draws.gives[self.name] = None
+            return out
+        if _version(x) != version:
+            raise ArgumentError(
+                f"{self._who} changes its input in place, so that nothing is left to fall back on where it is dropped: "
+                f"write x = x + f(x) instead of x += f(x), and let no inplace=True come first; or {_LEAVE}"
+            )
+        self.draws.gives[self.name] = out.dtype
+        return torch.where(gates.to(x.device), x + (out - x) / (1 - self.rate), x).to(out.dtype)
+
+    def _gates(self, x: torch.Tensor) -> torch.Tensor:
+        """Return booleans that broadcast with x."""
+        samples = _samples_dim(self.block, x) if self.per_sample else None
+        shape = [x.shape[dim] if dim == samples else 1 for dim in range(x.dim())]
+        return self.draws.kept(self.rate, 1 if samples is None else x.shape[samples]).view(shape)
+
+    @property
+    def _who(self) -> str:
+        return f"the block {self.name!r} ({type(self.block).__name__})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Let what others read of the block through: nn.TransformerEncoder looks at its first layer's attention."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            block = self.__dict__.get("_modules", {}).get("block")
+            if block is None or name.startswith("__"):
+                raise
+            return getattr(block, name)
+
+    def extra_repr(self) -> str:
+        """Return the settings."""
+        return f"rate={self.rate:.4g}, per_sample={self.per_sample}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which blocks are dropped, and how often; see `apply_stochastic_depth`."""
+
+    targets: Sequence[Target] = TARGETS
+    drop_rate: float = 0.2
+    drop_distribution: str = "linear"
+    drop_per: str = "sample"
+
+    def __post_init__(self) -> None:
+        check_number("drop_rate", self.drop_rate, "[0, 1)", "how likely the last block is dropped")
+        for name, known in (("drop_distribution", ("linear", "uniform")), ("drop_per", ("sample", "batch"))):
+            if (given := getattr(self, name)) not in known:
+                raise ArgumentError(f"{name}={given!r} has to be {' or '.join(known)}{did_you_mean(str(given), known)}")
+        targets: object = self.targets
+        if isinstance(targets, str) or not isinstance(targets, Sequence) or not targets:
+            raise ArgumentTypeError(f"targets={targets!r} has to be a list of names of classes, or of classes")
+        for target in targets:
+            if not (isinstance(target, type) and issubclass(target, nn.Module)) and not isinstance(target, str):
+                raise ArgumentTypeError(f"targets: {target!r} is neither the name of a class nor a class of modules")
+
+    def aims_at(self, module: nn.Module) -> bool:
+        """Is this one of the blocks to drop?"""
+        if type(module).__name__ in self.targets:
+            return True
+        return isinstance(module, tuple(target for target in self.targets if isinstance(target, type)))
+
+
+def apply_stochastic_depth(  # noqa: PLR0913  settings are those of the reference, in its order
+    model: nn.Module,
+    targets: Sequence[Target] = TARGETS,
+    drop_rate: float = 0.2,
+    drop_distribution: str = "linear",
+    drop_per: str = "sample",
+    *,
+    optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
+    generator: torch.Generator | None = None,
+) -> list[str]:
+    """Let the residual blocks of a model be dropped at random in training, and return their names, of a shared one all.
+
+    Source: Huang et al. 2016, Deep Networks with Stochastic Depth, arXiv 1603.09382; for the layers of transformers
+    Fan et al. 2019, arXiv 1909.11556. What a block adds to its input is divided by the likeliness of keeping it in
+    training, where the paper multiplies by it in evaluation. See `StochasticBlock`.
+
+    Args:
+        targets: names of classes, compared with a block's own class only, or classes, where subclasses count too.
+            Blocks within blocks are left alone.
+        drop_rate: how likely the last block is dropped, in [0, 1).
+        drop_distribution: `linear`: block l of L, from 1, is dropped as often as `drop_rate * l / L` says;
+            `uniform`: each as often as `drop_rate` says.
+        drop_per: `sample`: each sample has its own luck; `batch`: one for all, as in the papers, and a block that is
+            dropped is not computed.
+        optimizers: the one or those that exist already; some keep the names of parameters, which change.
+        generator: where the gates are drawn from; None: a private one, seeded by the system.
+
+    Raises:
+        ValueError, TypeError: for arguments that are none of these.
+
+    Example:
+        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2)
+        >>> apply_stochastic_depth(encoder)
+        ['layers.0', 'layers.1']
+        >>> [layer.rate for layer in encoder.layers]
+        [0.1, 0.2]
+    """
+    settings = Settings(targets, drop_rate, drop_distribution, drop_per)
+    return wrap_blocks(model, settings, Draws(private_unless(generator)), optimizers)
+
+
+def wrap_blocks(
+    model: nn.Module,
+    settings: Settings,
+    draws: Draws,
+    optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
+) -> list[str]:
+    """Put the blocks into stochastic ones, give new settings to those that are in one; return all their names."""
+    blocks = find_blocks(model, settings)
+    rates = dict(zip(blocks, drop_rates(len(blocks), settings.drop_rate, settings.drop_distribution), strict=True))
+    wrapped: dict[int, StochasticBlock] = {}
+    for name, block in blocks.items():
+        given = (rates[name], draws, name, settings.drop_per == "sample")
+        if isinstance(block, StochasticBlock):
+            block.set_up(*given)
+        else:
+            wrapped[id(block)] = StochasticBlock(block, *given)
+    if wrapped:
+        replace_modules(model, {nn.Module: lambda module, _: wrapped.get(id(module))}, optimizers=optimizers)
+    now = {wrapped.get(id(block), block) for block in blocks.values()}
+    return [name for name, module in model.named_modules(remove_duplicate=False) if module in now]
+
+
+def drop_rates(count: int, drop_rate: float, drop_distribution: str) -> list[float]:
+    """Return how likely each of so many blocks is dropped, the first one first.
+
+    Example:
+        >>> drop_rates(4, 0.5, "linear")
+        [0.125, 0.25, 0.375, 0.5]
+    """
+    if drop_distribution == "uniform":
+        return [drop_rate] * count
+    return [drop_rate * place / count for place in range(1, count + 1)]
+
+
+def find_blocks(model: nn.Module, settings: Settings) -> dict[str, nn.Module]:
+    """Return the outermost blocks by name, in the order of the model; one that stands in several places once."""
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def visit(module: nn.Module, name: str) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        if settings.aims_at(module.block if isinstance(module, StochasticBlock) else module):
+            found[name] = module
+            return
+        for key, child in module.named_children():
+            visit(child, f"{name}.{key}" if name else key)
+
+    visit(model, "")
+    return found
+
+
+def _version(x: torch.Tensor) -> int:
+    """Return how often a tensor was written to in place; in inference mode nobody counts."""
+    return 0 if x.is_inference() else x._version  # noqa: SLF001  torch has no public name for it
+
+
+def _samples_dim(block: nn.Module, x: torch.Tensor) -> int | None:
+    """Return the dimension of the samples, None if x is one: the first, but torch's layer may have it otherwise."""
+    if isinstance(block, nn.TransformerEncoderLayer):
+        return None if x.dim() == 2 else 0 if block.self_attn.batch_first else 1
+    return 0

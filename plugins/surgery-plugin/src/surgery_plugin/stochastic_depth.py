@@ -1,0 +1,115 @@
+"""Stochastic depth as an algorithm of the engine."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from engine_core import AlgorithmMetadata, Event, State
+from engine_core.errors import ArgumentError
+from engine_core.randomness import OwnGenerator
+
+from .operation import Operation
+from .stochastic_block import TARGETS, Draws, Settings, StochasticBlock, Target, find_blocks, wrap_blocks
+
+__all__ = ["StochasticDepth"]
+
+_NAME = "stochastic_depth"
+
+
+class StochasticDepth(Operation):
+    """Drop residual blocks at random in training.
+
+    Source: Huang et al. 2016, Deep Networks with Stochastic Depth, arXiv 1603.09382; for the layers of transformers
+    Fan et al. 2019, arXiv 1909.11556. See `apply_stochastic_depth`.
+
+    Args:
+        targets: names of classes, compared with a block's own class only, or classes, where subclasses count too.
+        drop_rate: how likely the last block is dropped, in [0, 1).
+        drop_distribution: `linear`: block l of L, from 1, is dropped as often as `drop_rate * l / L` says;
+            `uniform`: each as often as `drop_rate` says.
+        drop_per: `sample`: each sample has its own luck; `batch`: one for all, as in the papers, and a block that is
+            dropped is not computed.
+
+    Example:
+        >>> StochasticDepth(drop_rate=0.5, drop_per="batch").find_unused_parameters
+        True
+    """
+
+    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
+        name=_NAME,
+        description="drop residual blocks at random in training",
+        events=(Event.INIT,),
+        tags=("surgery", "blocks"),
+        after=("@layers",),
+        writes=("model",),
+    )
+
+    def __init__(
+        self,
+        targets: Sequence[Target] = TARGETS,
+        drop_rate: float = 0.2,
+        drop_distribution: str = "linear",
+        drop_per: str = "sample",
+    ) -> None:
+        self.settings = Settings(targets, drop_rate, drop_distribution, drop_per)
+        self._own = OwnGenerator(_NAME)
+        self._draws: Draws | None = None
+        self._run: weakref.ref[State] | None = None
+        self._loaded: dict[str, torch.dtype | None] | None = None
+
+    @property
+    def find_unused_parameters(self) -> bool:
+        """A block that is not computed gives its parameters no gradient."""
+        return self.settings.drop_per == "batch"
+
+    def operate(self, model: nn.Module, state: State) -> list[str]:
+        """Wrap the blocks; they draw from the run's seed."""
+        self._refuse_shared(model, state)
+        self._run = weakref.ref(state)
+        self._draws = Draws(self._own.of(state, self), self._refresh)
+        self._refresh(self._draws)
+        return wrap_blocks(model, self.settings, self._draws, state.optimizers)
+
+    def looked_for(self) -> str:
+        """Blocks of the classes that are aimed at."""
+        targets = (target if isinstance(target, str) else target.__name__ for target in self.settings.targets)
+        return f"block of class {' or '.join(targets)}"
+
+    def drops(self, block: StochasticBlock) -> bool:
+        """Is this a block that is dropped by this instance?"""
+        return block.draws is self._draws
+
+    def _refuse_shared(self, model: nn.Module, state: State) -> None:
+        """Raise if another instance in this run drops one of the blocks, for its settings would be lost."""
+        others = [other for other in state.algorithms if isinstance(other, StochasticDepth) and other is not self]
+        for name, block in find_blocks(model, self.settings).items():
+            if isinstance(block, StochasticBlock) and any(other.drops(block) for other in others):
+                raise ArgumentError(
+                    f"{_NAME}: two of them in one run drop the block {name!r} ({type(block.block).__name__}); take one "
+                    "of them out, or give them targets that differ"
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the generator, and what is known of the outputs of blocks."""
+        known = self._loaded if self._loaded is not None else self._draws.gives if self._draws else {}
+        gives = {name: dtype and str(dtype).removeprefix("torch.") for name, dtype in known.items()}
+        return {**self._own.state_dict(), "gives": gives}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing where the saved run stood, in whichever run draws next."""
+        self._own.load_state_dict({key: value for key, value in state.items() if key != "gives"})
+        self._loaded = {name: dtype and getattr(torch, dtype) for name, dtype in state.get("gives", {}).items()}
+
+    def _refresh(self, draws: Draws) -> None:
+        """Give the draws of the run that goes on what was loaded meanwhile."""
+        run = None if self._run is None else self._run()
+        if draws is not self._draws or run is None:
+            return
+        draws.generator = self._own.of(run, self)
+        if self._loaded is not None:
+            draws.gives, self._loaded = self._loaded, None

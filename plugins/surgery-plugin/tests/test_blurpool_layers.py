@@ -1,0 +1,209 @@
+"""What blurs: the filter against brute force, the layers against those that they take the place of."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from surgery_plugin import BlurConv2d, BlurMaxPool2d, blur_2d
+from surgery_plugin.blur import _reflected_piecewise
+
+PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+def reflected(place: int, size: int) -> int:
+    if size == 1:
+        return 0
+    return -place if place < 0 else 2 * (size - 1) - place if place >= size else place
+
+
+def brute_force(x: torch.Tensor, stride: tuple[int, int], along: tuple[int, ...] = (-2, -1)) -> torch.Tensor:
+    """Return the blur of each value that is kept, by the definition of a convolution."""
+    height, width = x.shape[-2:]
+    taps = {-1: 0.25, 0: 0.5, 1: 0.25}
+    rows, columns = (taps if axis in along else {0: 1.0} for axis in (-2, -1))
+    y = torch.zeros(*x.shape[:-2], -(-height // stride[0]), -(-width // stride[1]), dtype=x.dtype)
+    for i, j in product(range(y.shape[-2]), range(y.shape[-1])):
+        for (a, p), (b, q) in product(rows.items(), columns.items()):
+            value = x[..., reflected(i * stride[0] + a, height), reflected(j * stride[1] + b, width)]
+            y[..., i, j] += p * q * value
+    return y
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.tuples(st.integers(1, 7), st.integers(1, 7)), PAIRS, st.sampled_from([(-2, -1), (-2,), (-1,), ()]), st.booleans()
+)
+def test_the_blur_is_the_convolution_by_definition(
+    size: tuple[int, int], stride: tuple[int, int], along: tuple[int, ...], is_batch: bool
+) -> None:
+    x = torch.randn(*((2, 3) if is_batch else (3,)), *size, dtype=torch.float64)
+    torch.testing.assert_close(blur_2d(x, stride, along), brute_force(x, stride, along), rtol=0, atol=1e-12)
+
+
+def test_the_filter_is_the_binomial_one_divided_by_16() -> None:
+    impulse = torch.zeros(1, 1, 5, 5)
+    impulse[..., 2, 2] = 16
+    expected = F.pad(torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]), (1, 1, 1, 1))
+    assert torch.equal(blur_2d(impulse)[0, 0], expected)
+
+
+def test_within_the_borders_it_is_a_depthwise_convolution_of_torch() -> None:
+    x = torch.randn(2, 5, 9, 8)
+    kernel = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]) / 16
+    expected = F.conv2d(x, kernel.expand(5, 1, 3, 3), groups=5, stride=2)
+    torch.testing.assert_close(blur_2d(x)[..., 1:-1:2, 1:-1:2], expected)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (2, 2), (6, 7)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_constant_image_stays_constant_up_to_its_borders(size: tuple[int, int], dtype: torch.dtype) -> None:
+    x = torch.full((1, 2, *size), 0.7, dtype=dtype)
+    y = blur_2d(x, 2)
+    assert y.dtype is dtype
+    torch.testing.assert_close(y, torch.full_like(y, 0.7), rtol=torch.finfo(dtype).eps, atol=0)
+
+
+def test_the_reflection_for_deterministic_algorithms_is_the_same() -> None:
+    x = torch.randn(2, 3, 5, 4)
+    for height, width in product((0, 1), repeat=2):
+        expected = F.pad(x, (width, width, height, height), mode="reflect")
+        assert torch.equal(_reflected_piecewise(x, height, width), expected)
+
+
+def test_under_autocast_the_blur_computes_in_its_dtype_as_convolutions_do() -> None:
+    x = torch.randn(1, 2, 6, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert blur_2d(x).dtype is BlurMaxPool2d(2)(x).dtype is F.conv2d(x, x[:, :, :3, :3]).dtype is torch.bfloat16
+        assert nn.MaxPool2d(2)(x).dtype is torch.float32
+
+
+def test_the_memory_format_stays() -> None:
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    for layer in (blur_2d, BlurConv2d.from_conv(nn.Conv2d(3, 4, 3, 2)), BlurMaxPool2d(2)):
+        assert layer(x).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("blur", [blur_2d, BlurMaxPool2d(2)], ids=["function", "pool"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_images_of_whole_numbers_are_refused_as_the_filter_would_be_zero(blur: Any, dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match=rf"images of {dtype} can't be blurred.* x\.float\(\)"):
+        blur(torch.ones(1, 4, 4).to(dtype))
+
+
+def test_first_and_second_derivatives_are_those_of_the_formula() -> None:
+    x = torch.randn(1, 2, 5, 6, dtype=torch.float64, requires_grad=True)
+    conv = BlurConv2d.from_conv(nn.Conv2d(2, 2, 3, 2, 1).double())
+    assert torch.autograd.gradcheck(conv, x) and torch.autograd.gradgradcheck(conv, x)
+    assert torch.autograd.gradcheck(BlurMaxPool2d(2), x)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 11), st.integers(1, 11)),
+    kernel_size=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=PAIRS,
+    padding=st.one_of(st.just("valid"), st.tuples(st.integers(0, 2), st.integers(0, 2))),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    groups=st.sampled_from([1, 2, 4]),
+    mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
+)
+def test_a_convolution_is_made_dense_blurred_and_subsampled(size: tuple[int, int], mode: str, **options: Any) -> None:
+    conv = nn.Conv2d(4, 4, padding_mode=mode, **options).double()
+    x = torch.randn(1, 4, *size, dtype=torch.float64)
+    expected = _or_refuse(conv, x)
+    height, width = conv.stride
+    dense = copy.deepcopy(conv)
+    dense.stride = (1, 1)
+    everywhere = dense(x)
+    torch.testing.assert_close(everywhere[..., ::height, ::width], expected)
+    blurred = brute_force(everywhere, conv.stride, tuple(axis for axis in (-2, -1) if conv.stride[axis] > 1))
+    result = BlurConv2d.from_conv(conv)(x)
+    assert result.shape == expected.shape
+    torch.testing.assert_close(result, blurred, rtol=0, atol=1e-9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 11), st.integers(1, 11)),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    stride=st.one_of(st.none(), st.integers(1, 4), st.tuples(st.integers(1, 4), st.integers(1, 4))),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    dilation=st.integers(1, 3),
+    ceil_mode=st.booleans(),
+)
+def test_a_pool_is_made_dense_blurred_and_subsampled(size: tuple[int, int], kernel: Any, **options: Any) -> None:
+    pool = nn.MaxPool2d(kernel, **options)
+    x = torch.randn(1, 2, *size)
+    expected = _or_refuse(pool, x)
+    layer = BlurMaxPool2d.from_pool(pool)
+    steps = (pool.stride, pool.stride) if isinstance(pool.stride, int) else pool.stride
+    dense = layer._dense(x)
+    assert torch.equal(dense[..., :: steps[0], :: steps[1]], expected)
+    assert dense.isfinite().all() or not expected.isfinite().all()
+    along = tuple(axis for axis in (-2, -1) if steps[axis] > 1)
+    torch.testing.assert_close(layer(x), brute_force(dense, steps, along), equal_nan=True)
+
+
+def _or_refuse(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return what the layer gives; settings that torch refuses are not tried."""
+    try:
+        output: torch.Tensor = layer(x)
+    except RuntimeError:
+        assume(condition=False)
+    return output
+
+
+def test_a_pointwise_convolution_is_blurred_first_with_the_same_result() -> None:
+    conv = nn.Conv2d(4, 8, 1, stride=2, groups=2).double()
+    x = torch.randn(2, 4, 7, 8, dtype=torch.float64)
+    dense = F.conv2d(x, conv.weight, conv.bias, groups=2)
+    torch.testing.assert_close(BlurConv2d.from_conv(conv)(x), brute_force(dense, (2, 2)))
+
+
+def test_a_pointwise_convolution_costs_no_more_places_than_before() -> None:
+    conv, x = nn.Conv2d(64, 128, 1, stride=2), torch.randn(1, 64, 8, 8)
+    counts = []
+    for layer in (conv, BlurConv2d.from_conv(conv)):
+        with FlopCounterMode(display=False) as counter:
+            layer(x)
+        counts.append(counter.get_total_flops())
+    assert counts[0] < counts[1] < 1.1 * counts[0]
+
+
+@pytest.mark.parametrize("make", [lambda: BlurConv2d(2, 2, 3, 2), lambda: BlurMaxPool2d(3, (2, 1))])
+def test_the_filter_is_where_the_layer_is_and_survives_without_being_saved(make: Callable[[], nn.Module]) -> None:
+    expected = make().taps
+    with torch.device("meta"):
+        layer = make()
+    assert layer.taps.is_meta and "taps" not in layer.state_dict()
+    layer = layer.to_empty(device="cpu")
+    assert torch.equal(layer.taps, expected)
+    assert torch.equal(layer.to(torch.bfloat16).taps, expected.bfloat16())
+
+
+def test_the_place_of_a_convolution_is_taken_with_its_very_parameters_and_without_a_draw() -> None:
+    conv = nn.Conv2d(4, 8, 3, stride=2, bias=False).eval()
+    before = torch.get_rng_state()
+    made = BlurConv2d.from_conv(conv)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert made.weight is conv.weight and made.bias is None and not made.training
+    assert list(made.state_dict()) == list(conv.state_dict())
+
+
+@pytest.mark.parametrize("layer", [BlurConv2d.from_conv(nn.Conv2d(2, 4, 3, 2)), BlurMaxPool2d(3, 2, 1, ceil_mode=True)])
+def test_copies_and_pickles_compute_the_same(layer: nn.Module) -> None:
+    x = torch.randn(1, 2, 6, 6)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        twin.load_state_dict(layer.state_dict())
+        assert torch.equal(twin(x), layer(x))
+        assert repr(twin) == repr(layer)

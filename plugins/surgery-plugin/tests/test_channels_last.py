@@ -1,0 +1,183 @@
+"""ChannelsLast: strides to the letter, the same results, the same parameters."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Engine, Event, Logger, LoggerDestination, State, Trainer
+from engine_core.errors import NothingReplacedWarning
+from surgery_plugin import BlurPool, ChannelsLast, SqueezeExcite, apply_channels_last
+
+
+class Net(nn.Module):
+    """Has tensors of all kinds: pointwise, depthwise and one-channel convolutions, other ranks, a buffer, a tie."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.pointwise = nn.Conv2d(6, 4, 1)
+        self.up = nn.ConvTranspose2d(4, 4, 2)
+        self.register_buffer("mask", torch.rand(1, 4, 9, 9))
+        self.line = nn.Conv1d(4, 4, 3)
+        self.last = nn.Linear(4, 10)
+        self.tied = self.first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = self.up(torch.relu(self.pointwise(self.depthwise(x)))) * self.mask
+        return self.last(self.line(x.flatten(2)).mean(2))
+
+
+NAMES = ["first.weight", "depthwise.weight", "pointwise.weight", "up.weight", "mask"]
+STRIDES = {
+    "first.weight": (9, 1, 3, 1),  # of (6, 1, 3, 3)
+    "depthwise.weight": (9, 1, 3, 1),  # of (6, 1, 3, 3)
+    "pointwise.weight": (6, 1, 6, 6),  # of (4, 6, 1, 1)
+    "up.weight": (16, 1, 8, 4),  # of (4, 4, 2, 2)
+    "mask": (324, 1, 36, 4),  # of (1, 4, 9, 9)
+}
+
+
+def strides(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: value.stride() for name, value in model.state_dict().items() if name in NAMES}
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    data: Any = load_digits()
+    return torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
+
+
+def train(model: nn.Module, algorithms: Any, **settings: Any) -> Trainer:
+    x, y = digits()
+    loader = list(zip(x[:1200].split(60), y[:1200].split(60), strict=True))
+    given = {"loss_fn": F.cross_entropy, "device": "cpu", "seed": 1, "max_duration": "1ep", **settings}
+    given.setdefault("optimizers", lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+    with Trainer(model, loader, algorithms=algorithms, **given) as trainer:
+        trainer.fit()
+    return trainer
+
+
+def test_tensors_of_four_dimensions_get_the_strides_of_channels_last() -> None:
+    model = Net()
+    assert apply_channels_last(model) == NAMES
+    assert strides(model) == STRIDES
+
+
+def test_parameters_stay_the_same_objects_with_the_same_values() -> None:
+    model = Net()
+    before, values = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
+    apply_channels_last(model)
+    assert all(parameter is before[name] for name, parameter in model.named_parameters())
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+
+
+def test_a_second_time_nothing_moves() -> None:
+    model = Net()
+    apply_channels_last(model)
+    places = [value.data_ptr() for value in model.state_dict().values()]
+    assert apply_channels_last(model) == NAMES
+    assert [value.data_ptr() for value in model.state_dict().values()] == places
+
+
+def test_outputs_and_gradients_are_the_same_but_for_rounding() -> None:
+    plain, model, x = Net(), Net(), torch.randn(3, 1, 8, 8)
+    model.load_state_dict(plain.state_dict())
+    apply_channels_last(model)
+    assert strides(model) == STRIDES
+    torch.testing.assert_close(model(x), plain(x))
+    for net in (model, plain):
+        net(x).square().sum().backward()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_need_not_be_converted_as_the_weight_decides() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 1))
+    x = torch.randn(2, 3, 12, 12)
+    assert not model(x).is_contiguous(memory_format=torch.channels_last)
+    apply_channels_last(model)
+    assert x.is_contiguous()
+    for count in range(1, 6):
+        assert model[:count](x).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_lazy_parameters_are_passed_over() -> None:
+    assert apply_channels_last(nn.Sequential(nn.LazyConv2d(8, 3), nn.Conv2d(1, 2, 3))) == ["1.weight"]
+
+
+def test_volumes_are_left_as_they_are() -> None:
+    """`Module.to(memory_format=torch.channels_last)` raises there."""
+    model = nn.Sequential(nn.Conv3d(2, 4, 3), nn.Conv2d(2, 4, 3))
+    assert apply_channels_last(model) == ["1.weight"]
+    assert model[0].weight.is_contiguous()
+
+
+def test_copies_and_moves_and_loaded_weights_keep_the_format() -> None:
+    model = Net()
+    apply_channels_last(model)
+    model.load_state_dict(Net().state_dict())
+    assert strides(model) == strides(copy.deepcopy(model)) == strides(model.double()) == STRIDES
+
+
+def test_on_digits_training_is_the_same_but_for_rounding_and_ends_in_the_format() -> None:
+    plain, model = Net(), Net()
+    model.load_state_dict(plain.state_dict())
+    train(plain, [])
+    trainer = train(model, ["channels_last"])
+    assert strides(model) == STRIDES
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-4)
+    momentum = trainer.state.optimizers[0].state[model.up.weight]["momentum_buffer"]
+    assert momentum.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_an_optimizer_made_before_trains_the_parameters() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.up.weight.detach().clone()
+    train(model, ["channels_last"], optimizers=optimizer, max_duration="1ba")
+    assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in model.parameters()}
+    assert not torch.equal(model.up.weight, before) and strides(model) == STRIDES
+
+
+class Destination(LoggerDestination):
+    def __init__(self) -> None:
+        self.logged: list[dict[str, Any]] = []
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.logged.append(dict(metrics))
+
+
+def run_init(model: nn.Module, algorithms: list[Any]) -> list[dict[str, Any]]:
+    destination = Destination()
+    with Engine(State(model=model, algorithms=algorithms, seed=0), Logger([destination])) as engine:
+        engine.run_event(Event.INIT)
+    return destination.logged
+
+
+def test_what_was_laid_out_is_counted_in_the_log() -> None:
+    assert run_init(Net(), [ChannelsLast()]) == [{"channels_last/replaced": 5}]
+
+
+def test_a_model_without_images_is_warned_of_by_name() -> None:
+    with pytest.warns(NothingReplacedWarning, match=r"channels_last .*of 4 dimensions"):
+        run_init(nn.Linear(2, 2), [ChannelsLast()])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_it_comes_after_those_that_change_layers_wherever_it_is_listed(turned: bool) -> None:
+    algorithms = [ChannelsLast(), SqueezeExcite(4, 2), BlurPool(min_channels=4)]
+    logged = run_init(nn.Sequential(nn.Conv2d(4, 4, 3, stride=2)), list(reversed(algorithms)) if turned else algorithms)
+    assert [next(iter(entry)) for entry in logged] == [
+        "blurpool/replaced",
+        "squeeze_excite/replaced",
+        "channels_last/replaced",
+    ]

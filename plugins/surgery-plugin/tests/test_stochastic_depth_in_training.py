@@ -1,0 +1,168 @@
+"""StochasticDepth as an algorithm: seeds, resuming, a second run, and what it does to a training on digits."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Engine, Event, Logger, LoggerDestination, State, Trainer
+from engine_core.errors import NothingReplacedWarning
+from surgery_plugin import StochasticBlock, StochasticDepth
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, size: int, out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, out)
+        self.norm = nn.BatchNorm1d(out)
+        self.keeps = size == out
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        out = F.relu(self.norm(self.linear(x)))
+        return x + out if self.keeps else out
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(BasicBlock(64, 32), BasicBlock(32, 32), BasicBlock(32, 32), nn.Linear(32, 10))
+
+
+def init(model: nn.Module, algorithm: StochasticDepth, seed: int = 3, **settings: Any) -> State:
+    state = State(model=model, algorithms=[algorithm], seed=seed, **settings)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.INIT)
+    return state
+
+
+def test_the_seed_of_the_run_decides_on_the_draws_and_torch_is_not_asked() -> None:
+    outs, x = [], torch.randn(16, 64)
+    for seed in (3, 3, 4):
+        model = make_model()
+        init(model, StochasticDepth(drop_rate=0.5), seed)
+        before = torch.get_rng_state()
+        outs.append(model(x))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+
+
+def test_an_optimizer_made_before_goes_on_with_the_same_parameters() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    init(model, StochasticDepth(), optimizers=optimizer)
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    assert all(one is other for one, other in zip(held, model.parameters(), strict=True))
+
+
+def test_a_second_run_on_the_same_model_draws_from_its_own_seed() -> None:
+    model, fresh, x = make_model(), make_model(), torch.randn(16, 64)
+    init(model, StochasticDepth(drop_rate=0.5), seed=8)
+    init(model, StochasticDepth(drop_rate=0.5), seed=3)
+    init(fresh, StochasticDepth(drop_rate=0.5), seed=3)
+    assert torch.equal(model(x), fresh(x))
+
+
+def test_the_model_of_an_earlier_run_goes_on_drawing_for_itself() -> None:
+    model, algorithm, x = make_model(), StochasticDepth(drop_rate=0.5), torch.randn(16, 64)
+    init(model, algorithm)
+    other = copy.deepcopy(model)
+    run = init(make_model(), algorithm, seed=4)
+    assert torch.equal(model(x), other(x))
+    assert run.seed == 4
+
+
+def test_a_model_without_such_blocks_is_warned_of_by_name() -> None:
+    with pytest.warns(NothingReplacedWarning, match="stochastic_depth.* BasicBlock or Bottleneck"):
+        init(nn.Sequential(nn.Linear(4, 2)), StochasticDepth())
+
+
+def test_parameters_may_go_without_gradient_only_where_blocks_are_not_computed() -> None:
+    assert StochasticDepth(drop_per="batch").find_unused_parameters is True
+    assert StochasticDepth(drop_per="sample").find_unused_parameters is False
+
+
+@pytest.mark.parametrize("per", ["sample", "batch"])
+@pytest.mark.parametrize("first", ["the state, then init", "init, then the state", "another run first"])
+def test_a_run_that_goes_on_elsewhere_draws_and_computes_the_same(first, per) -> None:
+    """What has computed once is known to keep its shape, so that no block computes for nothing, and its norm stays."""
+    x, model, algorithm = torch.randn(16, 64), make_model(), StochasticDepth(drop_rate=0.7, drop_per=per)
+    init(model, algorithm)
+    for _ in range(6):
+        model(x)
+    weights, saved = {key: w.clone() for key, w in model.state_dict().items()}, algorithm.state_dict()
+    expected = [model(x) for _ in range(6)]
+    other, again = make_model(), StochasticDepth(drop_rate=0.7, drop_per=per)
+    used = init(make_model(), again, seed=5) if first == "another run first" else None
+    if first == "init, then the state":
+        run = init(other, again, seed=99)
+    again.load_state_dict(saved)
+    if first != "init, then the state":
+        run = init(other, again, seed=99)
+    assert run is not used
+    other.load_state_dict(weights)
+    assert all(torch.equal(other(x), out) for out in expected)
+    for key, weight in model.state_dict().items():
+        assert torch.equal(other.state_dict()[key], weight)
+
+
+def test_the_state_of_one_that_has_not_run_yet_begins_anew() -> None:
+    x, models, algorithms = torch.randn(16, 64), (make_model(), make_model()), (StochasticDepth(), StochasticDepth())
+    algorithms[0].load_state_dict(StochasticDepth().state_dict())
+    for model, algorithm in zip(models, algorithms, strict=True):
+        init(model, algorithm)
+    assert torch.equal(models[0](x), models[1](x))
+
+
+class Destination(LoggerDestination):
+    def __init__(self) -> None:
+        self.logged: dict[str, Any] = {}
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.logged.update(metrics)
+
+
+def train(algorithms: list[Any]) -> tuple[nn.Sequential, float, dict[str, Any]]:
+    x, y = load_digits(return_X_y=True)
+    images, targets = torch.tensor(x[:1280] / 16, dtype=torch.float32), torch.tensor(y[:1280])
+    model, destination = make_model(), Destination()
+    with Trainer(
+        model,
+        list(zip(images.split(64), targets.split(64), strict=True)),
+        max_duration="4ep",
+        loss_fn=F.cross_entropy,
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        algorithms=algorithms,
+        loggers=[destination],
+        device="cpu",
+        seed=1,
+    ) as trainer:
+        trainer.fit()
+    with torch.no_grad():
+        loss = F.cross_entropy(model.eval()(images), targets).item()
+    return model, loss, destination.logged
+
+
+def test_on_digits_the_last_block_computes_as_rarely_as_its_rate_says_and_the_net_learns() -> None:
+    """80 steps: with L = 3 and a rate of 0.6 the blocks compute in 80, 60 % and 40 % of them, but for the first one."""
+    model, loss, logged = train([StochasticDepth(drop_rate=0.6, drop_per="batch")])
+    blocks = [model[place].block for place in range(3)]
+    assert blocks[0].calls == 80  # it has no identity
+    assert 35 <= blocks[1].calls <= 61  # 48 and three standard deviations
+    assert 19 <= blocks[2].calls <= 46  # 32
+    assert loss < 0.5
+    assert logged["stochastic_depth/replaced"] == 3
+
+
+def test_on_digits_with_a_luck_for_each_sample_all_blocks_compute_and_the_training_is_another_one() -> None:
+    model, loss, _ = train([StochasticDepth(drop_rate=0.6)])
+    _, plain, _ = train([])
+    assert all(isinstance(block, StochasticBlock) for block in model[:3])
+    assert [block.block.calls for block in model[:3]] == [80, 80, 80]
+    assert plain < loss < 0.5  # noise costs loss on what was trained on

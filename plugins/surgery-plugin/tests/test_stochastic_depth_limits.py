@@ -1,0 +1,113 @@
+"""Stochastic depth where blocks are no plain ones: in place, in mixed precision, held by two, known by name."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Engine, Event, Logger, State
+from surgery_plugin import StochasticBlock, StochasticDepth, apply_stochastic_depth
+
+
+class BasicBlock(nn.Module):
+    """Adds something to its input, in the way that it is given."""
+
+    def __init__(self, add: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.add = add
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.add(x)
+
+
+class Other(BasicBlock):
+    pass
+
+
+IN_PLACE = {
+    "x += f(x)": lambda x: x.add_(x.sin()),
+    "relu_(x) first": lambda x: x + torch.relu_(x),
+    "a view": lambda x: x + x.view(-1).mul_(2).view_as(x),
+}
+
+
+@pytest.mark.parametrize("per", ["sample", "batch"])
+@pytest.mark.parametrize("add", IN_PLACE.values(), ids=IN_PLACE)
+def test_blocks_that_change_their_input_are_refused_by_name_in_training(add, per) -> None:
+    """Their input would be their output where they are dropped, so that they never were."""
+    model = nn.Sequential(BasicBlock(add))
+    apply_stochastic_depth(model, drop_per=per)
+    with pytest.raises(ValueError, match=r"the block '0' \(BasicBlock\) changes its input in place.* x = x \+ f\(x\)"):
+        model(torch.randn(2, 4))
+    model.eval()(torch.randn(2, 4))
+
+
+@pytest.mark.parametrize(
+    "add", [lambda x: x.sin().add_(x), lambda x: torch.relu_(x)[:, :2]], ids=["own", "no identity"]
+)
+def test_blocks_that_work_in_place_elsewhere_or_have_no_identity_are_not_refused(add) -> None:
+    model = nn.Sequential(BasicBlock(add))
+    apply_stochastic_depth(model)
+    model(torch.randn(2, 4))
+
+
+def test_in_inference_mode_a_block_in_training_can_still_be_dropped() -> None:
+    model = nn.Sequential(BasicBlock(torch.sin))
+    apply_stochastic_depth(model, drop_rate=0.5)
+    with torch.inference_mode():
+        model(torch.randn(2, 4))
+
+
+def test_dropped_for_the_batch_under_autocast_the_output_has_the_dtype_that_the_block_gives() -> None:
+    model = nn.Sequential(BasicBlock(torch.sin))
+    model[0].add = model[0].linear
+    apply_stochastic_depth(model, drop_rate=0.5, drop_per="batch", generator=torch.Generator().manual_seed(3))
+    x = torch.randn(2, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outs = [model(x) for _ in range(20)]
+    assert any(torch.equal(out, x.bfloat16()) for out in outs)
+    assert {out.dtype for out in outs} == {torch.bfloat16}
+
+
+def test_an_optimizer_that_knows_names_gets_the_new_ones() -> None:
+    model = nn.Sequential(BasicBlock(torch.sin))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["param_names"] = ["0.linear.weight", "0.linear.bias"]  # torch 2.6 takes them itself
+    apply_stochastic_depth(model, optimizers=[optimizer])
+    assert optimizer.param_groups[0]["param_names"] == ["0.block.linear.weight", "0.block.linear.bias"]
+
+
+def init(model: nn.Module, *algorithms: StochasticDepth) -> None:
+    with Engine(State(model=model, algorithms=list(algorithms), seed=3), Logger()) as engine:
+        engine.run_event(Event.INIT)
+
+
+def test_two_instances_on_one_block_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"stochastic_depth: two of them in one run drop the block '0' \(BasicBlock\)"):
+        init(nn.Sequential(BasicBlock(torch.sin)), StochasticDepth(drop_rate=0.5), StochasticDepth())
+
+
+def test_two_instances_on_blocks_of_their_own_drop_them_independently() -> None:
+    model = nn.Sequential(BasicBlock(torch.sin), Other(torch.sin))
+    init(model, *(StochasticDepth((target,), 0.5) for target in ("BasicBlock", "Other")))
+    draws = [block.draws.kept(0.5, 50) for block in model]
+    assert [block.rate for block in model] == [0.5, 0.5]
+    assert not torch.equal(*draws)
+
+
+def test_two_instances_may_share_out_the_blocks_that_one_had_in_an_earlier_run() -> None:
+    model = nn.Sequential(BasicBlock(torch.sin), Other(torch.sin))
+    init(model, StochasticDepth((BasicBlock,)))
+    init(model, StochasticDepth(("BasicBlock",), 0.5), StochasticDepth(("Other",), 0.25))
+    assert [block.rate for block in model] == [0.5, 0.25]
+
+
+def test_another_run_may_take_over_the_blocks_of_an_earlier_one() -> None:
+    model, first = nn.Sequential(BasicBlock(torch.sin)), StochasticDepth(drop_rate=0.5)
+    init(model, first)
+    init(model, StochasticDepth(drop_rate=0.25))
+    assert isinstance(model[0], StochasticBlock) and model[0].rate == 0.25
+    init(model, first)
+    assert model[0].rate == 0.5
