@@ -1,0 +1,221 @@
+"""An average of a model's weights: begun, moved on, and put into the model for a while. Knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from engine_core.errors import ArgumentError, ArgumentTypeError, EngineError
+
+from .weights import Place, find_places, is_expanded, tensors_at
+
+__all__ = ["Average", "Rule", "check_tensors", "start_average", "use_average"]
+
+Rule: TypeAlias = Callable[[list[torch.Tensor], list[torch.Tensor], int], None]
+"""Moves averages, in place, towards weights; the number is how many weights the averages are of, where it counts."""
+
+
+def start_average(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a copy of the weights of `model` by name, for `ema_update` and `swa_update` to move on.
+
+    Weights are parameters and persistent buffers. Those of 16 bits and fewer are kept in float32, where a small step
+    is not rounded away. Tied parameters are one tensor under each of their names; names are those of the model
+    without the wrappers of torch.compile and DistributedDataParallel.
+
+    Example:
+        >>> sorted(start_average(nn.Linear(2, 1)))
+        ['bias', 'weight']
+    """
+    return Average(model).named()
+
+
+@contextmanager
+def use_average(model: nn.Module, average: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Give `model` the averaged weights within the block, and its own back afterwards, bit by bit.
+
+    Parameters stay the same objects with the same storage, so optimizers and hooks keep what they have.
+
+    Raises:
+        ArgumentError: (a ValueError) if the average is of another model.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> with use_average(model, {"weight": torch.zeros(1, 1)}):
+        ...     print(model(torch.ones(1)).item())
+        0.0
+    """
+    swapped = Average(model, average)
+    swapped.swap_in()
+    try:
+        yield
+    finally:
+        swapped.swap_out()
+
+
+class Average:
+    """The average of the weights of one model.
+
+    Args:
+        given: tensors by name, as `named` returns them, to go on with; None: begin with the weights as they are.
+        share: work on the given tensors themselves, not on copies; they have to be where the weights are.
+
+    Raises:
+        ArgumentError: (a ValueError) if the given tensors are not of such a model.
+        ArgumentTypeError: (a TypeError) if they are no tensors by name.
+    """
+
+    def __init__(
+        self, model: nn.Module, given: Mapping[str, torch.Tensor] | None = None, *, share: bool = False
+    ) -> None:
+        places = find_places(model)
+        if given is not None:
+            _check_fit(places, given)
+        pairs = [(place, _begin(place, given, share=share)) for place in places]
+        kinds = [_kind(place) for place in places]
+        ordered = [pair for kind in range(3) for pair, own in zip(pairs, kinds, strict=True) if own == kind]
+        self._guarded, self._copied = kinds.count(0), kinds.count(0) + kinds.count(1)
+        self._places = [place for place, _ in ordered]
+        self._tensors = [tensor for _, tensor in ordered]
+        self._swapped: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+
+    @property
+    def is_in(self) -> bool:
+        """Has the model the averaged weights now?"""
+        return self._swapped is not None
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """Return the averages by name; tied ones are the same tensor."""
+        pairs = zip(self._places, self._tensors, strict=True)
+        return {name: tensor for place, tensor in pairs for name in place.names}
+
+    def copies(self) -> dict[str, torch.Tensor]:
+        """Return copies of the averages by name; tied ones are the same tensor."""
+        pairs = ((place, tensor.clone()) for place, tensor in zip(self._places, self._tensors, strict=True))
+        return {name: tensor for place, tensor in pairs for name in place.names}
+
+    @torch.no_grad()
+    def update(self, rule: Rule, count: int = 0) -> None:
+        """Move the averages on to the weights as they are now, and copy what is no floating-point number.
+
+        Raises:
+            EngineError: if the weights are other ones than those with which the average began.
+        """
+        weights = self._weights()
+        averages, first, last = self._tensors, self._guarded, self._copied
+        own_type = [w if w.dtype is a.dtype else w.to(a.dtype) for a, w in zip(averages, weights, strict=True)]
+        if last:
+            rule(averages[:last], own_type[:last], count)
+        for average, weight in zip(averages[first:last], own_type[first:last], strict=True):
+            torch.where(average.isfinite(), average, weight, out=average)
+        for average, weight in zip(averages[last:], own_type[last:], strict=True):
+            average.copy_(weight)
+
+    def check_model(self, model: nn.Module) -> None:
+        """Raise an EngineError unless `model` has the weights with which the average began, and no others."""
+        known, now = _owners(self._places), _owners(find_places(model))
+        if changed := [name for name in {**known, **now} if known.get(name) is not now.get(name)]:
+            raise _changed(changed[0])
+
+    def swap_in(self) -> None:
+        """Put the averages into the model, and keep a copy of its own weights."""
+        if self.is_in:  # an evaluation that raised in a loop that undoes nothing: what is there now is no weight
+            self.swap_out()
+        weights = self._weights()
+        self._swapped = [(weight, weight.detach().clone()) for weight in weights]
+        try:
+            for place, weight, average in zip(self._places, weights, self._tensors, strict=True):
+                if is_expanded(weight):
+                    setattr(place.module, place.attribute, average.to(weight.dtype, copy=True))
+                else:
+                    _write(weight, average)
+        except BaseException:
+            self.swap_out()
+            raise
+
+    def swap_out(self) -> None:
+        """Give the model its own weights back."""
+        swapped, self._swapped = self._swapped, None
+        for place, (weight, own) in zip(self._places, swapped or (), strict=True):
+            if not is_expanded(weight):
+                _write(weight, own)
+            if place.parameter is None and getattr(place.module, place.attribute) is not weight:
+                setattr(place.module, place.attribute, weight)
+
+    def _weights(self) -> list[torch.Tensor]:
+        """Return the weights as they are now; averages follow them to their device."""
+        weights = tensors_at(self._places)
+        for i, (place, weight, average) in enumerate(zip(self._places, weights, self._tensors, strict=True)):
+            if weight is not place.parameter and place.parameter is not None:
+                raise _changed(place.names[0])
+            if weight.device != average.device:
+                self._tensors[i] = average.to(weight.device)
+            if weight.shape != average.shape:
+                raise _changed(place.names[0])
+        return weights
+
+
+def _begin(place: Place, given: Mapping[str, torch.Tensor] | None, *, share: bool) -> torch.Tensor:
+    weight = getattr(place.module, place.attribute)
+    if given is not None and share:
+        shared = given[place.names[0]]
+        if shared.device != weight.device:
+            raise ArgumentError(
+                f"the average of {place.names[0]!r} is on {shared.device}, the weight on {weight.device}"
+            )
+        return shared
+    dtype = torch.float32 if weight.is_floating_point() and weight.element_size() < 4 else weight.dtype
+    source = weight if given is None else given[place.names[0]]
+    copied: torch.Tensor = source.detach().to(device=weight.device, dtype=dtype, copy=True)
+    return copied
+
+
+def _kind(place: Place) -> int:
+    """Return 0 for a parameter, 1 for a buffer with numbers that may become infinite, 2 for what is copied."""
+    weight = getattr(place.module, place.attribute)
+    if not (weight.is_floating_point() or weight.is_complex()):
+        return 2
+    return int(place.parameter is None)
+
+
+def check_tensors(given: object) -> None:
+    """Raise an ArgumentTypeError unless it is tensors by name."""
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"an average is tensors by name, not {type(given).__name__}: start_average makes one")
+    if wrong := [name for name, tensor in given.items() if not isinstance(tensor, torch.Tensor)]:
+        raise ArgumentTypeError(f"the average of {wrong[0]!r} is no tensor but {type(given[wrong[0]]).__name__}")
+
+
+def _check_fit(places: list[Place], given: Mapping[str, torch.Tensor]) -> None:
+    check_tensors(given)
+    own = {name: getattr(place.module, place.attribute) for place in places for name in place.names}
+    missing = [name for name in own if name not in given]
+    foreign = [name for name in given if name not in own]
+    problem = next(
+        (f"{name!r} has the shape {tuple(own[name].shape)} in it and {tuple(given[name].shape)} in the average"
+         for name in own if name in given and own[name].shape != given[name].shape), None
+    )  # fmt: skip
+    if missing or foreign:
+        problem = f"the average lacks {missing[0]!r}" if missing else f"it has no {foreign[0]!r}"
+    if problem:
+        raise ArgumentError(f"this is no average of the weights of this model: {problem}")
+
+
+def _owners(places: list[Place]) -> dict[str, object]:
+    """Return by name what has to stay the same: the parameter itself, of a buffer its module."""
+    return {place.names[0]: place.module if place.parameter is None else place.parameter for place in places}
+
+
+def _write(weight: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy past autograd: the values come back, so that a graph that has saved the weight is still good."""
+    weight.data.copy_(value)
+
+
+def _changed(name: str) -> EngineError:
+    return EngineError(
+        f"{name!r} is another tensor, shape or module than when the average of the weights began, so there is "
+        "no average of it: change the model at INIT, before fit, and move or cast it in place"
+    )

@@ -1,0 +1,106 @@
+"""The exponential moving average of the weights: as a function for any loop, and as an algorithm of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from engine_core import AlgorithmMetadata, Event, State
+from engine_core.arguments import check_number
+from engine_core.intervals import Interval
+from engine_core.time import Time, Timestamp
+
+from .averages import Average, Rule
+from .weight_averaging import WeightAveraging
+
+__all__ = ["EMA", "ema_update"]
+
+_make_rule: Callable[[float], Rule] = get_ema_multi_avg_fn
+_MEANING = "the share of the average that stays at each update"
+
+
+def ema_update(average: Mapping[str, torch.Tensor], model: nn.Module, decay: float = 0.999) -> None:
+    """Move `average` on to `decay * average + (1 - decay) * weights`, in place.
+
+    Float buffers are averaged as parameters are, integers are copied. Where a buffer's average is not finite, as in a
+    mask of -inf, it takes the buffer's value.
+
+    Args:
+        average: what `start_average(model)` returned.
+
+    Raises:
+        ArgumentError: (a ValueError) for an average of another model, or a `decay` that is no share.
+        ArgumentTypeError: (a TypeError) for what is no average.
+
+    Example:
+        >>> from optim_plugin import start_average
+        >>> model = nn.Linear(1, 1)
+        >>> average = start_average(model)
+        >>> nn.init.ones_(model.weight), average["weight"].zero_()  # doctest: +ELLIPSIS
+        (...)
+        >>> ema_update(average, model, decay=0.75)
+        >>> average["weight"].item()
+        0.25
+    """
+    rule = _make_rule(check_number("decay", decay, "[0, 1)", _MEANING))
+    Average(model, average, share=True).update(rule)
+
+
+class EMA(WeightAveraging):
+    """Evaluate with the exponential moving average of the weights.
+
+    Source: Polyak & Juditsky 1992, Acceleration of Stochastic Approximation by Averaging; with exponential weights as
+    in Tarvainen & Valpola 2017, Mean teachers are better role models, arXiv 1703.01780. The average begins as the
+    weights at FIT_START, moves on after batches, see `ema_update`, and is in the model while it is evaluated.
+
+    Args:
+        decay: the share of the average that stays at each update, in [0, 1).
+        update_interval: how often it is updated, in `ba`, `ep`, `sp` or `sec`.
+
+    Example:
+        >>> EMA(decay=0.99, update_interval="10ba").decay
+        0.99
+    """
+
+    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
+        name="ema",
+        description="evaluate with the exponential moving average of the weights",
+        events=(Event.FIT_START, Event.BATCH_END, Event.EPOCH_END, Event.EVAL_START, Event.EVAL_END),
+        tags=("weight_averaging",),
+        conflicts=("@weight_averaging",),
+        writes=("model",),
+    )
+
+    def __init__(self, decay: float = 0.999, update_interval: str | Time = "1ba") -> None:
+        super().__init__()
+        self.decay = check_number("decay", decay, "[0, 1)", _MEANING)
+        self._interval = Interval(update_interval, "update_interval")
+        self.update_interval = str(self._interval.length)
+        self._after_each = self.update_interval == "1ba"  # so it needs no clock, which a loop of one's own may not have
+        self._updated_at = Timestamp()
+
+    def _is_due(self, event: Event, state: State) -> bool:
+        if not self._is_of(state) or (event is Event.BATCH_END and self._after_each):
+            return True
+        return self._interval.passed(self._updated_at, state.timestamp)
+
+    def _move_on(self, state: State) -> None:
+        if self._is_of(state):
+            assert self._average is not None
+            self._average.update(_make_rule(self.decay))
+        else:
+            self._begin(state)
+        self._updated_at = state.timestamp
+
+    def _saved(self) -> dict[str, Any]:
+        return {}
+
+    def _take_back(self, saved: Mapping[str, Any], state: State) -> None:
+        self._updated_at = state.timestamp  # within an interval it is of no account where
+
+    def _when(self) -> str:
+        return "it begins when fit does"

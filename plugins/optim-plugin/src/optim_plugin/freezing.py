@@ -1,0 +1,135 @@
+"""Which layers of a model are frozen, and when. Knows no engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from engine_core.arguments import check_number
+from engine_core.errors import ArgumentError
+
+from .weights import bare, own_parameters, plain_name
+
+__all__ = [
+    "check_level",
+    "check_start",
+    "count_frozen",
+    "freeze_first",
+    "freeze_layers",
+    "freezing_schedule",
+    "trainable_layers",
+]
+
+
+def check_start(start: object) -> float:
+    """Return when freezing begins, if it can."""
+    return check_number("start", start, "[0, 1)", "the fraction of the training after which layers are frozen")
+
+
+def check_level(level: object) -> float:
+    """Return how much is frozen at the end, if it can be."""
+    return check_number("level", level, "(0, 1]", "the fraction of the layers that is frozen at the end")
+
+
+def freezing_schedule(done: float, start: float = 0.5, level: float = 1.0) -> float:
+    """Return the fraction of the layers that is frozen: 0 until `start`, then linear up to `level` at the end.
+
+    Args:
+        done: the fraction of the training that is done.
+
+    Raises:
+        ArgumentError: (a ValueError) for a `start` outside of [0, 1) or a `level` outside of (0, 1].
+
+    Example:
+        >>> [freezing_schedule(done, start=0.5, level=0.8) for done in (0.25, 0.5, 0.75, 1.0)]
+        [0.0, 0.0, 0.4, 0.8]
+    """
+    check_number("done", done, "[0, inf)", "the fraction of the training that is done")
+    start, level = check_start(start), check_level(level)
+    if done <= start:
+        return 0.0
+    return level * (min(done, 1.0) - start) / (1.0 - start)
+
+
+def count_frozen(fraction: float, layers: int) -> int:
+    """Return how many of so many layers are frozen: rounded down, and never the last one.
+
+    Example:
+        >>> [count_frozen(fraction, 10) for fraction in (0.0, 0.29, 0.3, 1.0)]
+        [0, 2, 3, 9]
+    """
+    return max(0, min(math.floor(round(fraction * layers, 9)), layers - 1))
+
+
+def trainable_layers(model: nn.Module) -> list[str]:
+    """Return the names of the layers that can be frozen, in the order of their definition.
+
+    A layer is a module with parameters of its own, one of which at least requires a gradient. A module that stands in
+    several places counts at the last one. Where gradients are there, the layers after the last one that has any take no
+    part in the loss, and do not count: with all others frozen there would be nothing to train.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 1))
+        >>> _ = model[0].requires_grad_(False)
+        >>> trainable_layers(model)
+        ['2', '3']
+    """
+    trained = [
+        (name, [p for _, p in own_parameters(module) if p.requires_grad]) for name, module in _layers(model).items()
+    ]
+    layers = [(name, any(p.grad is not None for p in parameters)) for name, parameters in trained if parameters]
+    last = max((i for i, (_, has_gradient) in enumerate(layers) if has_gradient), default=len(layers))
+    return [name for name, _ in layers[: last + 1]]
+
+
+def freeze_layers(model: nn.Module, fraction: float, layers: Sequence[str] | None = None) -> list[str]:
+    """Freeze the given fraction of the layers of `model`, from the front; return their names.
+
+    Source: Brock et al. 2017, FreezeOut, arXiv 1706.04983. Frozen parameters require no gradient and have none, so
+    that optimizers skip them. A parameter that several layers share is frozen with the last of them. Nothing is ever
+    unfrozen.
+
+    Args:
+        fraction: of the layers, rounded down, within [0, 1]; the last one is never frozen.
+        layers: what `trainable_layers` said before anything was frozen, for a fraction that grows; None: ask it now.
+
+    Raises:
+        ArgumentError: (a ValueError) for another fraction, or a layer that the model does not have.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+        >>> freeze_layers(model, 0.5)
+        ['0']
+        >>> [parameter.requires_grad for parameter in model.parameters()]
+        [False, False, True, True]
+    """
+    check_number("fraction", fraction, "[0, 1]", "the fraction of the layers that is frozen")
+    chosen = trainable_layers(model) if layers is None else layers
+    return freeze_first(model, count_frozen(fraction, len(chosen)), chosen)
+
+
+def freeze_first(model: nn.Module, count: int, layers: Sequence[str]) -> list[str]:
+    """Freeze the first so many of the named layers, and return their names."""
+    known = _layers(model)
+    if unknown := [name for name in layers if name not in known]:
+        raise ArgumentError(f"{unknown[0]!r} is no module of this model with parameters of its own")
+    first = list(layers[:count])
+    trains_on = {id(p) for name in layers[count:] for _, p in own_parameters(known[name])}
+    for name in first:
+        for _, parameter in own_parameters(known[name]):
+            if parameter.requires_grad and id(parameter) not in trains_on:
+                parameter.requires_grad_(False)
+                parameter.grad = None
+    return first
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules with parameters of their own by name, each at its last place."""
+    places: dict[nn.Module, str] = {}
+    for name, module in bare(model).named_modules(remove_duplicate=False):
+        if any(own_parameters(module)):
+            places.pop(module, None)
+            places[module] = plain_name(name)
+    return {name: module for module, name in places.items()}

@@ -1,0 +1,65 @@
+"""The penalty on the loss's gradient by its inputs, as a function of any loop. Knows no engine."""
+
+from __future__ import annotations
+
+import torch
+
+from engine_core.arguments import check_number
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["check_inputs", "check_weight", "input_gradient_penalty"]
+
+
+def check_weight(weight: object) -> float:
+    """Return the factor of the penalty, if it can be one."""
+    return check_number("weight", weight, "[0, inf)", "the factor of the penalty; 0: none")
+
+
+def check_inputs(inputs: object, what: str) -> torch.Tensor:
+    """Return inputs that a loss can be differentiated by.
+
+    Raises:
+        TypeError: for what is no tensor of floats.
+        ValueError: for a tensor without rows.
+    """
+    if not isinstance(inputs, torch.Tensor):
+        raise ArgumentTypeError(f"{what} has to be a tensor, not {type(inputs).__name__}")
+    if not inputs.is_floating_point():
+        raise ArgumentTypeError(
+            f"{what} is a tensor of {inputs.dtype}, by which nothing can be differentiated: give floats, as embeddings "
+            "or scaled pixels are"
+        )
+    if inputs.dim() == 0:
+        raise ArgumentError(f"{what} has no rows: it is a tensor without dimensions")
+    return inputs
+
+
+def input_gradient_penalty(loss: torch.Tensor, inputs: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+    """Return the mean over rows of the squared L2 norm of the loss's gradient by that row, to be added to the loss.
+
+    Source: Drucker & LeCun 1992, Improving generalization performance using double backpropagation, IEEE Transactions
+    on Neural Networks 3 (6). A backward pass through the penalty goes through the gradient again.
+
+    Args:
+        loss: a scalar that depends on `inputs`, as it is differentiated for training. Where it is a mean over n rows,
+            a row's gradient is 1/n of that of its own loss, and the penalty 1/n^2.
+        inputs: (n, ...), with `requires_grad`.
+        rows: what the sum is divided by: the rows of the whole batch, where `inputs` is a part; None: n.
+
+    Raises:
+        ValueError: if the loss does not depend on `inputs`.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).requires_grad_()
+        >>> input_gradient_penalty((x**2).sum(), x).item()  # (20 + 100) / 2
+        60.0
+    """
+    gradient = (
+        torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)[0] if loss.requires_grad else None
+    )
+    if gradient is None:
+        raise ArgumentError(
+            f"the loss does not depend on the inputs of shape {tuple(inputs.shape)}, so it has no gradient by them: "
+            "the model may ignore or detach them, or they are not what it was given"
+        )
+    return gradient.square().sum() / max(1, inputs.shape[0] if rows is None else rows)

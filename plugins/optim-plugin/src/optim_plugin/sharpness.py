@@ -1,0 +1,149 @@
+"""Sharpness-aware gradients as a function of parameters and a closure. Knows no engine."""
+# ruff: noqa: SLF001  torch.optim's own kernels for many tensors at once have no public name
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from engine_core.arguments import check_number
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+from .weights import is_expanded
+
+__all__ = ["RHO", "check_rho", "held_buffers", "sharpness_aware_gradients"]
+
+T = TypeVar("T")
+
+RHO = 0.05
+"""The paper's for CIFAR and ImageNet."""
+
+
+def check_rho(rho: object) -> float:
+    """Return how far the weights are moved, if it is a length."""
+    return check_number("rho", rho, "(0, inf)", "how far the weights are moved, as an L2 norm over all of them")
+
+
+def sharpness_aware_gradients(
+    parameters: Iterable[nn.Parameter], closure: Callable[[], T], rho: float = RHO
+) -> T | None:
+    """Replace the gradients by those at the point `rho` up the slope; the weights are bit-equal afterwards.
+
+    Source: Foret et al. 2020, Sharpness-Aware Minimization for Efficiently Improving Generalization, arXiv 2010.01412,
+    eq. 2 with p = 2. The gradients g of the loss are there already. The weights w become `w + rho * g / ||g||`, with
+    one norm over all parameters, and `closure` computes the gradients there.
+
+    Args:
+        parameters: those that are trained; the ones without a gradient, and frozen ones, are left alone.
+        closure: resets the gradients, then runs forward and backward on the same batch.
+
+    Returns:
+        What `closure` returned; None where there is no direction: ||g|| is 0, not finite, or so small that
+        `rho / ||g||` is no number of the parameters' dtype. Then nothing happened.
+
+    Raises:
+        ValueError: for a sparse gradient, or a `rho` that is no length.
+        TypeError: for a `closure` that can't be called.
+
+    Example:
+        >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> def closure():
+        ...     w.grad = None
+        ...     (w**2).sum().backward()
+        >>> closure()
+        >>> sharpness_aware_gradients([w], closure, rho=1.0)
+        >>> w.tolist(), w.grad.tolist()  # 2 (w + w / ||w||)
+        ([3.0, 4.0], [7.199999809265137, 9.600000381469727])
+    """
+    rho = check_rho(rho)
+    if not callable(closure):
+        raise ArgumentTypeError(
+            f"closure={closure!r} can't be called: give a function that computes the gradients anew"
+        )
+    weights = _with_gradient(parameters)
+    length = _norm([gradient for _, gradient in weights])
+    if length == 0 or not math.isfinite(length):
+        return None
+    scale = rho / length
+    if any(scale > torch.finfo(weight.dtype).max for weight, _ in weights):
+        return None
+    kept = [(moved, [weight.detach().clone() for weight in moved]) for moved, _ in _by_kind(weights)]
+    try:
+        with torch.no_grad():
+            for moved, gradients in _by_kind(weights):
+                torch._foreach_add_(moved, gradients, alpha=scale)
+        del weights, moved, gradients  # so that the closure can free the gradients before it makes others
+        return closure()
+    finally:
+        with torch.no_grad():
+            for moved, copies in kept:
+                torch._foreach_copy_(moved, copies)
+
+
+@contextmanager
+def held_buffers(model: nn.Module | None) -> Iterator[None]:
+    """Put back all buffers of a model afterwards, BatchNorm's statistics and counts among them.
+
+    Example:
+        >>> norm = nn.BatchNorm1d(2)
+        >>> with held_buffers(norm):
+        ...     _ = norm(torch.ones(3, 2))
+        >>> norm.running_mean.tolist(), norm.num_batches_tracked.item()
+        ([0.0, 0.0], 0)
+    """
+    kept = [
+        (module._buffers, name, buffer, buffer._version, buffer.detach().clone())
+        for module in (() if model is None else model.modules())
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not is_expanded(buffer)
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for home, name, buffer, version, copy in kept:
+                # F.batch_norm changes running statistics without their version; integers can't be changed so.
+                if buffer.is_floating_point() or buffer._version != version:
+                    buffer.copy_(copy)
+                home[name] = buffer
+
+
+def _with_gradient(parameters: Iterable[nn.Parameter]) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    """Return the parameters that are to be moved, each once, with their gradients."""
+    unique = {id(parameter): parameter for parameter in parameters}
+    weights = [(p, p.grad) for p in unique.values() if p.requires_grad and p.grad is not None]
+    for parameter, gradient in weights:
+        if gradient.layout is not torch.strided:
+            raise ArgumentError(
+                f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient, along which weights can't be "
+                "moved and put back: make its embedding with sparse=False"
+            )
+    return weights
+
+
+@torch.no_grad()
+def _norm(gradients: list[torch.Tensor]) -> float:
+    """Return the L2 norm of all gradients together; the host waits for it."""
+    if not gradients:
+        return 0.0
+    device = gradients[0].device
+    wide = [g.float() if g.dtype in (torch.half, torch.bfloat16) else g for g in gradients]
+    norms = [norm.to(device) for norm in torch._foreach_norm(wide)]
+    return float(torch.linalg.vector_norm(torch.stack(norms)).item())
+
+
+def _by_kind(
+    weights: list[tuple[nn.Parameter, torch.Tensor]],
+) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """Yield parameters and gradients by device and dtype, as the kernels for many tensors want them."""
+    kinds: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for weight, gradient in weights:
+        of_kind = kinds.setdefault((weight.device, weight.dtype), ([], []))
+        of_kind[0].append(weight)
+        of_kind[1].append(gradient)
+    yield from kinds.values()

@@ -1,0 +1,151 @@
+"""What EMA and SWA have in common as algorithms: whose run the average belongs to, evaluation with it, saving."""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from engine_core import Algorithm, Event, Logger, State
+from engine_core.errors import ArgumentError, EngineError
+
+from .averages import Average, check_tensors
+
+__all__ = ["WeightAveraging"]
+
+
+class WeightAveraging(Algorithm):
+    """Keeps an average of the weights and evaluates with it.
+
+    A subclass says when the average moves on (`_is_due`) and how (`_move_on`).
+    """
+
+    def __init__(self) -> None:
+        self._average: Average | None = None
+        self._state: weakref.ref[State] | None = None
+        self._loaded: dict[str, Any] = {}
+
+    @abstractmethod
+    def _is_due(self, event: Event, state: State) -> bool:
+        """Does the average begin or move on now?"""
+
+    @abstractmethod
+    def _move_on(self, state: State) -> None:
+        """Begin the average or move it on."""
+
+    @abstractmethod
+    def _saved(self) -> dict[str, Any]:
+        """Return what a resumed run needs beside the average."""
+
+    def _check_saved(self, saved: Mapping[str, Any]) -> None:
+        """Raise an ArgumentError unless it can be what `_saved` returned."""
+
+    @abstractmethod
+    def _take_back(self, saved: Mapping[str, Any], state: State) -> None:
+        """Take back what `_saved` returned."""
+
+    def match(self, event: Event, state: State) -> bool:
+        """Say whether an average is due, is there for EVAL_START, is in the model at EVAL_END, or another run's."""
+        if event is Event.EVAL_START:
+            return bool(self._loaded) or self._is_of(state)
+        if event is Event.EVAL_END:
+            return self._average is not None and self._average.is_in and self._is_of(state)
+        if event is Event.FIT_START and not self._is_of(state) and (self._loaded or self._average is not None):
+            return True
+        return event in self.metadata.events and self._is_due(event, state)  # type: ignore[operator]
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Move the average on; put it into the model for an evaluation, and the weights back after it."""
+        if event is Event.EVAL_END:
+            assert self._average is not None
+            self._average.swap_out()
+            return
+        average = self._current(state)
+        if event is Event.EVAL_START:
+            assert average is not None
+            average.check_model(_model_of(state))
+            average.swap_in()
+            return
+        if average is None:
+            self._average = self._state = None
+        if self._is_due(event, state):
+            self._move_on(state)
+
+    def averaged_state_dict(self) -> dict[str, torch.Tensor]:
+        """Return copies of the averages by name, for `load_state_dict` of a model.
+
+        They are parameters and persistent buffers, half-precision ones in float32, named as in the model without the
+        wrappers of torch.compile and DistributedDataParallel; tied parameters stand under each of their names.
+
+        Raises:
+            EngineError: if there is no average yet.
+        """
+        if self._average is not None:
+            return self._average.copies()
+        if self._loaded:
+            return _copies(self._loaded["average"])
+        raise EngineError(f"{self.metadata.name} has no average yet: {self._when()}")
+
+    @abstractmethod
+    def _when(self) -> str:
+        """Say when the average begins."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average and what belongs to it; nothing where there is none."""
+        if self._average is not None:
+            return {"average": self._average.copies(), **self._saved()}
+        return {**self._loaded, "average": _copies(self._loaded["average"])} if self._loaded else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved average, in the next run that fits or evaluates.
+
+        Raises:
+            ArgumentError: (a ValueError) for a state that `state_dict` can't have made; nothing is taken from it.
+            ArgumentTypeError: (a TypeError) for one whose values are of other types.
+            EngineError: within an evaluation, whose weights could not be put back.
+        """
+        if state:
+            expected = {"average", *self._saved()}
+            if wrong := sorted(expected ^ state.keys()):
+                raise ArgumentError(
+                    f"the state of {self.metadata.name} has {'no' if wrong[0] in expected else 'a'} {wrong[0]!r}, but "
+                    f"{', '.join(map(repr, state))}: give what its state_dict() returned"
+                )
+            check_tensors(state["average"])
+            self._check_saved(state)
+        if self._average is not None and self._average.is_in:
+            raise EngineError(f"{self.metadata.name} can't take another average while an evaluation uses this one")
+        self._loaded = {**state, "average": _copies(state["average"])} if state else {}
+        self._average = self._state = None
+
+    def _is_of(self, state: State) -> bool:
+        """Does the average belong to the run of `state`?"""
+        return self._state is not None and self._state() is state
+
+    def _current(self, state: State) -> Average | None:
+        """Return the average of this run, if it has one; a loaded one becomes it."""
+        if self._loaded:
+            average = Average(_model_of(state), self._loaded["average"])
+            self._take_back(self._loaded, state)
+            self._loaded = {}
+            self._average, self._state = average, weakref.ref(state)
+        return self._average if self._is_of(state) else None
+
+    def _begin(self, state: State) -> None:
+        """Let the average be the weights as they are."""
+        self._average, self._state = Average(_model_of(state)), weakref.ref(state)
+
+
+def _model_of(state: State) -> torch.nn.Module:
+    if state.model is None:
+        raise ArgumentError("there is no model whose weights could be averaged: give State the model")
+    return state.model
+
+
+def _copies(average: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies by name; what was one tensor under several names still is."""
+    made = {id(tensor): tensor.detach().clone() for tensor in average.values()}
+    return {name: made[id(tensor)] for name, tensor in average.items()}

@@ -1,0 +1,93 @@
+"""The weights of a model, parameters and persistent buffers, by name and place. Knows no engine and no average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+__all__ = ["Place", "bare", "find_places", "is_expanded", "own_parameters", "plain_name", "tensors_at"]
+
+_WRAPPER = "_orig_mod"  # where a module compiled by torch.compile has the original, in the names of its weights too
+
+
+class Place(NamedTuple):
+    """Where a weight is: an attribute of a module; `names` are its own and those of all that are tied to it."""
+
+    names: tuple[str, ...]
+    module: nn.Module
+    attribute: str
+    parameter: nn.Parameter | None
+    """None for a buffer, which may be another tensor at any time."""
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """Return what is inside of the wrappers of torch.compile, DistributedDataParallel and DataParallel.
+
+    Example:
+        >>> model = nn.Linear(1, 1)
+        >>> bare(nn.DataParallel(model)) is model
+        True
+    """
+    while True:
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+            continue
+        compiled = dict(model.named_children()).get(_WRAPPER)
+        if compiled is None:
+            return model
+        model = compiled
+
+
+def plain_name(*parts: str) -> str:
+    """Return a qualified name as it is where nothing is compiled.
+
+    Example:
+        >>> plain_name("0._orig_mod", "weight"), plain_name("", "weight")
+        ('0.weight', 'weight')
+    """
+    return ".".join(part for name in parts for part in name.split(".") if part and part != _WRAPPER)
+
+
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a module, those of its children not, by attribute."""
+    return module.named_parameters(recurse=False, remove_duplicate=False)
+
+
+def find_places(model: nn.Module) -> list[Place]:
+    """Return the places of the parameters and persistent buffers of `model`, tied parameters as one.
+
+    Buffers that are not persistent are what a model can make again; they are no part of its weights.
+    """
+    root = bare(model)
+    saved = root.state_dict().keys()
+    found: dict[tuple[int, str], Place] = {}
+    for path, module in root.named_modules(remove_duplicate=False):
+        for attribute, parameter in own_parameters(module):
+            _add(found, (id(parameter), ""), Place((plain_name(path, attribute),), module, attribute, parameter))
+        for attribute, _ in module.named_buffers(recurse=False, remove_duplicate=False):
+            if (f"{path}.{attribute}" if path else attribute) in saved:
+                _add(found, (id(module), attribute), Place((plain_name(path, attribute),), module, attribute, None))
+    return list(found.values())
+
+
+def _add(found: dict[tuple[int, str], Place], key: tuple[int, str], place: Place) -> None:
+    known = found.get(key)
+    found[key] = place if known is None else known._replace(names=known.names + place.names)
+
+
+def tensors_at(places: Iterable[Place]) -> list[torch.Tensor]:
+    """Return what is at the places now."""
+    return [getattr(place.module, place.attribute) for place in places]
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Is one element of memory several of the tensor? Then torch lets nobody write to it.
+
+    Example:
+        >>> is_expanded(torch.zeros(1).expand(3)), is_expanded(torch.zeros(3))
+        (True, False)
+    """
+    return any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))

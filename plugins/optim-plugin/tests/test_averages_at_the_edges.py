@@ -1,0 +1,140 @@
+"""EMA and SWA where a loop, a model or a saved state is not what they were made for."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Engine, Event, Logger, State, Trainer
+from engine_core.errors import ArgumentError
+from optim_plugin import EMA, SWA, ema_update, start_average, swa_update, use_average
+
+
+def fire(algorithm: Any, model: nn.Module | None, *events: Event) -> None:
+    with Engine(State(model=model, algorithms=[algorithm]), Logger()) as engine:
+        for event in events:
+            engine.run_event(event)
+
+
+def test_an_evaluation_that_never_ended_does_not_cost_the_trained_weights() -> None:
+    """In a loop of one's own that undoes nothing: the next EVAL_START finds the average in the model."""
+    model, ema = nn.Linear(1, 1), EMA(decay=0.5)
+    with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
+        engine.run_event(Event.FIT_START)
+        nn.init.constant_(model.weight, 7.0)
+        for event in (Event.EVAL_START, Event.EVAL_START, Event.EVAL_END):
+            engine.run_event(event)
+    assert model.weight.item() == 7.0
+
+
+def test_a_loop_without_a_clock_updates_after_each_batch() -> None:
+    model, ema = nn.Linear(1, 1), EMA(decay=0.5)
+    nn.init.zeros_(model.weight)
+    with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
+        engine.run_event(Event.FIT_START)
+        nn.init.ones_(model.weight)
+        for _ in range(3):
+            engine.run_event(Event.BATCH_END)
+    assert ema.averaged_state_dict()["weight"].item() == 0.875
+
+
+class Expanded(nn.Linear):
+    """Has a buffer of which three elements are one in memory."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.register_buffer("scale", torch.ones(1).expand(3))
+
+
+def test_expanded_buffers_are_averaged_and_come_back_as_the_same_object() -> None:
+    model = Expanded()
+    own, average = model.scale, start_average(model)
+    model.scale = torch.tensor([5.0]).expand(3)
+    ema_update(average, model, decay=0.75)
+    model.scale = own
+    with use_average(model, average):
+        assert model.scale.tolist() == [2.0, 2.0, 2.0]
+    assert model.scale is own and own.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_model_with_expanded_buffers_is_evaluated() -> None:
+    model, data = Expanded(), [(torch.ones(2, 3), torch.tensor([0, 1]))]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given: dict[str, Any] = {"max_duration": "2ba", "loss_fn": F.cross_entropy, "device": "cpu", "progress_bar": False}
+    with Trainer(model, data, algorithms=EMA(), optimizers=optimizer, eval_dataloader=data, **given) as trainer:
+        trainer.fit()
+    assert model.scale.tolist() == [1.0, 1.0, 1.0]
+
+
+class Peak(nn.Module):
+    peak: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("peak", torch.ones(()))
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
+    """In the algorithm as in the function: the average goes on from what the buffer is next."""
+    model, ema = Peak(), EMA(decay=0.5)
+    average = start_average(model)
+    with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
+        engine.run_event(Event.FIT_START)
+        for peak in (value, 4.0, 8.0):
+            model.peak.fill_(peak)
+            engine.run_event(Event.BATCH_END)
+            ema_update(average, model, decay=0.5)
+    assert ema.averaged_state_dict()["peak"].item() == average["peak"].item() == 6.0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "state", "message"),
+    [
+        (EMA, {"frozen": 1}, "the state of ema has no 'average', but 'frozen'"),
+        (EMA, {"average": {}, "count": 1}, "the state of ema has a 'count'"),
+        (EMA, {"average": 3}, "an average is tensors by name, not int"),
+        (EMA, {"average": {"weight": 1.0}}, "the average of 'weight' is no tensor but float"),
+        (SWA, {"average": {}}, "the state of swa has no 'count', but 'average'"),
+        (SWA, {"average": {}, "count": 0}, "count=0 has to be within"),
+    ],
+)
+def test_a_state_that_can_not_have_been_saved_is_refused_at_once(
+    algorithm: Callable[[], Any], state: dict[str, Any], message: str
+) -> None:
+    made = algorithm()
+    with pytest.raises((ValueError, TypeError), match=message):
+        made.load_state_dict(state)
+    assert made.state_dict() == {}
+
+
+def test_a_saved_average_of_another_model_is_refused_in_the_run() -> None:
+    ema = EMA()
+    ema.load_state_dict({"average": {"weight": torch.zeros(1)}})
+    with pytest.raises(ArgumentError, match="no average of the weights of this model"):
+        fire(ema, nn.Linear(2, 2), Event.FIT_START)
+
+
+def test_what_is_no_average_is_refused() -> None:
+    model: Any = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="an average is tensors by name, not Linear: start_average makes one"):
+        ema_update(model, model)
+    with pytest.raises(TypeError, match="the average of 'bias' is no tensor but int"):
+        swa_update({**start_average(model), "bias": 1}, model, 1)  # type: ignore[dict-item]
+
+
+def test_a_run_without_a_model_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="give State the model"):
+        fire(EMA(), None, Event.FIT_START)
+
+
+@pytest.mark.parametrize("algorithm", [EMA(decay=0.5), SWA(start=0.5)])
+def test_they_can_be_pickled_before_a_run(algorithm: Any) -> None:
+    made = pickle.loads(pickle.dumps(algorithm))
+    assert type(made) is type(algorithm) and made.update_interval == algorithm.update_interval

@@ -1,0 +1,207 @@
+"""What SAM's second pass leaves behind: new gradients, and nothing else; also where it does not come to its end."""
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, Trainer
+from engine_core.errors import EngineError, NonFiniteLossWarning
+from engine_core.testing import RecordingDestination
+from optim_plugin import SAM
+
+
+def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    return [(torch.randn(8, 4, generator=generator), torch.randint(0, 3, (8,), generator=generator)) for _ in range(4)]
+
+
+def make_net(dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
+
+
+def make_trainer(algorithms: Any, model: nn.Module, **settings: Any) -> Trainer:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"max_duration": "1ba", "loss_fn": F.cross_entropy, "optimizers": optimizer, "device": "cpu", "seed": 1}
+    return Trainer(model, make_data(), algorithms=algorithms, progress_bar=False, **{**given, **settings})
+
+
+class Seen(Callback):
+    """Keeps what the passes of a step show at some events."""
+
+    def __init__(self) -> None:
+        self.outputs: list[torch.Tensor] = []
+        self.losses: list[Any] = []
+        self.end: tuple[Any, ...] = ()
+
+    def after_forward(self, state: State, logger: Logger) -> None:
+        self.outputs.append(state.outputs)
+
+    def after_backward(self, state: State, logger: Logger) -> None:
+        self.losses.append(state.loss)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.end = (state.outputs, state.loss)
+
+
+class AddNoise(Algorithm):
+    """Draws once a batch and adds to the inputs while the model has them: as augmentations that mix rows do."""
+
+    metadata = AlgorithmMetadata(
+        events=("before_train_batch", "before_forward", "after_forward", "after_train_batch"),
+        tags=("augmentation",),
+        writes=("batch",),
+    )
+
+    def __init__(self) -> None:
+        self.calls: list[Event] = []
+        self.offset, self.kept = 0.0, None
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        self.calls.append(event)
+        if event is Event.BEFORE_TRAIN_BATCH:
+            self.offset += 1.0
+        elif event is Event.BEFORE_FORWARD:
+            self.kept = state.batch
+            state.batch_set_item(0, state.batch_get_item(0) + self.offset)
+        elif event is Event.AFTER_FORWARD:
+            state.batch, self.kept = self.kept, None
+
+
+class Fail(Callback):
+    """Raises in a pass of the first step; until then the weights are kept."""
+
+    def __init__(self, error: BaseException, in_pass: int) -> None:
+        self.error, self.in_pass = error, in_pass
+        self.passes, self.moved = 0, False
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def before_forward(self, state: State, logger: Logger) -> None:
+        assert state.model is not None
+        self.passes += 1
+        if self.passes == 1:
+            self.weights = copy.deepcopy(dict(state.model.named_parameters()))
+        self.moved = any(not torch.equal(p, self.weights[name]) for name, p in state.model.named_parameters())
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        if self.passes == self.in_pass:
+            raise self.error
+
+
+def test_loss_outputs_and_the_log_are_those_of_the_first_pass() -> None:
+    seen, destination = Seen(), RecordingDestination()
+    with make_trainer(SAM(rho=0.5), make_net(), callbacks=seen, loggers=destination) as trainer:
+        trainer.fit()
+    assert len(seen.losses) == len(seen.outputs) == 2 and not torch.equal(*seen.losses)
+    assert seen.end[0] is seen.outputs[0] and seen.end[1] is seen.losses[0]
+    assert trainer.state.loss is seen.losses[0]
+
+
+def test_statistics_of_batch_norm_are_those_of_the_first_pass() -> None:
+    models = [make_net(), make_net()]
+    for model, algorithms in zip(models, (SAM(rho=0.5), ()), strict=True):
+        with make_trainer(algorithms, model) as trainer:
+            trainer.fit()
+    for one, other in zip(models[0].buffers(), models[1].buffers(), strict=True):
+        assert torch.equal(one, other)
+    assert models[0][1].num_batches_tracked == 1
+
+
+def test_the_second_pass_draws_dropout_masks_of_its_own() -> None:
+    """As a loop by hand does that runs forward twice."""
+    seen = Seen()
+    with make_trainer(SAM(rho=1e-12), make_net(dropout=0.5), callbacks=seen) as trainer:
+        trainer.fit()
+    model = make_net(dropout=0.5)
+    torch.manual_seed(1)  # the seed of the run
+    x = make_data()[0][0]
+    assert torch.equal(seen.outputs[0], model(x))
+    assert torch.allclose(seen.outputs[1], model(x), rtol=0, atol=1e-6)
+    assert not torch.allclose(seen.outputs[0], seen.outputs[1], rtol=0, atol=1e-3)
+
+
+def test_pairs_of_an_augmentation_are_fired_again_on_the_same_draw() -> None:
+    noise, seen = AddNoise(), Seen()
+    model = make_net()
+    with make_trainer([noise, SAM(rho=1e-12)], model, callbacks=seen) as trainer:
+        trainer.fit()
+        batch = trainer.state.batch
+    forward = [Event.BEFORE_FORWARD, Event.AFTER_FORWARD]
+    assert noise.calls == [Event.BEFORE_TRAIN_BATCH, *forward, *forward, Event.AFTER_TRAIN_BATCH]
+    assert torch.allclose(*seen.outputs, rtol=0, atol=1e-5)
+    assert torch.equal(batch[0], make_data()[0][0])
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
+@pytest.mark.parametrize("microbatch_size", [None, 4])
+def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(
+    error: BaseException, microbatch_size: int | None
+) -> None:
+    passes_before = 1 if microbatch_size is None else 2
+    noise, fail, model, reference = AddNoise(), Fail(error, passes_before + 1), make_net(), make_net()
+    with make_trainer([SAM(rho=0.5), noise], model, callbacks=fail, microbatch_size=microbatch_size) as trainer:
+        with pytest.raises(type(error)):
+            trainer.fit()
+        assert torch.equal(trainer.state.batch[0], make_data()[0][0])
+    assert fail.moved
+    assert all(torch.equal(p, fail.weights[name]) for name, p in model.named_parameters())
+    assert noise.calls[-1] is Event.AFTER_TRAIN_BATCH and noise.kept is None
+    with make_trainer(noise, reference, microbatch_size=microbatch_size) as trainer:
+        noise.offset = 0.0
+        trainer.fit()
+    assert all(torch.equal(*pair) for pair in zip(model.buffers(), reference.buffers(), strict=True))
+
+
+def test_training_goes_on_after_ctrl_c_in_the_second_pass() -> None:
+    fail = Fail(KeyboardInterrupt(), in_pass=2)
+    with make_trainer(SAM(), make_net(), callbacks=fail, max_duration="3ba") as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit()
+        trainer.fit()
+    assert trainer.state.timestamp.batch == 3
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
+def test_without_a_direction_the_step_is_the_plain_one(value: float) -> None:
+    models, passes = [make_net(), make_net()], []
+    for model, algorithms in zip(models, (SAM(), ()), strict=True):
+        seen = Seen()
+        loss_fn = lambda outputs, targets: outputs.sum() * value  # noqa: E731
+        warns = pytest.warns(NonFiniteLossWarning, match="the training loss is") if value else nullcontext()
+        with warns, make_trainer(algorithms, model, loss_fn=loss_fn, callbacks=seen) as trainer:
+            trainer.fit()
+        passes.append(len(seen.losses))
+    assert passes == [1, 1]
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("method", ["validate", "apply"])
+def test_a_loop_without_a_closure_is_refused(method: str) -> None:
+    state = State(model=make_net(), batch=make_data()[0], algorithms=[SAM()])
+    event = Event.AFTER_DATALOADER if method == "validate" else Event.AFTER_TRAIN_BATCH
+    with Engine(state, Logger()) as engine, pytest.raises(EngineError, match=r"needs state\.closure, .* set it to"):
+        engine.run_event(event)
+
+
+def test_a_scaler_is_refused() -> None:
+    state = State(precision="amp_fp16", closure=lambda: torch.zeros(()))
+    with pytest.raises(EngineError, match="'amp_fp16': its scaler unscales"):
+        SAM().validate(state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"rho": 0}, r"rho=0 has to be within \(0, inf\)"), ({"interval": 0}, "interval=0"), ({"interval": 1.5}, "whole")],
+)
+def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        SAM(**arguments)
