@@ -2,6 +2,7 @@
 
     python .ci/matrix.py install [--plugins] [--require-torch]
     python .ci/matrix.py test [--plugins] [pytest's arguments]
+    python .ci/matrix.py alone [pytest's arguments]
 
 tox runs it with the environment's own Python and sets PIP_CONSTRAINT.
 """
@@ -23,17 +24,20 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
-# What depends on who is installed: all that differs from the core alone where the plugins' own tests can't run.
+# What depends on who is installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
+WITH_TORCH = ["tests/docs", "tests/composition", *ROOT.glob("plugins/*/tests/test_*conformance.py")]
 
 
 def main() -> int:
     """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("install", "test"))
+    parser.add_argument("command", choices=("install", "test", "alone"))
     parser.add_argument("--plugins", action="store_true", help="the plugins too, not the core alone")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
     options, rest = parser.parse_known_args()
+    if options.command == "alone":
+        return test_each_alone(arguments=rest)
     if options.command == "test":
         return test(with_plugins=options.plugins, arguments=rest)
     install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
@@ -90,17 +94,39 @@ def pip_install(*arguments: str) -> None:
 
 def test(*, with_plugins: bool, arguments: list[str]) -> int:
     """Run the tests that can run here, and say so when that is not all of them."""
-    folders = ["tests/core"]
+    tests = OF_THE_INSTALLED if with_plugins else ["tests/core"]
     if WHY_NO_TORCH.exists():
-        folders = OF_THE_INSTALLED if with_plugins else folders
         name = os.environ.get("TOX_ENV_NAME", "here")
-        print(f"TORCH-FREE HALF in {name}: only {' '.join(folders)}, since {WHY_NO_TORCH.read_text()}", flush=True)
+        print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
     else:
-        folders += ["tests/train"]
-        if with_plugins:
-            folders += ["tests/docs", *(str((plugin / "tests").relative_to(ROOT)) for plugin in PLUGINS)]
+        tests = [*tests, *(sorted(map(str, WITH_TORCH)) if with_plugins else ["tests/train"])]
+    return run_pytest(*tests, *arguments)
+
+
+def test_each_alone(*, arguments: list[str]) -> int:
+    """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
+    codes = []
+    uninstall(PLUGINS)  # what an interrupted run, or somebody by hand, has left
+    for plugin in PLUGINS:
+        try:
+            pip_install("--no-deps", str(plugin))
+            print(f"{plugin.name}, alone with the core", flush=True)
+            codes.append(run_pytest(str((plugin / "tests").relative_to(ROOT)), *arguments))
+        finally:
+            uninstall([plugin])
+    return next((code for code in codes if code), 0)
+
+
+def uninstall(plugins: list[Path]) -> None:
+    """Take away those of the plugins that are installed; pip says of the others that they are not."""
+    names = [plugin.name for plugin in plugins]
+    subprocess.run([sys.executable, "-I", "-m", "pip", "uninstall", "--yes", *names], cwd=ROOT, check=True)
+
+
+def run_pytest(*arguments: str) -> int:
+    """Run pytest on what is installed here."""
     pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
-    return subprocess.run([pytest, *folders, *arguments], cwd=ROOT, check=False).returncode
+    return subprocess.run([pytest, *arguments], cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> N
     assert without_line(journey.required.stderr) == (
         f"Error: required.yaml: require_plugins[0]: {journey.name} is required and no plugin of "
         f"{journey.package.replace('_', '-')} is installed (installed: engine-core {journey.core_version}); install "
-        f"it, as with: pip install '{journey.name}'\n"
+        f"it: from the sources of engine-core if it comes with them, else as with: pip install '{journey.name}'\n"
     )
 
 

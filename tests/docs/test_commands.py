@@ -81,7 +81,7 @@ def parse(command: click.Command, arguments: list[str]) -> None:
 
 def is_environment(name: str) -> bool:
     """Is it a section of tox.ini, or one of its matrix?"""
-    matrix = r"py31[0-3]-(lowest|latest)-(core|plugins)"
+    matrix = r"py31[0-3]-(lowest|latest)-(core|plugins|alone)"
     return f"[testenv:{name}]" in (ROOT / "tox.ini").read_text() or re.fullmatch(matrix, name) is not None
 
 

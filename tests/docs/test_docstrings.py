@@ -5,15 +5,19 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
 import engine_core
-import sb_plugin
 
+PLUGINS = sorted(
+    file.parent.name.replace("-", "_") for file in Path(__file__).parents[2].glob("plugins/*/pyproject.toml")
+)
+PACKAGES = [engine_core, *map(importlib.import_module, PLUGINS)]
 MODULES = sorted(
     module.name
-    for package in (engine_core, sb_plugin)
+    for package in PACKAGES
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if not module.name.endswith("__main__")
 )

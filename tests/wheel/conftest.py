@@ -1,4 +1,4 @@
-"""Both distributions, built as they are published, and clean environments with the built wheels in them."""
+"""All distributions, built as they are published, and clean environments with the built wheels in them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = sorted(file.parent.name for file in ROOT.glob("plugins/*/pyproject.toml"))
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,18 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="session")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return build(ROOT / "plugins" / "sb-plugin", "src/sb_plugin", tmp_path_factory.mktemp("plugin"))
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
+    """Each plugin by its name."""
+    return {
+        name: build(ROOT / "plugins" / name, f"src/{name.replace('-', '_')}", tmp_path_factory.mktemp(name))
+        for name in PLUGINS
+    }
 
 
-@pytest.fixture(params=["core", "plugin"])
-def project(request: pytest.FixtureRequest) -> Project:
+@pytest.fixture(params=["engine-core", *PLUGINS])
+def project(request: pytest.FixtureRequest, core: Project, plugins: dict[str, Project]) -> Project:
     """One distribution after the other."""
-    return request.getfixturevalue(request.param)
+    return plugins.get(request.param, core)
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +101,8 @@ def bare(core: Project, tmp_path_factory: pytest.TempPathFactory) -> Environment
 
 
 @pytest.fixture(scope="session")
-def complete(core: Project, plugin: Project, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The core with what its example needs, and the plugin."""
+def complete(core: Project, plugins: dict[str, Project], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The core with what its example needs, and the plugins."""
     clean = environment(tmp_path_factory.mktemp("complete"))
-    clean.install(f"{core.wheel}[examples]", str(plugin.wheel))
+    clean.install(f"{core.wheel}[examples]", *(str(plugin.wheel) for plugin in plugins.values()))
     return clean

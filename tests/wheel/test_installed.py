@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .conftest import Environment
+from .conftest import PLUGINS, Environment
 
 EVERY_MODULE = """
 import importlib, pkgutil, engine_core
@@ -15,12 +15,13 @@ for module in pkgutil.walk_packages(engine_core.__path__, "engine_core."):
         print(module.name)
 """
 EVERY_ENTRY_POINT = """
+import sys
 from importlib.metadata import entry_points
 for group in ("engine_core.algorithms", "engine_core.passes", "engine_core.callbacks", "console_scripts"):
     for entry in entry_points(group=group):
-        if entry.dist.name in ("engine-core", "sb-plugin"):
+        if entry.dist.name in sys.argv:
             entry.load()
-            print(entry.name)
+            print(entry.dist.name, entry.name)
 """
 
 
@@ -29,16 +30,18 @@ def test_every_module_of_the_core_imports_without_extras(bare: Environment) -> N
 
 
 def test_every_entry_point_loads(complete: Environment) -> None:
-    names = complete.run("python", "-W", "error", "-c", EVERY_ENTRY_POINT).split()
+    loaded = complete.run("python", "-W", "error", "-c", EVERY_ENTRY_POINT, "engine-core", *PLUGINS).splitlines()
 
-    assert {"selective_backprop", "sort_selective_backprop_first", "set_filo_order", "engine-core"} <= set(names)
+    assert {line.split()[0] for line in loaded} == {"engine-core", *PLUGINS}
+    assert {"sb-plugin selective_backprop", "engine-core set_filo_order", "engine-core engine-core"} <= set(loaded)
 
 
-def test_the_command_lists_the_plugin(complete: Environment) -> None:
+def test_the_command_lists_the_plugins(complete: Environment) -> None:
     records = json.loads(complete.run("engine-core", "plugins", "list", "--json"))
 
     found = [(r["distribution"], r["version"], r["status"]) for r in records if r["name"] == "selective_backprop"]
     assert found == [("sb-plugin", "0.1.0", "available")]
+    assert {r["distribution"] for r in records} == {"engine-core", *PLUGINS}
     assert {r["status"] for r in records} == {"available"}
 
 

@@ -1,0 +1,139 @@
+"""optim-plugin, by hand."""
+# ruff: noqa: SLF001  torch.optim's own kernels for many tensors at once have no public name
+
+from __future__ import annotations
+
+import math
+
+import torch
+from sides import Case, Hand, Loop
+from torch.nn import functional as F
+
+from optim_plugin import EMA, SAM, SWA, GradientPenalty, LayerFreezing
+
+
+def ema(hand: Hand) -> Loop:
+    """Move an average of weights and statistics after each step."""
+    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
+    own, average = averaged(hand)
+    floats = [name for name in own if own[name].is_floating_point()]
+    counts = [name for name in own if name not in floats]
+    own_floats, average_floats = [own[name] for name in floats], [average[name] for name in floats]
+
+    def run() -> None:
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            torch._foreach_lerp_(average_floats, own_floats, 1 - 0.999)
+            for name in counts:
+                average[name].copy_(own[name])
+
+    return run
+
+
+def swa(hand: Hand) -> Loop:
+    """Take the weights of each step into their mean."""
+    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
+    own, average = averaged(hand)
+    floats = [name for name in own if own[name].is_floating_point()]
+    counts = [name for name in own if name not in floats]
+    own_floats, average_floats = [own[name] for name in floats], [average[name] for name in floats]
+    taken = 0
+
+    def run() -> None:
+        nonlocal taken
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            torch._foreach_lerp_(average_floats, own_floats, 1 / (taken + 1))
+            for name in counts:
+                average[name].copy_(own[name])
+            taken += 1
+
+    return run
+
+
+def averaged(hand: Hand) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the weights of the model, and a copy for their average."""
+    own = hand.model.state_dict()
+    hand.average = {name: tensor.clone() for name, tensor in own.items()}
+    return own, hand.average
+
+
+def sam(hand: Hand) -> Loop:
+    """Step with the gradients up the slope; BatchNorm's statistics are those of the first pass."""
+    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+
+    def run() -> None:
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            with torch.no_grad():
+                gradients = [p.grad for p in parameters]
+                length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).item()
+                weights, statistics = [p.clone() for p in parameters], [b.clone() for b in buffers]
+                torch._foreach_add_(parameters, gradients, alpha=0.05 / length)
+            del gradients
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, weights)
+                torch._foreach_copy_(buffers, statistics)
+            optimizer.step()
+
+    return run
+
+
+def layer_freezing(hand: Hand) -> Loop:
+    """Freeze layer after layer in the second half."""
+    model, optimizer, batches, total = hand.model, hand.optimizer, hand.batches, hand.total
+    layers = [m for m in model.modules() if list(m.parameters(recurse=False))]
+    step = frozen = 0
+
+    def run() -> None:
+        nonlocal step, frozen
+        for inputs, targets in batches:
+            fraction = max(0.0, (step / total - 0.5) / 0.5)
+            due = min(math.floor(round(fraction * len(layers), 9)), len(layers) - 1)
+            for layer in layers[frozen:due]:
+                for parameter in layer.parameters(recurse=False):
+                    parameter.requires_grad, parameter.grad = False, None
+            frozen = due
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            step += 1
+
+    return run
+
+
+def gradient_penalty(hand: Hand) -> Loop:
+    """Add the squared gradient by the inputs to the loss."""
+    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
+
+    def run() -> None:
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            watched = inputs.detach().requires_grad_()
+            loss = F.cross_entropy(model(watched), targets)
+            (slope,) = torch.autograd.grad(loss, watched, create_graph=True)
+            loss = loss + slope.square().sum() / len(inputs)
+            loss.backward()
+            optimizer.step()
+
+    return run
+
+
+CASES = {
+    "ema": Case(lambda: [EMA(0.999)], ema),
+    "sam": Case(lambda: [SAM(0.05)], sam),
+    "layer_freezing": Case(lambda: [LayerFreezing()], layer_freezing),
+    "gradient_penalty": Case(lambda: [GradientPenalty(1.0)], gradient_penalty),
+    "swa": Case(lambda: [SWA(start=0, update_interval="1ba")], swa),
+}

@@ -1,0 +1,102 @@
+"""A net with everything that any of the algorithms looks for, real data, and a training of two epochs."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Algorithm, Trainer
+from engine_core.registry import Registry
+
+DOCS = Path(__file__).parents[2] / "docs"
+NAMES = sorted(runpy.run_path(str(DOCS / "pairs.py"))["algorithm_names"]())
+# So that each has something to do in two epochs of a small net; all others act with their defaults.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "blurpool": {"min_channels": 1},
+    "squeeze_excite": {"min_channels": 1, "latent_channels": 4},
+    "selective_backprop": {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0},
+    "swa": {"start": 0.3},
+    "layer_freezing": {"start": 0.2, "level": 0.5},
+    "ema": {"decay": 0.9},
+    "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},
+}
+EPOCHS = 2
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+class BasicBlock(nn.Module):
+    """A residual block."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.relu(self.norm(self.conv(x)))
+
+
+def digits_net() -> nn.Module:
+    """Strided convolutions, a max-pool, residual blocks, a layer norm and a feed-forward head; takes any size."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.MaxPool2d(2),
+        BasicBlock(8),
+        nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        BasicBlock(8),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.LayerNorm(32),
+        nn.Linear(32, 16),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
+
+
+def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    data = load_digits()
+    images = torch.tensor(data.images[:160], dtype=torch.float32)[:, None] / 16
+    return list(zip(images.split(32), torch.tensor(data.target[:160]).split(32), strict=True))
+
+
+BATCHES = _batches()
+EVALUATION = BATCHES[-1:]
+
+
+def make(name: str) -> Algorithm:
+    """Return an algorithm with arguments under which it acts."""
+    return Registry.scan().load("algorithms", name)(**ARGUMENTS.get(name, {}))  # type: ignore[no-any-return]
+
+
+def trainer_of(algorithms: Sequence[Algorithm], **options: Any) -> Trainer:
+    """Return a trainer for two epochs on digits, with an evaluation after each."""
+    model = digits_net()
+    given: dict[str, Any] = {
+        "loss_fn": nn.CrossEntropyLoss(),
+        "optimizers": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        "eval_dataloader": EVALUATION,
+        "max_duration": f"{EPOCHS}ep",
+        "seed": 3,
+        "progress_bar": False,
+        "device": "cpu",
+        **options,
+    }
+    return Trainer(model, BATCHES[:-1], algorithms=list(algorithms), **given)
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Return what training has left, parameters and buffers."""
+    assert trainer.state.model is not None
+    return {name: value.detach().clone() for name, value in trainer.state.model.state_dict().items()}

@@ -1,0 +1,83 @@
+"""Each two of the algorithms train together, in both orders of the list with one result, or are refused."""
+
+from __future__ import annotations
+
+import itertools
+import runpy
+
+import pytest
+import torch
+
+from engine_core.errors import EngineError
+from engine_core.registry import Registry
+
+from .conftest import BATCHES, DOCS, EPOCHS, NAMES, make, trainer_of, weights
+
+REFUSED = {("ema", "swa")}
+PAIRS = list(itertools.combinations(NAMES, 2))
+
+
+@pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if pair not in REFUSED])
+def test_a_pair_trains_to_the_same_end_in_both_orders_of_the_list(one, other):
+    ends = []
+    for names in ((one, other), (other, one)):
+        with trainer_of([make(name) for name in names]) as trainer:
+            trainer.fit()
+        assert trainer.state.timestamp.batch == EPOCHS * len(BATCHES[:-1])
+        assert trainer.state.loss.isfinite()
+        ends.append((weights(trainer), trainer.state.metrics))
+
+    (first, first_metrics), (second, second_metrics) = ends
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    assert first_metrics == second_metrics
+
+
+@pytest.mark.parametrize("other", [name for name in NAMES if name != "sam"])
+def test_with_microbatches_a_second_pass_is_the_same_in_both_orders_of_the_list(other):
+    ends = []
+    for names in (("sam", other), (other, "sam")):
+        with trainer_of([make(name) for name in names], microbatch_size=10) as trainer:
+            trainer.fit()
+        ends.append(weights(trainer))
+    assert [name for name in ends[0] if not torch.equal(ends[0][name], ends[1][name])] == []
+
+
+@pytest.mark.parametrize(("one", "other"), sorted(REFUSED))
+def test_a_refused_pair_is_refused_at_construction_with_both_names_and_the_reason(one, other):
+    for names in ((one, other), (other, one)):
+        with pytest.raises(EngineError, match=rf"'{names[0]}' .* can't run together with '{names[1]}' .*: it declares"):
+            trainer_of([make(name) for name in names])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_changes_the_training_and_says_so_in_its_traces(name):
+    with trainer_of([]) as plain, trainer_of([make(name)]) as changed:
+        plain.fit()
+        changed.fit()
+
+    was, became = weights(plain), weights(changed)
+    same = was.keys() == became.keys() and all(torch.equal(was[key], became[key]) for key in was)
+    evaluated_alike = plain.state.metrics == changed.state.metrics
+    assert not (same and evaluated_alike) or name in {"channels_last", "fused_layernorm"}  # other kernels, same numbers
+
+
+def test_the_published_table_is_that_of_the_engine():
+    generated = runpy.run_path(str(DOCS / "pairs.py"))["as_text"]()
+
+    assert generated == (DOCS / "reference" / "pairs.md").read_text(encoding="utf-8"), "run: python docs/pairs.py"
+
+
+def test_a_plugin_from_elsewhere_is_not_in_the_table(install):
+    install("other-plugin", {"algorithms": {"other": "other_module:Other"}})
+
+    assert "other" in {record.name for record in Registry.scan().records}
+    assert sorted(runpy.run_path(str(DOCS / "pairs.py"))["algorithm_names"]()) == NAMES
+
+
+def test_the_table_refuses_what_these_tests_expect_to_be_refused():
+    text = (DOCS / "reference" / "pairs.md").read_text(encoding="utf-8")
+    rows = {tuple(line.replace("`", "").split(" | ")[:2]) for line in text.splitlines() if "| refused |" in line[-200:]}
+
+    assert "| list |" not in text
+    assert {(one.strip("| "), other) for one, other in rows if other in NAMES} == REFUSED

@@ -1,0 +1,156 @@
+"""Who changes batch, loss, weights or flags for a while puts them back: in training, evaluation and when it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from engine_core import Algorithm, Callback, Engine, Logger, State
+from engine_core.registry import Registry
+
+from .conftest import BATCHES, NAMES, digits_net, make, trainer_of, weights
+
+TOGETHER = [name for name in NAMES if name != "swa"]  # it excludes ema
+GROUPS = [*([name] for name in NAMES), TOGETHER]
+LABELS = [*NAMES, "all together"]
+OF_LOSSES = [(["mixup"], "mixup"), (["cutmix"], "cutmix"), (TOGETHER, "mixup")]
+CASES = [*((names, None) for names in GROUPS), *OF_LOSSES]
+
+
+def snapshot(state: State) -> dict[str, Any]:
+    """Return copies of the batch in work and of all that belongs to the model."""
+    assert state.model is not None
+    modules = dict(state.model.named_modules())
+    return {
+        "batch": [part.clone() for part in state.batch],
+        "weights": {name: value.detach().clone() for name, value in state.model.state_dict().items()},
+        "training": {name: module.training for name, module in modules.items()},
+        "requires_grad": {name: p.requires_grad for name, p in state.model.named_parameters()},
+    }
+
+
+def differing(was: dict[str, Any], state: State) -> list[str]:
+    """Return what is not bit-equal to a snapshot."""
+    now = snapshot(state)
+    found = [f"batch[{i}]" for i, (a, b) in enumerate(zip(was["batch"], now["batch"], strict=True)) if not same(a, b)]
+    found += [name for name in now["weights"] if not same(was["weights"][name], now["weights"][name])]
+    return found + [kind for kind in ("training", "requires_grad") if was[kind] != now[kind]]
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.requires_grad == other.requires_grad and torch.equal(one, other)
+
+
+class KeepAtBatchStart(Callback):
+    """Remembers what a step began with; frozen layers are frozen by then."""
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        self.kept = snapshot(state)
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=LABELS)
+def test_no_promise_about_writing_and_restoring_is_broken(names):
+    with trainer_of([make(name) for name in names], callbacks=["audit"]) as trainer:  # its warnings are errors here
+        trainer.fit()
+    assert trainer.state.loss.isfinite()
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=LABELS)
+def test_the_loaders_own_tensors_stay_as_they_are(names):
+    before = [(x.clone(), y.clone()) for x, y in BATCHES]
+    with trainer_of([make(name) for name in names]) as trainer:
+        trainer.fit()
+    assert all(same(a, b) for was, now in zip(before, BATCHES, strict=True) for a, b in zip(was, now, strict=True))
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=LABELS)
+def test_an_evaluation_leaves_the_weights_bit_equal(names):
+    with trainer_of([make(name) for name in names], eval_interval="3ba") as trainer:
+        trainer.fit()
+        before = weights(trainer)
+        modes = {name: module.training for name, module in trainer.state.model.named_modules()}
+        trainer.eval()
+        after = weights(trainer)
+    assert [name for name in before if not same(before[name], after[name])] == []
+    assert modes == {name: module.training for name, module in trainer.state.model.named_modules()}
+
+
+class Failing:
+    """A cross entropy that raises at one call."""
+
+    def __init__(self, call: int) -> None:
+        self.call, self.calls = call, 0
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+        self.calls += outputs.requires_grad  # scoring and evaluation do not count
+        if outputs.requires_grad and self.calls == self.call:
+            raise ZeroDivisionError
+        return F.cross_entropy(outputs, targets, reduction=reduction)
+
+
+@pytest.mark.parametrize("microbatch_size", [None, 10])
+@pytest.mark.parametrize("names", GROUPS, ids=LABELS)
+def test_the_model_that_a_step_began_with_is_there_again_when_its_loss_raises(names, microbatch_size):
+    for call in (1, 2, 4):  # with sam the second is that of the second pass
+        keep = KeepAtBatchStart()
+        options = {"callbacks": [keep], "loss_fn": Failing(call), "microbatch_size": microbatch_size}
+        with trainer_of([make(name) for name in names], **options) as trainer:
+            with pytest.raises(ZeroDivisionError):
+                trainer.fit()
+            moved = differing(keep.kept, trainer.state)
+            assert [name for name in moved if "running" not in name and "num_batches" not in name] == []
+
+
+def moved_by_hand(algorithms: Sequence[Algorithm], failing_at: str) -> list[str]:
+    """Raise in a step of a loop that puts nothing back itself; return what is another than before the step."""
+
+    def fire(engine: Engine, *events: str) -> None:
+        for event in events:
+            engine.run_event(event)
+            if event == failing_at:
+                raise ZeroDivisionError
+
+    model = digits_net()
+    state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_fn=F.cross_entropy, max_duration="9ba")
+    state.algorithms, state.seed, state.batch, state.closure = list(algorithms), 3, BATCHES[0], torch.zeros
+    with Engine(state, Logger()) as engine:
+        fire(engine, "init", "fit_start", "epoch_start", "after_dataloader", "batch_start")
+        state.loss = torch.tensor(7.0)
+        was, batch, loss = snapshot(state), state.batch, state.loss
+        with pytest.raises(ZeroDivisionError), engine.restoring():
+            fire(engine, "before_train_batch", "before_forward")
+            state.outputs = model(state.batch[0])
+            fire(engine, "after_forward", "before_loss")
+        moved = [*(["batch"] if state.batch is not batch else []), *(["loss"] if state.loss is not loss else [])]
+        return moved + differing(was, state)  # before the engine closes, which undoes what is left
+
+
+@pytest.mark.parametrize("event", ["before_forward", "before_loss"])
+@pytest.mark.parametrize(("names", "of_losses"), CASES, ids=[*LABELS, *(f"{name} of losses" for _, name in OF_LOSSES)])
+def test_batch_and_loss_and_model_are_there_again_when_a_loop_by_hand_raises(names, of_losses, event):
+    algorithms = [make(name) for name in names if name != of_losses]
+    if of_losses:
+        algorithms.append(Registry.scan().load("algorithms", of_losses)(interpolate_loss=True))
+    moved = moved_by_hand(algorithms, event)
+    assert [name for name in moved if "running" not in name and "num_batches" not in name] == []
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=LABELS)
+def test_the_weights_are_there_again_when_an_evaluation_raises(names):
+    class FailInEvaluation(Callback):
+        def eval_before_forward(self, state: State, logger: Logger) -> None:
+            if state.timestamp.epoch == 2:
+                raise ZeroDivisionError
+
+    with trainer_of([make(name) for name in names], eval_interval="2ep") as trainer:
+        trainer.fit()
+        before = weights(trainer)
+        trainer.state.callbacks.append(FailInEvaluation())
+        with pytest.raises(ZeroDivisionError):
+            trainer.eval()
+        after = weights(trainer)
+    assert [name for name in before if not same(before[name], after[name])] == []
