@@ -109,8 +109,9 @@ class Average:
         own_type = [w if w.dtype is a.dtype else w.to(a.dtype) for a, w in zip(averages, weights, strict=True)]
         if last:
             rule(averages[:last], own_type[:last], count)
-        for average, weight in zip(averages[first:last], own_type[first:last], strict=True):
-            torch.where(average.isfinite(), average, weight, out=average)
+        if not _known_finite(averages[first:last]):
+            for average, weight in zip(averages[first:last], own_type[first:last], strict=True):
+                torch.where(average.isfinite(), average, weight, out=average)
         for average, weight in zip(averages[last:], own_type[last:], strict=True):
             average.copy_(weight)
 
@@ -187,6 +188,12 @@ def check_tensors(given: object) -> None:
         raise ArgumentTypeError(f"an average is tensors by name, not {type(given).__name__}: start_average makes one")
     if wrong := [name for name, tensor in given.items() if not isinstance(tensor, torch.Tensor)]:
         raise ArgumentTypeError(f"the average of {wrong[0]!r} is no tensor but {type(given[wrong[0]]).__name__}")
+
+
+def _known_finite(tensors: list[torch.Tensor]) -> bool:
+    """Are all numbers finite, where that can be told without waiting for a device?"""
+    flat = [tensor.reshape(-1) for tensor in tensors if tensor.device.type == "cpu" and tensor.dtype is torch.float32]
+    return len(flat) == len(tensors) and (not flat or bool(torch.cat(flat).isfinite().all()))
 
 
 def _check_fit(places: list[Place], given: Mapping[str, torch.Tensor]) -> None:
