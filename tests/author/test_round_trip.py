@@ -115,13 +115,12 @@ def test_it_is_explained(journey: Journey) -> None:
     assert {
         event: [(entry["algorithm"], entry["name"], entry["why"]) for entry in entries]
         for event, entries in journey.explained.items()
-    } == {"init": [own], "after_train_batch": [own]}
+    } == {"after_train_batch": [own]}
 
 
 def test_the_example_trains_with_it(journey: Journey) -> None:
     assert journey.results["eval/accuracy"] > 0.9
     assert journey.results["algorithms"] == {
-        f"{journey.class_name}/INIT": 1,
         f"{journey.class_name}/AFTER_TRAIN_BATCH": journey.results["batches"],
     }
 
