@@ -21,6 +21,12 @@ def beta(alpha: float, generator: torch.Generator) -> tuple[float, float, float,
     return lam, source.random(), source.random(), torch.Generator().manual_seed(source.getrandbits(63))
 
 
+def shared_out(targets: torch.Tensor, paired: torch.Tensor, lam: float) -> torch.Tensor:
+    """Give each row's class its share, and its partner's class the rest."""
+    dense = torch.zeros(len(targets), CLASSES).scatter_(1, targets[:, None], lam)
+    return dense.scatter_add_(1, paired[:, None], torch.full((len(targets), 1), 1 - lam))
+
+
 def mixup(hand: Hand) -> Loop:
     """Mix inputs and dense targets."""
     model, optimizer, batches, generator = hand.model, hand.optimizer, hand.batches, hand.generator("mixup")
@@ -31,8 +37,7 @@ def mixup(hand: Hand) -> Loop:
             lam, _, _, shuffled = beta(0.2, generator)
             order = torch.randperm(len(inputs), generator=shuffled)
             outputs = model(torch.lerp(inputs, inputs[order], 1 - lam))
-            dense = F.one_hot(targets, CLASSES).float()
-            loss = F.cross_entropy(outputs, torch.lerp(dense, dense[order], 1 - lam))
+            loss = F.cross_entropy(outputs, shared_out(targets, targets[order], lam))
             loss.backward()
             optimizer.step()
 
@@ -73,8 +78,7 @@ def cutmix(hand: Hand) -> Loop:
             mixed[..., rows, columns] = inputs[..., rows, columns][order]
             lam = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / (height * width)
             outputs = model(mixed)
-            dense = F.one_hot(targets, CLASSES).float()
-            loss = F.cross_entropy(outputs, torch.lerp(dense, dense[order], 1 - lam))
+            loss = F.cross_entropy(outputs, shared_out(targets, targets[order], lam))
             loss.backward()
             optimizer.step()
 
