@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from typing import Any
 
-from .errors import ArgumentError, ArgumentTypeError
+from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
+from .items import BatchKey, get_item, set_item
 
-__all__ = ["check_flag", "check_key", "check_number", "check_whole"]
+__all__ = ["check_flag", "check_key", "check_number", "check_setter", "check_taken", "check_whole", "item_at"]
 
 
 def check_number(name: str, value: object, interval: str, what: str) -> float:
@@ -74,6 +76,58 @@ def check_key(name: str, key: object) -> None:
     if isinstance(key, tuple) and len(key) == 2 and all(map(callable, key)):
         return
     raise ArgumentTypeError(f"{name}={key!r} has to be an index, a key or attribute name, or a pair (getter, setter)")
+
+
+def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
+    """Return what is in a batch where an argument says.
+
+    Raises:
+        BatchKeyError: (a LookupError) that names the argument, if there is nothing.
+
+    Example:
+        >>> item_at(("x", "y"), "target_key", "label")
+        Traceback (most recent call last):
+        engine_core.errors.BatchKeyError: target_key='label': a batch of type tuple ... set target_key to where it is
+    """
+    try:
+        return get_item(batch, key)
+    except BatchKeyError as error:
+        raise BatchKeyError(f"{argument}={key!r}: {error}; set {argument} to where it is") from error
+
+
+def check_taken(batch: Any, argument: str, key: BatchKey, index: int) -> None:
+    """Raise if an argument names another item than the Trainer takes with a `loss_fn`: 0 the inputs, 1 the targets.
+
+    Nothing is said of a pair (getter, setter), which may reach into the item, and of a batch without such items.
+
+    Raises:
+        ArgumentError: (a ValueError) that names the argument.
+    """
+    if isinstance(key, tuple) or key == index:
+        return
+    try:
+        taken = batch[index]
+    except (LookupError, TypeError):  # a batch of a loop of the user's own
+        return
+    if item_at(batch, argument, key) is not taken:
+        what = ("the inputs of the model", "the targets of the loss")[index]
+        raise ArgumentError(
+            f"{argument}={key!r} is another item of the batch than item {index}, which with a loss_fn is {what}: "
+            f"set {argument}={index}, or give the model a method loss(outputs, batch) in place of loss_fn"
+        )
+
+
+def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
+    """Raise if a setter of the user's writes into the batch itself: what it loses there is lost for all epochs.
+
+    Raises:
+        ArgumentError: (a ValueError) that names the argument.
+    """
+    if isinstance(key, tuple) and set_item(batch, key, get_item(batch, key)) is batch:
+        raise ArgumentError(
+            f"the setter of {argument} writes into the batch that the loader gave, which may be its own data: the "
+            "setter has to return a copy of the batch"
+        )
 
 
 def _within(number: float, interval: str) -> bool:

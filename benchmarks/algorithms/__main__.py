@@ -4,8 +4,9 @@
 
 For each algorithm the same steps run four times: a bare loop with the mathematics written into it (for surgery: with a
 model made of hand-written layers), `Trainer(algorithms=[X])`, and both without the algorithm. They take turns in blocks
-of a few steps in one process, on one thread, in CPU time of the process. Both sides draw the same random numbers and
-have to end with the same weights, or the run fails: all bit-equal, but for the row whose rounding is torch's.
+of 4 steps in one process, on one thread, in CPU time of the process, and are made anew a few times in between. Both
+sides draw the same random numbers and have to end with the same weights, or the run fails: all bit-equal, but for the
+row whose rounding is torch's.
 
     hand, trainer   the median of a step with the algorithm
     ratio           trainer / hand, the median over the blocks; the goal is 1.02
@@ -50,7 +51,7 @@ def main() -> int:
     """Print a row for each algorithm and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; default: all")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=32)
     given = parser.parse_args()
     if unknown := set(given.names) - set(CASES):
         parser.error(f"there is no {min(unknown)!r}, only {', '.join(CASES)}")

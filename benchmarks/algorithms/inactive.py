@@ -10,7 +10,7 @@ from sides import Case
 from augmentation_plugin import ProgressiveResizing
 from engine_core import Algorithm
 from labels_plugin import LabelSmoothing
-from optim_plugin import SAM, SWA, GradientPenalty, LayerFreezing
+from optim_plugin import SAM, GradientPenalty, LayerFreezing
 
 PLAIN = """
 import sys, torch
@@ -37,8 +37,7 @@ def never_acting() -> list[Algorithm]:
         GradientPenalty(weight=0),
         LayerFreezing(start=0.9999),
         SAM(interval=10**9),
-        SWA(update_interval="1000000000ba"),
     ]
 
 
-CASES = {"six_inactive": Case(never_acting)}
+CASES = {"five_inactive": Case(never_acting)}

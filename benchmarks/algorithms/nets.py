@@ -1,4 +1,4 @@
-"""The two nets of the benchmark, of layers that a hand-made model can have otherwise; steps of 5 to 20 ms."""
+"""The two nets of the benchmark, of layers that a hand-made model can have otherwise; steps of 10 to 50 ms."""
 
 from __future__ import annotations
 

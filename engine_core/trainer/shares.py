@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from ..batch import split_batch
+from ..losses import base_loss, loss_setting
 
 __all__ = ["is_sum", "split_with_shares"]
 
@@ -40,32 +40,22 @@ def split_with_shares(batch: Any, size: int, loss_fn: Any) -> list[tuple[Any, fl
 
 def is_sum(loss_fn: Any) -> bool:
     """Does the loss add its rows up, instead of taking their mean?"""
-    return bool(_setting(loss_fn, "reduction") == "sum")
+    return bool(loss_setting(loss_fn, "reduction") == "sum")
 
 
 def _divisor(loss_fn: Any, piece: Any) -> torch.Tensor | None:
     """Return what a loss over classes divides the sum of its targets by, None for any other loss or targets."""
-    base = _base(loss_fn)
+    base = base_loss(loss_fn)
     over_classes = isinstance(base, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
     if not over_classes and base not in (F.cross_entropy, F.nll_loss):
         return None
     targets = piece[1] if isinstance(piece, (tuple, list)) and len(piece) > 1 else None
     if not isinstance(targets, torch.Tensor) or targets.is_floating_point():
         return None
-    ignored, weight = _setting(loss_fn, "ignore_index"), _setting(loss_fn, "weight")
+    ignored, weight = loss_setting(loss_fn, "ignore_index"), loss_setting(loss_fn, "weight")
     counted = targets[targets != (_DEFAULT_IGNORED if ignored is None else ignored)]
     return (
         torch.tensor(float(counted.numel()), dtype=torch.double)
         if weight is None
         else weight[counted].sum().double().cpu()
     )
-
-
-def _base(loss_fn: Any) -> Any:
-    return _base(loss_fn.func) if isinstance(loss_fn, functools.partial) else getattr(loss_fn, "_orig_mod", loss_fn)
-
-
-def _setting(loss_fn: Any, name: str) -> Any:
-    if isinstance(loss_fn, functools.partial):
-        return loss_fn.keywords[name] if name in loss_fn.keywords else _setting(loss_fn.func, name)
-    return getattr(loss_fn, name, None)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.arguments import check_flag, check_key, check_number, check_whole
-from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.arguments import check_flag, check_key, check_number, check_setter, check_taken, check_whole, item_at
+from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
 
 ends = st.floats(-100, 100)
 
@@ -85,3 +85,36 @@ def test_a_key_is_an_index_a_name_or_a_pair_of_functions(key):
 def test_anything_else_is_no_key(key):
     with pytest.raises(ArgumentTypeError, match=r"^input_key=.* has to be an index, a key or attribute name"):
         check_key("input_key", key)
+
+
+def test_an_item_that_is_not_there_is_missed_in_the_name_of_the_argument():
+    assert item_at({"x": 1}, "input_key", "x") == 1
+    with pytest.raises(BatchKeyError, match=r"^input_key='y': a batch of type dict has no item 'y'.*set input_key to"):
+        item_at({"x": 1}, "input_key", "y")
+
+
+INPUTS, TARGETS = [1], [2]
+PAIR = (lambda batch: batch[0], lambda batch, value: (value, *batch[1:]))
+
+
+@pytest.mark.parametrize("key", [1, -1, PAIR])
+def test_an_item_that_the_trainer_takes_too_is_right(key):
+    check_taken((INPUTS, TARGETS), "target_key", key, 1)
+
+
+@pytest.mark.parametrize("batch", [{"x": INPUTS, "y": TARGETS}, 5, (INPUTS,)])
+def test_nothing_is_said_of_a_batch_without_such_items(batch):
+    check_taken(batch, "target_key", "y", 1)
+
+
+@pytest.mark.parametrize(("index", "what"), [(0, "the inputs of the model"), (1, "the targets of the loss")])
+def test_another_item_than_the_trainer_takes_is_refused(index, what):
+    with pytest.raises(ArgumentError, match=rf"^key=2 is another item of the batch than item {index}, .* is {what}: "):
+        check_taken((INPUTS, TARGETS, [3]), "key", 2, index)
+
+
+def test_a_setter_that_writes_into_the_batch_is_refused():
+    check_setter({"x": 1}, "input_key", "x")
+    check_setter((INPUTS, TARGETS), "input_key", PAIR)
+    with pytest.raises(ArgumentError, match=r"^the setter of input_key writes into the batch"):
+        check_setter([1], "input_key", (lambda batch: batch[0], lambda batch, value: batch.__setitem__(0, value)))

@@ -93,7 +93,7 @@ def test_a_state_that_is_none_of_its_own_is_refused() -> None:
     ],
 )
 def test_batches_without_images_are_refused_before_the_first_step(batch: Any, input_key: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError, LookupError), match=message):
         drawn(CutOut(input_key=input_key), 1, batch=batch)
 
 

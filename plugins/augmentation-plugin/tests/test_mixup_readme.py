@@ -13,7 +13,7 @@ import yaml
 from augmentation_plugin import CutMix, MixUp
 from engine_core.registry import Registry
 
-MODULES = ["pairings", "blending", "pasting", "targets", "dense", "swapping", "mixing", "mixup", "cutmix"]
+MODULES = ["pairings", "blending", "pasting", "targets", "dense", "mixing", "mixup", "cutmix"]
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 

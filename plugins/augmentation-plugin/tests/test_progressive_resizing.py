@@ -131,7 +131,7 @@ def test_batches_that_cannot_be_resized_are_refused_before_the_first_step(
     arguments: dict[str, Any], batch: Any, message: str
 ) -> None:
     """Also where the training is past all resizing, as one that is resumed."""
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError, LookupError), match=message):
         batches_of(ProgressiveResizing(**arguments), [9], batch)
 
 

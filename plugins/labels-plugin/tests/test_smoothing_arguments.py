@@ -1,7 +1,6 @@
 """What smooth_labels and LabelSmoothing refuse, and what they leave alone."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from engine_core.errors import EngineError
 from labels_plugin import LabelSmoothing, smooth_labels
-from labels_plugin.outputs import class_outputs
 
 LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 
@@ -86,37 +84,3 @@ def test_neither_target_nor_outputs_are_changed_in_place(target: torch.Tensor) -
 def test_small_integers_are_indices_too() -> None:
     smoothed = smooth_labels(LOGITS, LABELS.to(torch.uint8), 0.1)
     assert torch.equal(smoothed, smooth_labels(LOGITS, LABELS, 0.1))
-
-
-@dataclass
-class Outputs:
-    logits: torch.Tensor
-    loss: torch.Tensor
-
-
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        (LOGITS, torch.zeros(4, 3)),
-        {"scale": torch.zeros(()), "logits": LOGITS, "rows": torch.zeros(4)},
-        Outputs(LOGITS, torch.zeros(())),
-        [LOGITS, {"boxes": torch.zeros(9, 4)}],
-    ],
-    ids=["auxiliary head", "mapping", "dataclass", "nested"],
-)
-@pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
-def test_of_several_outputs_the_one_that_fits_the_target_is_taken(outputs: Any, target: torch.Tensor) -> None:
-    assert class_outputs(outputs, target) is LOGITS
-
-
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        ({"logits": LOGITS, "hidden": torch.zeros(4, 16)}, r"\(a dict\).*\(4, 3\), \(4, 16\) fits the target \(4,\)"),
-        ((torch.zeros(4), torch.zeros(5, 3)), r"\(a tuple\).*no tensor fits.*return the logits alone"),
-        (None, "NoneType"),
-    ],
-)
-def test_outputs_that_leave_a_doubt_are_refused(outputs: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        class_outputs(outputs, LABELS)

@@ -138,3 +138,14 @@ def test_a_run_without_a_model_is_refused() -> None:
 def test_they_can_be_pickled_before_a_run(algorithm: Any) -> None:
     made = pickle.loads(pickle.dumps(algorithm))
     assert type(made) is type(algorithm) and made.update_interval == algorithm.update_interval
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_a_scripted_model_is_averaged_as_any_other() -> None:
+    plain = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    scripted: nn.Module = torch.jit.script(plain)
+    average = start_average(scripted)
+    with torch.no_grad():
+        plain[0].weight += 1
+    ema_update(average, scripted, decay=0.5)
+    assert torch.allclose(average["0.weight"], plain[0].weight - 0.5)

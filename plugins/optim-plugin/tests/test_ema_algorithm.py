@@ -201,6 +201,14 @@ def replace_weight(model: Any) -> None:
     model[0].weight = nn.Parameter(model[0].weight.detach().clone())
 
 
+def lose_weight(model: Any) -> None:
+    nn.utils.parametrizations.weight_norm(model[0])
+
+
+def lose_buffer(model: Any) -> None:
+    model[1].running_mean = None
+
+
 def grow(model: Any) -> None:
     model[0].weight.data = torch.zeros(9, 4)
 
@@ -221,6 +229,8 @@ def add_layer(model: Any) -> None:
     [
         (replace_weight, "0.weight", Event.BATCH_END),
         (replace_weight, "0.weight", Event.EVAL_START),
+        (lose_weight, "0.weight", Event.BATCH_END),
+        (lose_buffer, "1.running_mean", Event.BATCH_END),
         (grow, "0.weight", Event.BATCH_END),
         (replace_norm, "1.running_mean", Event.EVAL_START),
         (add_layer, "4.weight", Event.EVAL_START),

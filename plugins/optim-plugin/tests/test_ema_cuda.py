@@ -19,7 +19,7 @@ def test_averages_follow_weights_that_move() -> None:
     model.to("cuda")
     nn.init.ones_(model[0].weight)
     average.update(get_ema_multi_avg_fn(0.5))  # type: ignore[no-untyped-call]
-    assert {tensor.device.type for tensor in average.named().values()} == {"cuda"}
+    assert {tensor.device.type for tensor in average.copies().values()} == {"cuda"}
 
 
 def test_the_functional_form_refuses_an_average_elsewhere() -> None:

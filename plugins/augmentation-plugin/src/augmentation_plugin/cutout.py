@@ -1,4 +1,4 @@
-"""CutOut as an algorithm of the engine: glue between State and `cutout_batch`."""
+"""CutOut as an algorithm of the engine: glue between State and `cut_holes`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_key
+from engine_core.arguments import check_key, check_setter, item_at
 from engine_core.items import BatchKey
 from engine_core.randomness import OwnGenerator
 
-from .holes import check_holes, cutout_batch
-from .images import check_copies, check_images, item_at
+from .holes import check_holes, cut_holes
+from .images import check_images
 
 __all__ = ["CutOut"]
 
@@ -56,12 +56,12 @@ class CutOut(Algorithm):
     def validate(self, state: State) -> None:
         """Raise if the batch has no images (N, C, H, W) under `input_key`."""
         check_images(f"the input (input_key={self.input_key!r})", item_at(state.batch, "input_key", self.input_key))
-        check_copies(state.batch, "input_key", self.input_key)
+        check_setter(state.batch, "input_key", self.input_key)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Put images with holes in the place of the whole ones."""
-        images = state.batch_get_item(self.input_key)
-        holed = cutout_batch(images, self.num_holes, self.length, generator=self._generator.of(state, self))
+        images = check_images("the input of cutout", state.batch_get_item(self.input_key))
+        holed = cut_holes(images, self.num_holes, self.length, self._generator.of(state, self))
         state.batch_set_item(self.input_key, holed)
 
     def state_dict(self) -> dict[str, Any]:

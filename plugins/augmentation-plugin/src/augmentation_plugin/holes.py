@@ -11,7 +11,7 @@ from engine_core.arguments import check_number, check_whole
 from .draws import seeded_by_the_system
 from .images import check_images
 
-__all__ = ["check_holes", "cutout_batch", "draw_centres", "hole_side", "mask_of"]
+__all__ = ["check_holes", "cut_holes", "cutout_batch", "hole_side", "mask_of"]
 
 
 def cutout_batch(
@@ -47,10 +47,7 @@ def cutout_batch(
     """
     check_images("input", input)
     count, length = check_holes(num_holes, length)
-    rows, _, height, width = input.shape
-    centres = draw_centres((rows, count), height, width, seeded_by_the_system() if generator is None else generator)
-    mask = mask_of(centres.to(input.device, non_blocking=True), height, width, hole_side(height, width, length))
-    return input.clone().masked_fill_(mask.unsqueeze(1), 0)  # masked_fill would lose the memory format
+    return cut_holes(input, count, length, seeded_by_the_system() if generator is None else generator)
 
 
 def check_holes(num_holes: object, length: object) -> tuple[int, float]:
@@ -71,31 +68,39 @@ def hole_side(height: int, width: int, length: float) -> int:
     return max(1, math.floor(length * min(height, width) + 1e-9))
 
 
-def draw_centres(size: tuple[int, int], height: int, width: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw centres of holes, uniform over the pixels, as their y and x (2, rows, holes)."""
-    limits = (height, width)
-    drawn = [torch.randint(limit, size, generator=generator, device=generator.device) for limit in limits]
-    return torch.stack(drawn)
+def cut_holes(images: torch.Tensor, count: int, length: float, generator: torch.Generator) -> torch.Tensor:
+    """Return what `cutout_batch` does, of arguments that have been looked at."""
+    rows, _, height, width = images.shape
+    ys, xs = (
+        torch.randint(limit, (rows, count, 1), generator=generator, device=generator.device).to(
+            images.device, non_blocking=True
+        )
+        for limit in (height, width)
+    )
+    mask = mask_of(ys, xs, height, width, hole_side(height, width, length))
+    return images.clone().masked_fill_(mask.unsqueeze(1), 0)  # masked_fill would lose the memory format
 
 
-def mask_of(centres: torch.Tensor, height: int, width: int, side: int) -> torch.Tensor:
-    """Return which pixels are in a hole (rows, height, width), for centres (2, rows, holes).
+def mask_of(ys: torch.Tensor, xs: torch.Tensor, height: int, width: int, side: int) -> torch.Tensor:
+    """Return which pixels are in a hole (rows, height, width), for centres at ys, xs (rows, holes, 1).
 
     A hole is the pixels from `centre - side // 2` on, `side` of them in each direction; so an even one reaches a pixel
     further up and left than down and right.
 
     Example:
-        >>> mask_of(torch.tensor([[[0]], [[2]]]), 3, 4, 2).int()
+        >>> mask_of(torch.tensor([[[0]]]), torch.tensor([[[2]]]), 3, 4, 2).int()
         tensor([[[0, 1, 1, 0],
                  [0, 0, 0, 0],
                  [0, 0, 0, 0]]], dtype=torch.int32)
     """
-    first = (centres - side // 2).unsqueeze(-1)
-    down, across = (
-        (place >= start) & (place < start + side)  # (rows, holes, height or width)
-        for start, place in zip(first, (torch.arange(n, device=centres.device) for n in (height, width)), strict=True)
-    )
-    mask: torch.Tensor = down[:, 0, :, None] & across[:, 0, None, :]
-    for hole in range(1, centres.shape[-1]):  # all holes at once would take their number times the memory
+    down, across = _covered(ys, height, side), _covered(xs, width, side)
+    mask = down[:, 0, :, None] & across[:, 0, None, :]
+    for hole in range(1, ys.shape[1]):  # all holes at once would take their number times the memory
         mask |= down[:, hole, :, None] & across[:, hole, None, :]
     return mask
+
+
+def _covered(centres: torch.Tensor, pixels: int, side: int) -> torch.Tensor:
+    """Return which of the pixels along a direction are in a hole (rows, holes, pixels)."""
+    place, first = torch.arange(pixels, device=centres.device), centres - side // 2
+    return (place >= first) & (place < first + side)

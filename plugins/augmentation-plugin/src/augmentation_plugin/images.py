@@ -1,15 +1,12 @@
-"""What counts as a batch of images, and where it is in a batch. Knows no method and no engine."""
+"""What counts as a batch of images. Knows no method and no engine."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
-from engine_core.items import BatchKey, get_item, set_item
+from engine_core.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["check_copies", "check_images", "item_at", "memory_format_of"]
+__all__ = ["check_images", "memory_format_of"]
 
 
 def check_images(name: str, images: object) -> torch.Tensor:
@@ -32,31 +29,6 @@ def check_images(name: str, images: object) -> torch.Tensor:
     if not images.shape[-1] * images.shape[-2]:
         raise ArgumentError(f"{name} has images without a pixel, these are {tuple(images.shape)}")
     return images
-
-
-def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
-    """Return what is under a key of a batch.
-
-    Raises:
-        ArgumentError: (a ValueError) that names the argument which gave the key, if there is nothing.
-    """
-    try:
-        return get_item(batch, key)
-    except BatchKeyError as error:
-        raise ArgumentError(f"{argument}={key!r}: {error}; set {argument} to where it is") from error
-
-
-def check_copies(batch: Any, argument: str, key: BatchKey) -> None:
-    """Raise if a setter of the user's writes into the batch itself: what it loses there is lost for all epochs.
-
-    Raises:
-        ArgumentError: (a ValueError) that names the argument.
-    """
-    if isinstance(key, tuple) and set_item(batch, key, get_item(batch, key)) is batch:
-        raise ArgumentError(
-            f"the setter of {argument} writes into the batch that the loader gave, which may be its own data: the "
-            "setter has to return a copy of the batch"
-        )
 
 
 def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:

@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 import torch
 
 from engine_core import Algorithm, Event, Logger, State
-from engine_core.arguments import check_flag, check_key
-from engine_core.batch import map_batch
+from engine_core.arguments import check_flag, check_key, check_taken, item_at
 from engine_core.errors import ArgumentError
 from engine_core.items import BatchKey
+from engine_core.outputs import class_outputs, holds_loss
 from engine_core.precision import Precision
 from engine_core.randomness import OwnGenerator
+from engine_core.swap import ItemSwap
 
-from .dense import check_dense, class_outputs
-from .images import item_at
+from .dense import check_classes, check_dense
 from .pairings import Draw, check_alpha, draw, of_partners
-from .swapping import Swap
 from .targets import mix_losses, mix_targets
 
 __all__ = ["EVENTS", "Mixing"]
@@ -63,7 +62,7 @@ class Mixing(Algorithm):
         self.input_key = input_key
         self.target_key = target_key
         self._generator = OwnGenerator(str(self.metadata.name))
-        self._inputs, self._targets = Swap(input_key), Swap(target_key)
+        self._inputs, self._targets = ItemSwap(input_key), ItemSwap(target_key)
         self._draw: Draw | None = None
         self._mix: _Mix | None = None
         self._paired: _Paired | None = None
@@ -92,8 +91,8 @@ class Mixing(Algorithm):
         of_partners(target, torch.arange(rows.shape[0]))  # which looks whether there is one for each row
         self.check_target(target)
         if state.loss_fn is not None:
-            _check_is_item(state.batch, 0, "input_key", self.input_key)
-            _check_is_item(state.batch, 1, "target_key", self.target_key)
+            check_taken(state.batch, "input_key", self.input_key, 0)
+            check_taken(state.batch, "target_key", self.target_key, 1)
         if self.interpolate_loss:
             self._check_second_loss(state)
         else:
@@ -146,6 +145,7 @@ class Mixing(Algorithm):
         classes, dtype = None, torch.float32
         if not target.is_floating_point():
             outputs = class_outputs(state.outputs, target)
+            check_classes(outputs, target)
             classes, dtype = outputs.shape[1], torch.promote_types(outputs.dtype, dtype)
         self._targets.put(state, mix_targets(target, paired, lam, classes, dtype))
 
@@ -157,7 +157,7 @@ class Mixing(Algorithm):
         if mix is None:
             return
         if paired is None:
-            if _is_in(state.outputs, state.loss):
+            if holds_loss(state.outputs, state.loss):
                 raise self._unseen()
             return
         if state.loss is None:  # something raised in between
@@ -180,7 +180,7 @@ class Mixing(Algorithm):
         if state.loss_fn is not None:
             return state.loss_fn(state.outputs, targets)
         model: Any = state.model
-        swap = Swap(self.target_key)
+        swap = ItemSwap(self.target_key)
         swap.put(state, targets)
         try:
             return model.loss(state.outputs, state.batch)
@@ -201,31 +201,6 @@ class Mixing(Algorithm):
             f"computed in the forward from targets that were not mixed: compute it in loss(outputs, batch) from "
             f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
         )
-
-
-def _check_is_item(batch: Any, index: int, argument: str, key: BatchKey) -> None:
-    """Raise if a key names another item than the Trainer takes with a `loss_fn`; a getter may reach into it."""
-    if isinstance(key, tuple) or key == index:
-        return
-    try:
-        used = batch[index]
-    except (LookupError, TypeError):  # a batch of a loop of the user's own
-        return
-    if item_at(batch, argument, key) is not used:
-        what = ("the inputs of the model", "the targets of the loss")[index]
-        raise ArgumentError(
-            f"{argument}={key!r} is another item of the batch than item {index}, which with a loss_fn is {what}: "
-            f"set {argument}={index}, or give the model a method loss(outputs, batch) in place of loss_fn"
-        )
-
-
-def _is_in(outputs: Any, loss: Any) -> bool:
-    """Is this loss the very tensor that the model put into its outputs?"""
-    if not isinstance(loss, torch.Tensor) or isinstance(outputs, torch.Tensor):
-        return loss is outputs
-    found: list[bool] = []
-    map_batch(outputs, lambda leaf: found.append(leaf is loss))
-    return any(found)
 
 
 def _are_same(loss: Any, other: Any) -> bool:

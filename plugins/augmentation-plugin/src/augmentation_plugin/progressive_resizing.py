@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_flag, check_key
+from engine_core.arguments import check_flag, check_key, check_setter, item_at
 from engine_core.errors import ArgumentError
 from engine_core.items import BatchKey
 from engine_core.randomness import OwnGenerator
 
-from .images import check_copies, check_images, item_at
+from .images import check_images
 from .resizing import check_mode, check_resizable, check_targets, resize_batch
 from .sizes import check_increment, check_schedule, resized_side, scale_at
 
@@ -89,11 +89,11 @@ class ProgressiveResizing(Algorithm):
         images = item_at(state.batch, "input_key", self.input_key)
         check_resizable(check_images(f"the input (input_key={self.input_key!r})", images), self.mode)
         self._check_size(images.shape[-2], images.shape[-1])
-        check_copies(state.batch, "input_key", self.input_key)
+        check_setter(state.batch, "input_key", self.input_key)
         if self.resize_targets:
             targets = item_at(state.batch, "target_key", self.target_key)
             check_targets(f"the target (target_key={self.target_key!r})", targets, images)
-            check_copies(state.batch, "target_key", self.target_key)
+            check_setter(state.batch, "target_key", self.target_key)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Put smaller images, and targets if asked, in the place of the whole ones."""

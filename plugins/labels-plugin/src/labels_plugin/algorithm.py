@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_key
-from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
+from engine_core.arguments import check_key, check_taken, item_at
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.items import BatchKey
+from engine_core.outputs import class_outputs, holds_loss
+from engine_core.swap import ItemSwap
 
 from .losses import CrossEntropy, check_loss, cross_entropy_of
-from .outputs import class_outputs, is_in
 from .smoothing import check_smoothing, smooth_labels
 
 __all__ = ["LabelSmoothing"]
@@ -48,19 +49,19 @@ class LabelSmoothing(Algorithm):
         self.smoothing = check_smoothing(smoothing)
         check_key("target_key", target_key)
         self.target_key = target_key
-        self._put: tuple[Any, Any, Any] | None = None  # the batch before, its target, the batch with dense targets
+        self._target = ItemSwap(target_key)
 
     def match(self, event: Event, state: State) -> bool:
         """BEFORE_LOSS, and AFTER_LOSS where something is to be put back."""
         if event is Event.BEFORE_LOSS:
             return self.smoothing > 0
-        return event is Event.AFTER_LOSS and self._put is not None
+        return event is Event.AFTER_LOSS and self._target.is_in
 
     def validate(self, state: State) -> None:
         """Raise if the loss can't take smoothed targets, or the targets are neither classes nor probabilities."""
         if not self.smoothing:
             return
-        target = self._target(state)
+        target = item_at(state.batch, "target_key", self.target_key)
         if not isinstance(target, torch.Tensor):
             raise ArgumentTypeError(
                 f"label_smoothing found a {type(target).__name__} under target_key={self.target_key!r}, "
@@ -68,7 +69,7 @@ class LabelSmoothing(Algorithm):
             )
         if state.loss_fn is not None:
             check_loss(state.loss_fn)
-            self._check_is_item_1(state.batch, target)
+            check_taken(state.batch, "target_key", self.target_key, 1)
         if target.is_floating_point():
             _check_probabilities(target)
         elif cross_entropy_of(state.loss_fn) is None:
@@ -77,10 +78,10 @@ class LabelSmoothing(Algorithm):
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Put dense targets into the batch, and the labels back when the loss is there."""
         if event is Event.AFTER_LOSS:
-            self._put_back(state)
+            self._target.back(state)
             self._check_loss(state)
             return
-        before, target = state.batch, state.batch_get_item(self.target_key)
+        target = state.batch_get_item(self.target_key)
         loss = cross_entropy_of(state.loss_fn)
         if loss is None:
             loss = CrossEntropy()
@@ -93,47 +94,16 @@ class LabelSmoothing(Algorithm):
             weight=loss.weight,
             reduction=loss.reduction,
         )
-        state.batch_set_item(self.target_key, smoothed)
-        self._put = before, target, state.batch
-
-    def _target(self, state: State) -> Any:
-        try:
-            return state.batch_get_item(self.target_key)
-        except BatchKeyError as error:
-            raise BatchKeyError(f"target_key={self.target_key!r}: {error}; set target_key to where it is") from error
-
-    def _check_is_item_1(self, batch: Any, target: torch.Tensor) -> None:
-        """Raise if the key names another item than the loss function of a Trainer gets; a getter may reach into it."""
-        if isinstance(self.target_key, tuple) or self.target_key == 1:
-            return
-        try:
-            used = batch[1]
-        except (LookupError, TypeError):  # a batch of a loop of the user's own
-            return
-        if used is not target:
-            raise ArgumentError(
-                f"target_key={self.target_key!r} is another item of the batch than item 1, which a loss_fn gets as its "
-                "targets: set target_key=1, or give the model a method loss(outputs, batch) in place of loss_fn"
-            )
+        self._target.put(state, smoothed)
 
     def _check_loss(self, state: State) -> None:
         """Raise if the loss was there before the targets were smoothed."""
-        if is_in(state.outputs, state.loss):
+        if holds_loss(state.outputs, state.loss):
             raise ArgumentError(
                 "label_smoothing smooths what the loss is computed from, and this loss is one of the model's outputs, "
                 "computed in the forward from the labels: compute it in loss(outputs, batch) from "
                 f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
             )
-
-    def _put_back(self, state: State) -> None:
-        """Give back the very batch, or only the target of one that was changed meanwhile, here or by a setter."""
-        assert self._put is not None
-        before, target, smoothed = self._put
-        self._put = None
-        if state.batch is smoothed and smoothed is not before:
-            state.batch = before
-        else:
-            state.batch_set_item(self.target_key, target)
 
 
 def _check_none_ignored(target: torch.Tensor) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core.errors import ArgumentError
+from engine_core.losses import base_loss, is_torch_loss, loss_setting
 
 __all__ = ["CrossEntropy", "check_loss", "cross_entropy_of"]
 
+_CROSS_ENTROPY: dict[type[nn.Module], Any] = {nn.CrossEntropyLoss: F.cross_entropy}
 _INDEX_ONLY: dict[type[nn.Module], Any] = {
     nn.NLLLoss: F.nll_loss,
     nn.MultiMarginLoss: F.multi_margin_loss,
@@ -43,16 +43,14 @@ def cross_entropy_of(loss: object) -> CrossEntropy | None:
     """Return the settings of a loss that is torch's cross entropy, as class, function or partial; None for others.
 
     Example:
-        >>> cross_entropy_of(partial(F.cross_entropy, reduction="sum"))
+        >>> cross_entropy_of(nn.CrossEntropyLoss(reduction="sum"))
         CrossEntropy(ignore_index=-100, weight=None, reduction='sum', label_smoothing=0.0)
         >>> cross_entropy_of(F.mse_loss)
     """
-    base, given = _unwrapped(loss)
-    if base is F.cross_entropy:
-        return CrossEntropy(**{name: given[name] for name in CrossEntropy.__dataclass_fields__ if name in given})
-    if isinstance(base, nn.CrossEntropyLoss) and type(base).forward is nn.CrossEntropyLoss.forward:
-        return CrossEntropy(base.ignore_index, base.weight, base.reduction, base.label_smoothing)
-    return None
+    if not is_torch_loss(loss, _CROSS_ENTROPY):
+        return None
+    given = {name: loss_setting(loss, name) for name in CrossEntropy.__dataclass_fields__}
+    return CrossEntropy(**{name: value for name, value in given.items() if value is not None})
 
 
 def check_loss(loss: object) -> None:
@@ -63,15 +61,15 @@ def check_loss(loss: object) -> None:
     Raises:
         ArgumentError: (a ValueError) with what to do instead.
     """
-    base, _ = _unwrapped(loss)
+    base = base_loss(loss)
     name = getattr(base, "__name__", type(base).__name__)
     for losses, what in ((_INDEX_ONLY, "indices"), (_SIGNS_ONLY, "1 and -1")):
-        if _is_one_of(base, losses):
+        if is_torch_loss(base, losses):
             raise ArgumentError(
                 f"label_smoothing makes the targets dense, and {name} takes {what} only: "
                 "use torch.nn.CrossEntropyLoss, on logits, or leave label_smoothing out"
             )
-    if _is_one_of(base, _EACH_OUTPUT):
+    if is_torch_loss(base, _EACH_OUTPUT):
         raise ArgumentError(
             f"label_smoothing is for one class out of several, and {name} judges each output by itself: "
             "smooth its targets in the data, y * (1 - s) + s / 2, or leave label_smoothing out"
@@ -93,20 +91,3 @@ def _check_cross_entropy(settings: CrossEntropy, name: str) -> None:
             f"give ignored targets another number, as -100, in the data, or let the loss smooth: "
             f"{name}(ignore_index={settings.ignore_index}, label_smoothing=...) without the algorithm"
         )
-
-
-def _is_one_of(loss: Any, losses: Mapping[type[nn.Module], Any]) -> bool:
-    """Is this one of torch's, as function or class? A subclass with a `forward` of its own is not."""
-    if any(loss is function for function in losses.values()):
-        return True
-    return any(isinstance(loss, kind) and type(loss).forward is kind.forward for kind in losses)
-
-
-def _unwrapped(loss: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return the loss within a partial or a compiled module, and the keywords that it is given."""
-    given: Mapping[str, Any] = {}
-    if isinstance(loss, partial):  # one of a partial is itself one
-        given, loss = loss.keywords, loss.func
-    if isinstance(inner := getattr(loss, "_orig_mod", None), nn.Module):
-        loss = inner
-    return loss, given

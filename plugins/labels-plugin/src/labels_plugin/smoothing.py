@@ -75,9 +75,12 @@ def _dense(
 ) -> torch.Tensor:
     classes = outputs.shape[1]
     others, own = share / classes, 1 - share + share / classes
-    if (weight is None or not is_mean) and ignore_index < 0 and _surely_all_count(target):
-        dense = torch.full(outputs.shape, others, dtype=_dtype_for(outputs), device=target.device)
-        return dense.scatter_(1, target.long().unsqueeze(1), own)
+    if (weight is None or not is_mean) and ignore_index < 0 and target.device.type == "cpu" and target.numel():
+        dense = torch.full(outputs.shape, others, dtype=_dtype_for(outputs))
+        try:  # a CPU refuses the index of an ignored target, which is quicker than to look for one
+            return dense.scatter_(1, target.long().unsqueeze(1), own)
+        except RuntimeError:
+            pass
     ignored = target == ignore_index
     labels = target.long().masked_fill(ignored, 0)
     scale = (~ignored).to(_dtype_for(outputs))  # (N, ...): what the row is multiplied by
@@ -122,11 +125,6 @@ def check_pair(outputs: torch.Tensor, target: torch.Tensor) -> None:
 def _dtype_for(tensor: torch.Tensor) -> torch.dtype:
     """Return the tensor's own dtype, or float32 in place of half precision, where 1 - 0.1 is 0.8984."""
     return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def _surely_all_count(target: torch.Tensor) -> bool:
-    """Is no target negative? Asked of the CPU only: another device would have to be waited for, which costs more."""
-    return target.device.type == "cpu" and bool(target.numel()) and bool(target.min() >= 0)
 
 
 def _all_rows_over_divisor(labels: torch.Tensor, counted: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -30,7 +31,7 @@ def start_average(model: nn.Module) -> dict[str, torch.Tensor]:
         >>> sorted(start_average(nn.Linear(2, 1)))
         ['bias', 'weight']
     """
-    return Average(model).named()
+    return Average(model).copies()
 
 
 @contextmanager
@@ -60,7 +61,7 @@ class Average:
     """The average of the weights of one model.
 
     Args:
-        given: tensors by name, as `named` returns them, to go on with; None: begin with the weights as they are.
+        given: tensors by name, as `copies` returns them, to go on with; None: begin with the weights as they are.
         share: work on the given tensors themselves, not on copies; they have to be where the weights are.
 
     Raises:
@@ -80,17 +81,13 @@ class Average:
         self._guarded, self._copied = kinds.count(0), kinds.count(0) + kinds.count(1)
         self._places = [place for place, _ in ordered]
         self._tensors = [tensor for _, tensor in ordered]
+        self._statistics = None if share else self._flatten_statistics()
         self._swapped: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
     @property
     def is_in(self) -> bool:
         """Has the model the averaged weights now?"""
         return self._swapped is not None
-
-    def named(self) -> dict[str, torch.Tensor]:
-        """Return the averages by name; tied ones are the same tensor."""
-        pairs = zip(self._places, self._tensors, strict=True)
-        return {name: tensor for place, tensor in pairs for name in place.names}
 
     def copies(self) -> dict[str, torch.Tensor]:
         """Return copies of the averages by name; tied ones are the same tensor."""
@@ -109,11 +106,29 @@ class Average:
         own_type = [w if w.dtype is a.dtype else w.to(a.dtype) for a, w in zip(averages, weights, strict=True)]
         if last:
             rule(averages[:last], own_type[:last], count)
-        if not _known_finite(averages[first:last]):
-            for average, weight in zip(averages[first:last], own_type[first:last], strict=True):
-                torch.where(average.isfinite(), average, weight, out=average)
+        self._replace_infinite(own_type[first:last])
         for average, weight in zip(averages[last:], own_type[last:], strict=True):
             average.copy_(weight)
+
+    def _flatten_statistics(self) -> torch.Tensor | None:
+        """Let the averages of float buffers be parts of one tensor, which can be looked at at once, if that can be."""
+        parts = self._tensors[self._guarded : self._copied]
+        if len({(part.device, part.dtype) for part in parts}) != 1:
+            return None
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        views = flat.split_with_sizes([part.numel() for part in parts])
+        self._tensors[self._guarded : self._copied] = [v.view(part.shape) for v, part in zip(views, parts, strict=True)]
+        return flat
+
+    def _replace_infinite(self, weights: list[torch.Tensor]) -> None:
+        """Let the averages of float buffers take the buffer's number where they are not finite."""
+        flat = self._statistics
+        if flat is None:
+            for average, weight in zip(self._tensors[self._guarded : self._copied], weights, strict=True):
+                torch.where(average.isfinite(), average, weight, out=average)
+        # The host may wait for the CPU. A sum that overflows asks for more than is needed, and changes nothing.
+        elif flat.device.type != "cpu" or not math.isfinite(abs(flat.sum().item())):
+            torch.where(flat.isfinite(), flat, torch.cat([weight.reshape(-1) for weight in weights]), out=flat)
 
     def check_model(self, model: nn.Module) -> None:
         """Raise an EngineError unless `model` has the weights with which the average began, and no others."""
@@ -148,14 +163,19 @@ class Average:
 
     def _weights(self) -> list[torch.Tensor]:
         """Return the weights as they are now; averages follow them to their device."""
-        weights = tensors_at(self._places)
-        for i, (place, weight, average) in enumerate(zip(self._places, weights, self._tensors, strict=True)):
-            if weight is not place.parameter and place.parameter is not None:
+        weights: list[torch.Tensor] = []
+        moved = False
+        for i, (place, weight) in enumerate(zip(self._places, tensors_at(self._places), strict=True)):
+            if weight is None or (weight is not place.parameter and place.parameter is not None):
                 raise _changed(place.names[0])
+            average = self._tensors[i]
             if weight.device != average.device:
-                self._tensors[i] = average.to(weight.device)
+                self._tensors[i], moved = average.to(weight.device), True
             if weight.shape != average.shape:
                 raise _changed(place.names[0])
+            weights.append(weight)
+        if moved:
+            self._statistics = self._flatten_statistics()
         return weights
 
 
@@ -188,12 +208,6 @@ def check_tensors(given: object) -> None:
         raise ArgumentTypeError(f"an average is tensors by name, not {type(given).__name__}: start_average makes one")
     if wrong := [name for name, tensor in given.items() if not isinstance(tensor, torch.Tensor)]:
         raise ArgumentTypeError(f"the average of {wrong[0]!r} is no tensor but {type(given[wrong[0]]).__name__}")
-
-
-def _known_finite(tensors: list[torch.Tensor]) -> bool:
-    """Are all numbers finite, where that can be told without waiting for a device?"""
-    flat = [tensor.reshape(-1) for tensor in tensors if tensor.device.type == "cpu" and tensor.dtype is torch.float32]
-    return len(flat) == len(tensors) and (not flat or bool(torch.cat(flat).isfinite().all()))
 
 
 def _check_fit(places: list[Place], given: Mapping[str, torch.Tensor]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_key
+from engine_core.arguments import check_key, item_at
 from engine_core.errors import EngineError
 from engine_core.items import BatchKey
+from engine_core.swap import ItemSwap
 
 from .input_gradients import check_inputs, check_weight, input_gradient_penalty
 
@@ -53,7 +54,7 @@ class GradientPenalty(Algorithm):
         check_key("input_key", input_key)
         self.input_key = input_key
         self._rows: tuple[weakref.ref[State], int] | None = None
-        self._batch: Any = None
+        self._swap = ItemSwap(input_key)
         self._inputs: torch.Tensor | None = None
 
     def match(self, event: Event, state: State) -> bool:
@@ -64,7 +65,7 @@ class GradientPenalty(Algorithm):
         """Raise if the inputs are no floats, or the precision has too small a range for them."""
         if self.weight == 0:
             return
-        check_inputs(state.batch_get_item(self.input_key), f"item {self.input_key!r} of the batch")
+        check_inputs(item_at(state.batch, "input_key", self.input_key), f"item {self.input_key!r} of the batch")
         if state.precision == "amp_fp16":
             raise EngineError(
                 "gradient_penalty can't work with precision='amp_fp16': it differentiates the loss before the scaler "
@@ -78,7 +79,7 @@ class GradientPenalty(Algorithm):
         elif event is Event.BEFORE_FORWARD:
             self._watch(state)
         elif event is Event.AFTER_FORWARD:
-            state.batch, self._batch = self._batch, None
+            self._swap.back(state)
         else:
             inputs, self._inputs = self._inputs, None
             if inputs is None:
@@ -87,11 +88,11 @@ class GradientPenalty(Algorithm):
 
     def _watch(self, state: State) -> None:
         """Put an alias of the inputs into a copy of the batch; two instances share one."""
-        inputs, batch = self._inputs_of(state), state.batch
+        inputs = self._inputs_of(state)
         if not inputs.requires_grad:
             inputs = inputs.detach().requires_grad_()
-            state.batch_set_item(self.input_key, inputs)
-        self._batch, self._inputs = batch, inputs
+            self._swap.put(state, inputs)
+        self._inputs = inputs
 
     def _inputs_of(self, state: State) -> torch.Tensor:
         return check_inputs(state.batch_get_item(self.input_key), f"item {self.input_key!r} of the batch")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_core import State
-from engine_core.items import BatchKey
+from .items import BatchKey
+from .state import State
 
-__all__ = ["Swap"]
+__all__ = ["ItemSwap"]
 
 
-class Swap:
-    """Puts a value where `key` says, and later what was there back.
+class ItemSwap:
+    """Puts a value where a key says, and later what was there back.
 
     Example:
-        >>> state, swap = State(batch=("x", "y")), Swap(0)
+        >>> state, swap = State(batch=("x", "y")), ItemSwap(0)
         >>> swap.put(state, "mixed")
         >>> state.batch
         ('mixed', 'y')
@@ -26,6 +26,11 @@ class Swap:
     def __init__(self, key: BatchKey) -> None:
         self._key = key
         self._held: tuple[Any, Any, Any] | None = None
+
+    @property
+    def is_in(self) -> bool:
+        """Is there something to put back?"""
+        return self._held is not None
 
     def put(self, state: State, value: Any) -> None:
         """Replace the item, and remember it and its batch."""

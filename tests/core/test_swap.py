@@ -1,0 +1,50 @@
+"""An item of the batch, put in for a while: whose batch comes back, and what others changed meanwhile."""
+
+import pytest
+
+from engine_core import State
+from engine_core.swap import ItemSwap
+
+SETTER = (lambda batch: batch["inner"][0], lambda batch, value: {**batch, "inner": [value]})
+
+
+@pytest.mark.parametrize(
+    ("batch", "key"),
+    [(("x", "y"), 0), (["x", "y"], -1), ({"a": "x"}, "a"), ({"inner": ["x"]}, SETTER)],
+    ids=["tuple", "list", "dict", "setter"],
+)
+def test_the_very_batch_comes_back(batch, key):
+    state, swap = State(batch=batch), ItemSwap(key)
+    swap.put(state, "new")
+    assert state.batch_get_item(key) == "new"
+    swap.back(state)
+    assert state.batch is batch
+
+
+def test_what_others_replaced_meanwhile_stays():
+    state, swap = State(batch=("x", "y")), ItemSwap(0)
+    swap.put(state, "new")
+    state.batch_set_item(1, "theirs")
+    swap.back(state)
+    assert state.batch == ("x", "theirs")
+
+
+def test_a_setter_that_writes_in_place_is_undone():
+    batch = {"a": "x"}
+    state, swap = State(batch=batch), ItemSwap((lambda b: b["a"], lambda b, value: b.update(a=value)))
+    swap.put(state, "new")
+    assert batch == {"a": "new"}
+    swap.back(state)
+    assert batch == {"a": "x"}
+
+
+def test_nothing_is_put_back_twice_or_before_anything_was_put():
+    state, swap = State(batch=("x", "y")), ItemSwap(0)
+    swap.back(state)
+    assert not swap.is_in
+    swap.put(state, "new")
+    assert swap.is_in
+    swap.back(state)
+    state.batch = ("other", "batch")
+    swap.back(state)
+    assert state.batch == ("other", "batch") and not swap.is_in
