@@ -38,6 +38,14 @@ class ConfigError(EngineError, ValueError):
     """A config file says something that can't be; the message names file, line and key."""
 
 
+class CheckpointError(EngineError):
+    """A checkpoint can't be written, or is not what it has to be, or is of another run."""
+
+
+class CheckpointWarning(UserWarning):
+    """A run can't be saved, or can't be resumed exactly."""
+
+
 class NonFiniteLossWarning(UserWarning):
     """The training loss became NaN or infinite."""
 

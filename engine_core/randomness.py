@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from .algorithm import Algorithm
 from .errors import ArgumentError
 from .state import State
 
-__all__ = ["OwnGenerator", "preserve_generators", "seed_generators"]
+__all__ = ["GlobalGenerators", "OwnGenerator", "preserve_generators", "seed_generators"]
 
 
 def seed_generators(seed: int) -> None:
@@ -26,24 +27,97 @@ def seed_generators(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
+@dataclass(frozen=True)
+class GlobalGenerators:
+    """The states of the global generators of torch (CPU and one device), Python and NumPy, at one moment.
+
+    Example:
+        >>> at_first = GlobalGenerators.capture(torch.device("cpu"))
+        >>> drawn = torch.rand(2)
+        >>> at_first.restore()
+        >>> torch.equal(torch.rand(2), drawn)
+        True
+    """
+
+    device: torch.device
+    torch: torch.Tensor
+    of_device: torch.Tensor | None
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...] | None
+
+    @classmethod
+    def capture(cls, device: torch.device) -> GlobalGenerators:
+        """Return the states as they are now; NumPy's if the program uses it."""
+        numpy: Any = sys.modules.get("numpy")
+        module, where = _module_of(device)
+        return cls(
+            device,
+            torch.get_rng_state(),
+            None if module is None else module.get_rng_state(*where),
+            random.getstate(),
+            numpy.random.get_state() if numpy else None,
+        )
+
+    def restore(self) -> None:
+        """Let all generators go on from here."""
+        random.setstate(self.python)
+        torch.set_rng_state(self.torch)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+        module, where = _module_of(self.device)
+        if module is not None and self.of_device is not None:
+            module.set_rng_state(self.of_device, *where)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the states as tensors and plain values."""
+        version, words, gauss = self.python
+        state = {"torch": self.torch, "python": [version, torch.tensor(words), gauss]}
+        if self.of_device is not None:
+            state[self.device.type] = self.of_device
+        if self.numpy is not None:
+            kind, key, *rest = self.numpy
+            state["numpy"] = [kind, torch.tensor([int(word) for word in key]), *rest]
+        return state
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], device: torch.device) -> GlobalGenerators:
+        """Return the states that `to_state` was asked of; the generator of another device begins as it is now.
+
+        Raises:
+            ArgumentError: (a ValueError) for what it can't have returned.
+        """
+        now = cls.capture(device)
+        try:
+            version, words, gauss = state["python"]
+            python = (version, tuple(words.tolist()), gauss)
+            numpy = now.numpy
+            if numpy is not None and "numpy" in state:
+                kind, key, *rest = state["numpy"]
+                numpy = (kind, key.tolist(), *rest)
+            states = cls(device, state["torch"], state.get(device.type, now.of_device), python, numpy)
+            states.restore()
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+            raise ArgumentError(f"the states of the random generators are none: {error!r}") from error
+        finally:
+            now.restore()
+        return states
+
+
 @contextmanager
 def preserve_generators(device: torch.device) -> Iterator[None]:
     """Put the global generators of torch, Python and NumPy back at the end."""
-    numpy: Any = sys.modules.get("numpy")
-    python_state, torch_state = random.getstate(), torch.get_rng_state()
-    numpy_state = numpy.random.get_state() if numpy else None
-    module: Any = getattr(torch, device.type, None) if device.type != "cpu" else None
-    where = (device,) if device.type == "cuda" else ()  # there may be several
-    device_state = module.get_rng_state(*where) if module is not None else None
+    states = GlobalGenerators.capture(device)
     try:
         yield
     finally:
-        random.setstate(python_state)
-        torch.set_rng_state(torch_state)
-        if numpy_state is not None:
-            numpy.random.set_state(numpy_state)
-        if module is not None:
-            module.set_rng_state(device_state, *where)
+        states.restore()
+
+
+def _module_of(device: torch.device) -> tuple[Any, tuple[Any, ...]]:
+    """Return torch's module for a device that has a generator of its own, and what tells it which one."""
+    if device.type == "cpu":
+        return None, ()
+    return getattr(torch, device.type, None), (device,) if device.type == "cuda" else ()  # there may be several
 
 
 class OwnGenerator:

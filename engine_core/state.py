@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from .callbacks.profiler import Profiler
+    from .trainer.snapshot import Snapshot
 
 __all__ = ["State", "length_of"]
 
@@ -37,6 +38,8 @@ class State:
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
         closure: computes the gradients of the batch anew, with all that runs at the events in between, and returns its
             loss; for AFTER_TRAIN_BATCH. None in a loop that has none.
+        snapshot: returns a copy of all that the rest of the run depends on, for savers; for BATCH_CHECKPOINT and
+            EPOCH_CHECKPOINT. None in a loop that has none.
 
     Example:
         >>> state = State(max_duration="10ba", timestamp=Timestamp(batch=4))
@@ -72,6 +75,7 @@ class State:
     outputs: Any = None
     loss: Any = None
     closure: Callable[[], torch.Tensor] | None = None
+    snapshot: Callable[[], Snapshot] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -16,9 +16,10 @@ from ..errors import EngineError
 from ..event import Event
 from ..intervals import Interval, end_test
 from ..precision import Precision
-from ..state import State, length_of
+from ..state import State
 from ..time import Time, Timestamp
 from .evaluation import run_eval
+from .feed import Feed, enter_loader
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .readings import LossReader
 from .shares import split_with_shares
@@ -35,6 +36,7 @@ class Run:
     Args:
         schedulers: torch schedulers, each with the interval at which it steps.
         metrics: what an evaluation measures beside the loss.
+        feed: begins the epochs of the train loader.
         batches: the loader in mid-epoch, or None between epochs.
         counted_s: until when the clock of training has counted; evaluation puts it forward.
         evaluated_at: the batch count at the latest evaluation.
@@ -50,6 +52,7 @@ class Run:
     schedulers: Sequence[tuple[Any, Interval]]
     eval_interval: Interval
     metrics: Mapping[str, Any]
+    feed: Feed
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
     batches: Iterator[Any] | None = field(default=None, init=False)
@@ -103,7 +106,7 @@ def run_fit(run: Run, end: Time) -> None:
             fire("epoch_start")
             run.begins_anew = False
         if run.batches is None:
-            run.batches = start_epoch(state)
+            run.batches = run.feed.start_epoch()
         while True:
             fire("before_dataloader")
             try:
@@ -266,22 +269,6 @@ def run_fit(run: Run, end: Time) -> None:
         raise
     finally:
         run.is_fitting, state.closure = False, None
-
-
-def enter_loader(state: State) -> None:
-    """Make the train loader, as it is now, the one in work."""
-    state.dataloader, state.dataloader_label = state.train_dataloader, "train"
-    state.dataloader_len = length_of(state.train_dataloader)
-
-
-def start_epoch(state: State) -> Iterator[Any]:
-    """Return an iterator over the train loader; a distributed sampler is told the epoch."""
-    enter_loader(state)
-    loader: Any = state.train_dataloader
-    set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(state.timestamp.epoch)
-    return iter(loader)
 
 
 def backward_with_first_graph(loss: Any) -> None:

@@ -32,12 +32,12 @@ class LossReader:
         self._logger = logger
         self._late = late
         self._held: _Reading | None = None
-        self._was_finite = True
+        self.was_finite = True
 
     def take(self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
         """Take the loss of the batch that the clock is about to count."""
         logs = self._logger.destinations
-        if not logs and not self._late and self._was_finite and math.isfinite(loss.item()):
+        if not logs and not self._late and self.was_finite and math.isfinite(loss.item()):
             return
         now = self._state.timestamp
         reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, self._rates() if logs else {})
@@ -62,8 +62,8 @@ class LossReader:
 
     def _read(self, reading: _Reading) -> None:
         value = reading.loss.item()
-        was_finite, self._was_finite = self._was_finite, math.isfinite(value)
-        if was_finite and not self._was_finite:
+        was_finite, self.was_finite = self.was_finite, math.isfinite(value)
+        if was_finite and not self.was_finite:
             warnings.warn(
                 f"the training loss is {value} at batch {reading.step} (epoch {reading.epoch}); training goes on. "
                 "To stop instead: warnings.simplefilter('error', engine_core.errors.NonFiniteLossWarning)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from .arguments import (
 )
 from .arguments import progress_bar as bar
 from .evaluation import as_loaders, check_metrics
+from .feed import Feed
 from .loop import Run, run_fit
 from .objective import check_objective
 from .optimizing import (
@@ -42,6 +44,8 @@ from .optimizing import (
     optimizers_among,
 )
 from .readings import LossReader
+from .resuming import describe_run, find_resumed
+from .snapshot import take_snapshot
 
 __all__ = ["Trainer"]
 
@@ -71,10 +75,15 @@ class Trainer:
         seed: of the global generators and of the plugins' own; None: one is drawn, see `state.seed`.
         progress_bar: True, False, or `auto`: on a terminal.
         run_name: default: date and time.
+        load_path: a checkpoint to go on from, or a folder of a CheckpointSaver, then its latest.
+        autoresume: go on from the latest checkpoint in the folder of the run's CheckpointSaver, if there is one.
+        load_weights_only: take the weights of the model and begin at the beginning.
+        load_strict: all has to fit; else what does not is left as it is, with a warning that names it.
 
     Raises:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work; nothing has started then.
         PluginError: for a name that can't be used.
+        CheckpointError: for a checkpoint that is damaged, or not of such a run.
 
     Example:
         >>> data = [(torch.randn(8, 4), torch.randn(8, 1))]
@@ -109,6 +118,10 @@ class Trainer:
         seed: int | None = None,
         progress_bar: bool | Literal["auto"] = "auto",
         run_name: str | None = None,
+        load_path: Path | str | None = None,
+        autoresume: bool = False,
+        load_weights_only: bool = False,
+        load_strict: bool = True,
     ) -> None:
         self._device = choose_device(device, check_model(model))
         self._precision = Precision(precision, self._device)
@@ -124,6 +137,8 @@ class Trainer:
             check_loader(train_dataloader, "train_dataloader")
         callbacks = [*as_plugins("callbacks", callbacks, "callbacks"), *as_plugins("callbacks", bar(progress_bar), "")]
         self.logger = Logger(as_plugins("callbacks", loggers, "loggers"))
+        resumed = find_resumed(load_path, callbacks, autoresume, load_weights_only, load_strict)
+        self.config: Mapping[str, Any] | None = None
         self.state = State(
             model=model,
             train_dataloader=train_dataloader,
@@ -134,12 +149,14 @@ class Trainer:
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,
             precision=precision,
-            seed=check_seed(seed),
+            seed=check_seed(seed) if resumed is None else resumed.seed(seed),
             run_name=run_name or new_name(),
         )
         self.engine = Engine(self.state, self.logger, algorithm_passes)
         try:
             self._initialise()
+            if resumed is not None:
+                resumed.go_on(self._run)
         except BaseException:
             self.close()
             raise
@@ -220,9 +237,11 @@ class Trainer:
             schedulers=timed_schedulers,
             eval_interval=self._eval_interval,
             metrics=self._metrics,
+            feed=Feed(state, self._device),
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,
         )
+        state.snapshot = lambda: take_snapshot(self._run, describe_run(self.engine, self.config))
         self.logger.log_hyperparameters(self._settings())
 
     def _settings(self) -> dict[str, Any]:

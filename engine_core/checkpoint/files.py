@@ -1,0 +1,215 @@
+"""A checkpoint's folder: written in one stroke, checked to the last bit when read. Knows files, and no run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ..errors import CheckpointError
+
+__all__ = ["MANIFEST", "MODEL", "SCHEMA", "Content", "read_content", "read_manifest", "sync_folder", "write_content"]
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+MODEL = "model.safetensors"
+_STATE = "state.json"
+_TENSORS = "state.safetensors"
+_FILES = (MODEL, _STATE, _TENSORS)
+_JSON_BYTES = 16 * 2**20
+"""What JSON may take: much is in tensors, and a hostile file shall not fill the memory."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a checkpoint holds.
+
+    Args:
+        model: weights and buffers by their names in the model's state_dict.
+        state: JSON, see `tree.flatten`, and `tensors`, which it names.
+        manifest: what is good to know of the run; read by people, and before anything is loaded.
+    """
+
+    model: Mapping[str, torch.Tensor]
+    state: Mapping[str, Any]
+    tensors: Mapping[str, torch.Tensor]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_content(folder: Path, content: Content) -> None:
+    """Write a checkpoint: `folder` is there and complete, or as it was.
+
+    Raises:
+        CheckpointError: if JSON is too large for a checkpoint.
+        OSError: if the files can't be written; what was begun is taken away.
+    """
+    begun = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    replaced = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(begun, ignore_errors=True)
+    begun.mkdir(parents=True)
+    try:
+        _save(begun / MODEL, content.model)
+        _save(begun / _TENSORS, content.tensors)
+        _write_json(begun / _STATE, content.state)
+        files = {name: {"bytes": (begun / name).stat().st_size, "sha256": _digest(begun / name)} for name in _FILES}
+        manifest = {**content.manifest, "schema": SCHEMA, "files": files}
+        _write_json(begun / MANIFEST, {**manifest, "checksum": _checksum(manifest)})
+        sync_folder(begun)
+        shutil.rmtree(replaced, ignore_errors=True)
+        if folder.exists():
+            folder.rename(replaced)
+        begun.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(begun, ignore_errors=True)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint, if it is one that this version reads, without a look at the other files.
+
+    Raises:
+        CheckpointError: if the folder is no checkpoint, or one of a newer version.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise CheckpointError(f"{str(folder)!r} {what}: a checkpoint is a folder with {MANIFEST}")
+    manifest = _read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or type(manifest.get("schema")) is not int:
+        raise CheckpointError(f"{str(folder / MANIFEST)!r} is no manifest of a checkpoint: it has no schema")
+    if not 1 <= manifest["schema"] <= SCHEMA:
+        raise CheckpointError(
+            f"{str(folder)!r} has schema {manifest['schema']}, and this version of engine-core reads schema {SCHEMA}: "
+            "install the version that wrote it, or a newer one"
+        )
+    checksum = manifest.pop("checksum", None)
+    if checksum != _checksum(manifest):
+        raise CheckpointError(f"{str(folder / MANIFEST)!r} is damaged: its checksum differs")
+    return manifest
+
+
+def read_content(folder: Path) -> Content:
+    """Return what a checkpoint holds, after all of it was found to be what was written; tensors are on the CPU.
+
+    Raises:
+        CheckpointError: for a folder that is no checkpoint, or a damaged one, with the file.
+    """
+    manifest = read_manifest(folder)
+    _check_files(folder, manifest.pop("files", None))
+    state = _read_json(folder / _STATE)
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{str(folder / _STATE)!r} is no state of a run")
+    return Content(_load(folder / MODEL), state, _load(folder / _TENSORS), manifest)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can say so."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _save(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    _sync(path)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, allow_nan=False)
+    if len(text) > _JSON_BYTES:
+        raise CheckpointError(
+            f"{path.name} would take {len(text)} bytes, and at most {_JSON_BYTES} can be read: let state_dict() return "
+            "tensors where there are many numbers"
+        )
+    path.write_text(text, encoding="ascii")
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def _check_files(folder: Path, files: Any) -> None:
+    """Raise unless the folder holds just the files of its manifest, each as it was written."""
+    if not isinstance(files, dict) or sorted(files) != sorted(_FILES):
+        names = ", ".join(_FILES)
+        raise CheckpointError(f"{str(folder / MANIFEST)!r} does not list the files of a checkpoint, {names}")
+    there = {entry.name: entry for entry in os.scandir(folder)}
+    if extra := sorted(there.keys() - {MANIFEST, *_FILES}):
+        raise CheckpointError(f"{str(folder)!r} holds {extra[0]!r}, which its manifest does not name")
+    for name in _FILES:
+        path = folder / name
+        if name not in there:
+            raise CheckpointError(f"{str(path)!r} is missing")
+        if not stat.S_ISREG(there[name].stat(follow_symlinks=False).st_mode):
+            raise CheckpointError(f"{str(path)!r} is a link or no file")
+        listed = files[name] if isinstance(files[name], dict) else {}
+        if path.stat().st_size != listed.get("bytes") or _digest(path) != listed.get("sha256"):
+            raise CheckpointError(f"{str(path)!r} is not what was written: its checksum differs")
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        # Copies: what is read from a mapped file changes with it, or kills the process when it is cut short.
+        tensors: dict[str, torch.Tensor] = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
+        raise CheckpointError(f"{str(path)!r} is no safetensors file: {error}") from error
+    return tensors
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{str(path)!r} is a link or no file")
+        if found.st_size > _JSON_BYTES:
+            raise CheckpointError(f"{str(path)!r} takes {found.st_size} bytes, and at most {_JSON_BYTES} are read")
+        text = path.read_bytes().decode("ascii")
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except FileNotFoundError:
+        raise CheckpointError(f"{str(path)!r} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r} can't be read: {error.strerror}") from error
+    except RecursionError:
+        raise CheckpointError(f"{str(path)!r} is nested too deep") from None
+    except ValueError as error:  # json's and the decoder's own errors are such
+        raise CheckpointError(f"{str(path)!r} is no JSON as a checkpoint has it: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a key stands in an object twice")
+    return values
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,164 @@
+"""Values as JSON, with their tensors beside: what a checkpoint holds of all but the model. Runs nobody's code."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from ..errors import CheckpointError
+
+__all__ = ["Tensors", "flatten", "restore"]
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+
+_MAX_DEPTH = 64
+_TAG = "$"
+"""A JSON object with this key is no dict of the user's, but what JSON has no form for."""
+
+_KINDS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
+_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def flatten(value: Any, path: str, tensors: Tensors) -> Any:
+    """Return a value as JSON, and put its tensors into `tensors`, under their paths.
+
+    None, booleans, numbers, strings, tensors, and lists, tuples and dicts of them come back as they are; so do the
+    mappings of torch's schedulers. The tensors are the value's own: whoever keeps them clones them.
+
+    Raises:
+        CheckpointError: for anything else, with its path.
+
+    Example:
+        >>> tensors = {}
+        >>> flatten({"step": 3, "average": torch.ones(2)}, "ema", tensors)
+        {'step': 3, 'average': {'$': 'tensor', 'name': 'ema.average'}}
+        >>> tensors
+        {'ema.average': tensor([1., 1.])}
+    """
+    return _Flattener(tensors).flatten(value, path, 0)
+
+
+def restore(json: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Return the value that `flatten` was given; each tensor comes once.
+
+    Raises:
+        CheckpointError: for JSON that `flatten` can't have made.
+
+    Example:
+        >>> restore({"step": 3, "average": {"$": "tensor", "name": "ema.average"}}, {"ema.average": torch.ones(2)})
+        {'step': 3, 'average': tensor([1., 1.])}
+    """
+    return _restore(json, tensors, 0)
+
+
+class _Flattener:
+    """One walk; a tensor that occurs twice gets one name."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+        self._named: dict[int, str] = {}
+
+    def flatten(self, value: Any, path: str, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise CheckpointError(f"{path!r} is nested deeper than {_MAX_DEPTH}, or holds itself")
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if isinstance(value, float):  # NumPy's double is one
+            number = float(value)
+            return number if math.isfinite(number) else {_TAG: "number", "is": str(number)}
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if type(value) in (list, tuple):
+            items = [self.flatten(item, f"{path}.{place}", depth + 1) for place, item in enumerate(value)]
+            return items if type(value) is list else {_TAG: "tuple", "items": items}
+        if type(value) in (*_KINDS.values(), defaultdict):
+            return self._dict(value, path, depth)
+        raise CheckpointError(
+            f"{path!r} is a {type(value).__module__}.{type(value).__qualname__}, and a checkpoint holds None, "
+            "booleans, numbers, strings, tensors, and lists, tuples and dicts of these: let state_dict() return such"
+        )
+
+    def _dict(self, value: dict[Any, Any], path: str, depth: int) -> Any:
+        if type(value) in (dict, defaultdict) and all(type(key) is str for key in value) and _TAG not in value:
+            return {key: self.flatten(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        if unusual := [key for key in value if not isinstance(key, (str, int, float, tuple, type(None)))]:
+            kind = type(unusual[0]).__qualname__
+            raise CheckpointError(f"{path!r} has the key {unusual[0]!r}, a {kind}: let state_dict() have strings there")
+        kind = next((name for name, cls in _KINDS.items() if type(value) is cls), "dict")
+        pairs = [
+            [self.flatten(key, f"{path}.key", depth + 1), self.flatten(item, f"{path}.{key}", depth + 1)]
+            for key, item in value.items()
+        ]
+        return {_TAG: kind, "items": pairs}
+
+    def _tensor(self, tensor: torch.Tensor, path: str) -> Any:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            kind = f"{type(tensor).__qualname__} of layout {tensor.layout}"
+            raise CheckpointError(f"{path!r} is a {kind}, which a checkpoint can't hold: give a plain tensor")
+        if tensor.is_meta or tensor.is_quantized or tensor.dtype is torch.complex128:
+            kind = "meta device" if tensor.is_meta else f"dtype {tensor.dtype}"
+            raise CheckpointError(f"{path!r} is a tensor of {kind}, which a checkpoint can't hold")
+        if id(tensor) in self._named:
+            return self._named[id(tensor)]
+        name = path
+        while name in self._tensors:  # a key with a dot in it may look like two
+            name += "_"
+        self._tensors[name] = tensor.detach()
+        self._named[id(tensor)] = reference = {_TAG: "tensor", "name": name}
+        if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
+            reference["format"] = "channels_last"
+        return reference
+
+
+def _restore(json: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:  # noqa: PLR0911  a case each
+    if depth > 2 * _MAX_DEPTH:
+        raise CheckpointError(f"its JSON is nested deeper than {2 * _MAX_DEPTH}")
+    if isinstance(json, list):
+        return [_restore(item, tensors, depth + 1) for item in json]
+    if not isinstance(json, dict):
+        return json
+    if _TAG not in json:
+        return {key: _restore(item, tensors, depth + 1) for key, item in json.items()}
+    match json:
+        case {"$": "number", "is": str(name)} if name in _NUMBERS and len(json) == 2:
+            return _NUMBERS[name]
+        case {"$": "tuple", "items": list(items)} if len(json) == 2:
+            return tuple(_restore(item, tensors, depth + 1) for item in items)
+        case {"$": "tensor", "name": str(name), **rest} if rest in ({}, {"format": "channels_last"}):
+            return _tensor(name, tensors, channels_last=bool(rest))
+        case {"$": str(kind), "items": list(pairs)} if kind in _KINDS and len(json) == 2:
+            return _pairs(kind, pairs, tensors, depth)
+    raise CheckpointError(f"its JSON has {_shown(json)}, which no checkpoint has")
+
+
+def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
+    restored = {}
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise CheckpointError(f"its JSON has {_shown(pair)} where a key and a value have to be")
+        key = _restore(pair[0], tensors, depth + 1)
+        try:
+            restored[key] = _restore(pair[1], tensors, depth + 1)
+        except TypeError:
+            raise CheckpointError(f"its JSON has the key {_shown(pair[0])}, which can be none") from None
+    return _KINDS[kind](restored)
+
+
+def _tensor(name: str, tensors: Mapping[str, torch.Tensor], *, channels_last: bool) -> torch.Tensor:
+    if name not in tensors:
+        raise CheckpointError(f"its JSON names the tensor {_shown(name)}, which is in no file")
+    tensor = tensors[name]
+    if not channels_last:
+        return tensor
+    if tensor.dim() != 4:
+        raise CheckpointError(f"its JSON says that {_shown(name)} is an image, and it has {tensor.dim()} dimensions")
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,0 +1,188 @@
+"""What a Trainer goes on with: the checkpoint that is meant, and whether this run can be the one that was saved."""
+
+from __future__ import annotations
+
+import json
+import platform
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..arguments import check_flag
+from ..checkpoint import LATEST, Content, read_content, resolve
+from ..engine import Engine
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning
+from ..event import Event
+from ..order import record_of
+from ..registry import CORE, Registry
+from .arguments import check_seed
+from .snapshot import put_back, resume_feed
+from .weights import load_weights
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+__all__ = ["Resumed", "check_same_algorithms", "describe_run", "find_resumed", "saver_folders", "settings_of"]
+
+
+def saver_folders(callbacks: Iterable[Any]) -> list[Path]:
+    """Return where callbacks save checkpoints: those that have a `checkpoint_folder`."""
+    folders = (getattr(callback, "checkpoint_folder", None) for callback in callbacks)
+    return [Path(folder) for folder in folders if folder is not None]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a run begins with, instead of at the beginning."""
+
+    content: Content
+    weights_only: bool
+    strict: bool
+
+    def seed(self, given: int | None) -> int:
+        """Return the seed of the saved run, which decides what algorithms draw."""
+        saved = self.content.manifest.get("seed")
+        if self.weights_only or not isinstance(saved, int):
+            return check_seed(given)
+        if given not in (None, saved):
+            _warn(f"it goes on with the seed {saved} of the saved run, not with seed={given}")
+        return check_seed(saved)
+
+    def go_on(self, run: Run) -> None:
+        """Load what was saved into a run that has begun, fire AFTER_LOAD, and let generators and loader go on.
+
+        Raises:
+            CheckpointError: if the run can't be the one that was saved.
+        """
+        if self.weights_only:
+            load_weights(run.state.model, self.content.model, strict=self.strict)
+            run.engine.run_event(Event.AFTER_LOAD)
+            return
+        check_same_algorithms(self.content.manifest, run.engine, strict=self.strict)
+        put_back(run, self.content, strict=self.strict)
+        run.engine.run_event(Event.AFTER_LOAD)
+        resume_feed(run, self.content)
+
+
+def find_resumed(
+    load_path: Path | str | None,
+    callbacks: Iterable[Any],
+    autoresume: bool,  # noqa: FBT001  the Trainer's arguments, as they are given
+    weights_only: bool,  # noqa: FBT001
+    strict: bool,  # noqa: FBT001
+) -> Resumed | None:
+    """Return what the run begins with; None: at the beginning.
+
+    Raises:
+        ArgumentError: (a ValueError) for autoresume without a saver in whose folder to look.
+        CheckpointError: if `load_path` is no checkpoint, or the latest one is damaged.
+    """
+    weights_only = check_flag("load_weights_only", weights_only)
+    strict = check_flag("load_strict", strict)
+    if check_flag("autoresume", autoresume):
+        folders = saver_folders(callbacks)
+        if not folders:
+            raise ArgumentError(
+                "autoresume goes on from the folder of a CheckpointSaver, and none is among the callbacks: "
+                "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
+            )
+        for folder in folders:
+            if (folder / LATEST).exists():
+                return Resumed(read_content(resolve(folder)), weights_only=False, strict=strict)
+    if load_path is None:
+        return None
+    return Resumed(read_content(resolve(Path(load_path))), weights_only, strict)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CheckpointWarning, stacklevel=4)
+
+
+def describe_run(engine: Engine, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the manifest of a checkpoint of this run: versions, algorithms, their order, the config."""
+    state, registry = engine.state, Registry.scan()
+    members, _ = engine.lineup
+    owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
+    versions = {owner: registry.version_of(owner) for owner in sorted({o for o in owners if o not in (None, CORE)})}
+    records = [(member, record_of(member.algorithm, member.name)) for member in members]
+    explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
+    return {
+        "run_name": state.run_name,
+        "seed": state.seed,
+        "precision": state.precision,
+        "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            CORE: registry.version_of(CORE),
+            **versions,
+        },
+        "algorithms": [
+            {
+                "name": record.algorithm,
+                "registered": record.name,
+                "distribution": record.distribution,
+                "version": record.version,
+                "required_on_load": bool(member.algorithm.required_on_load()),
+                "settings": settings_of(member.algorithm),
+            }
+            for member, record in records
+        ],
+        "order": {event: names for event, names in explained.items() if names},
+        "config": config,
+    }
+
+
+def settings_of(algorithm: object) -> dict[str, Any]:
+    """Return the public attributes of an algorithm that JSON can say: what its constructor was given, by custom."""
+    settings = {}
+    for name, value in getattr(algorithm, "__dict__", {}).items():
+        if not name.startswith("_") and name != "metadata":
+            try:
+                settings[name] = json.loads(json.dumps(value, allow_nan=False))
+            except (TypeError, ValueError):
+                continue
+    return settings
+
+
+def check_same_algorithms(manifest: Mapping[str, Any], engine: Engine, *, strict: bool) -> None:
+    """Raise if an algorithm is missing that the saved run needs; warn of all else that differs.
+
+    Raises:
+        CheckpointError: with name, distribution, version, and what to do.
+    """
+    saved = {entry["name"]: entry for entry in manifest["algorithms"]}
+    now = {entry["name"]: entry for entry in describe_run(engine, None)["algorithms"]}
+    missing = [entry for name, entry in saved.items() if name not in now]
+    for entry in missing:
+        if entry["required_on_load"] or strict:
+            raise CheckpointError(_missing(entry))
+    changes = [_missing(entry) for entry in missing]
+    changes += [f"{name} was not in the saved run, and begins anew" for name in now if name not in saved]
+    for name in saved.keys() & now.keys():
+        changes += _differences(saved[name], now[name])
+    for change in changes:
+        _warn(f"this run differs from the one that was saved: {change}")
+
+
+def _missing(entry: Mapping[str, Any]) -> str:
+    shipped, version = entry["distribution"], entry["version"]
+    origin = f" ({shipped} {version})" if shipped else ""
+    remedy = f"pip install {shipped}=={version}, and " if shipped else ""
+    return f"the saved run had {entry['name']}{origin}: {remedy}add {entry['registered']!r} to algorithms"
+
+
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    name, differing = saved["name"], []
+    before, after = ((entry["distribution"], entry["version"]) for entry in (saved, now))
+    if before != after:
+        differing.append(f"{name} is of {after[0]} {after[1]}, and was of {before[0]} {before[1]}")
+    for setting in {**saved["settings"], **now["settings"]}:
+        was, has = (entry["settings"].get(setting) for entry in (saved, now))
+        if was != has:
+            differing.append(f"{name} has {setting}={has!r}, and had {was!r}")
+    return differing
