@@ -34,6 +34,7 @@ class State:
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one where it is None.
+        interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
         metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
         closure: computes the gradients of the batch anew, with all that runs at the events in between, and returns its
@@ -70,6 +71,7 @@ class State:
     dataloader_label: str | None = None
     dataloader_len: int | None = None
     stop_requested: bool = False
+    interrupted_by: int | None = None
 
     batch: Any = None
     outputs: Any = None

@@ -18,6 +18,7 @@ from ..randomness import preserve_generators
 from ..state import State, length_of
 from ..time import Timestamp
 from .arguments import check_loader
+from .interruption import EvaluationInterrupted
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .shares import is_sum
 
@@ -71,6 +72,8 @@ def _evaluate_loader(
             metric.update(state.outputs, state.batch[1] if targets is None else targets)
         state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
         fire(Event.EVAL_BATCH_END)
+        if state.interrupted_by is not None:
+            raise EvaluationInterrupted
     if not losses:
         raise EngineError(
             f"the evaluation loader {label!r} gave no batch; "

@@ -95,7 +95,7 @@ def enter_loader(state: State) -> None:
 
 
 def why_inexact(loader: Iterable[Any]) -> str | None:
-    """Return why a run with this loader can't be resumed exactly in mid-epoch, as far as that can be seen; None: it can.
+    """Return why a run with this loader can't be resumed exactly in mid-epoch, as far as can be seen; None: it can.
 
     Example:
         >>> why_inexact([1, 2]), why_inexact(torch_data.DataLoader([1, 2], shuffle=True))

@@ -20,9 +20,11 @@ from ..state import State
 from ..time import Time, Timestamp
 from .evaluation import run_eval
 from .feed import Feed, enter_loader
+from .interruption import EvaluationInterrupted, interruptible, raise_if_interrupted
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .readings import LossReader
 from .shares import split_with_shares
+from .snapshot import take_snapshot
 
 __all__ = ["Run", "run_fit"]
 
@@ -40,6 +42,7 @@ class Run:
         batches: the loader in mid-epoch, or None between epochs.
         counted_s: until when the clock of training has counted; evaluation puts it forward.
         evaluated_at: the batch count at the latest evaluation.
+        awaited: the event at which savers wait for an evaluation that a signal has broken off.
         has_gradients: is this AFTER_TRAIN_BATCH, where the gradients are there and the optimizers have not stepped?
         begins_anew: did an exception end the epoch's pair for some algorithm, so that going on has to begin it again?
     """
@@ -58,6 +61,7 @@ class Run:
     batches: Iterator[Any] | None = field(default=None, init=False)
     counted_s: float = field(default=0.0, init=False)
     evaluated_at: int | None = field(default=None, init=False)
+    awaited: str | None = field(default=None, init=False)
     is_fitting: bool = field(default=False, init=False)
     is_evaluating: bool = field(default=False, init=False)
     has_built_graph: bool = field(default=False, init=False)
@@ -95,13 +99,25 @@ def run_fit(run: Run, end: Time) -> None:
         """Run epochs until the end, and evaluate once more if the last interval is not complete."""
         enter_loader(state)
         fire("fit_start")
-        while not at_end():
+        if (awaited := run.awaited) is not None:
+            evaluate(awaited)
+            checkpoint(awaited)
+        while not at_end() or is_epoch_over():
             epoch()
-        evaluate()
+        evaluate("batch_checkpoint")
+        if run.awaited is not None:
+            checkpoint(run.awaited)
         fire("fit_end")
+
+    def is_epoch_over() -> bool:
+        """Has the run been saved after the last batch of an epoch, whose end is still to come?"""
+        return run.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
 
     def epoch() -> None:
         """Run the batches of one epoch, or those that an earlier fit has left of it."""
+        if run.batches is not None and at_end():  # saved after its last batch, and loaded
+            end_epoch()
+            return
         if run.batches is None or run.begins_anew:
             fire("epoch_start")
             run.begins_anew = False
@@ -141,8 +157,8 @@ def run_fit(run: Run, end: Time) -> None:
             step_schedulers(before, after)
         fire("batch_end")
         if counts_batches and run.eval_interval.passed(before, after):
-            evaluate()
-        fire("batch_checkpoint")
+            evaluate("batch_checkpoint")
+        checkpoint("batch_checkpoint")
 
     def train_batch() -> None:
         """Compute the gradients, read the loss, and step the optimizers."""
@@ -242,8 +258,8 @@ def run_fit(run: Run, end: Time) -> None:
         step_schedulers(before, after)
         fire("epoch_end")
         if run.eval_interval.passed(before, after):
-            evaluate()
-        fire("epoch_checkpoint")
+            evaluate("epoch_checkpoint")
+        checkpoint("epoch_checkpoint")
 
     def step_schedulers(before: Timestamp, after: Timestamp) -> None:
         """Step each scheduler whose interval is complete."""
@@ -251,24 +267,36 @@ def run_fit(run: Run, end: Time) -> None:
             if interval.passed(before, after):
                 scheduler.step()
 
-    def evaluate() -> None:
-        """Read what is held of the loss, then evaluate if there is anything to evaluate on."""
+    def evaluate(then: str) -> None:
+        """Read what is held of the loss, then evaluate if there is anything to evaluate on; `then` is what follows."""
         run.readings.flush()
-        if run.evaluated_at == state.timestamp.batch:
+        evaluated_at, run.awaited = run.evaluated_at, None
+        if evaluated_at == state.timestamp.batch:
             return
         run.evaluated_at = state.timestamp.batch
         if state.evaluators:
-            run.evaluate(state.evaluators)
+            try:
+                run.evaluate(state.evaluators)
+            except EvaluationInterrupted:
+                run.evaluated_at, run.awaited = evaluated_at, then
+
+    def checkpoint(event: str) -> None:
+        """Let savers save, and end if a signal has asked for it."""
+        fire(event)
+        if state.interrupted_by is not None:
+            raise_if_interrupted(state)
 
     run.is_fitting, run.has_gradients, state.closure = True, False, closure
+    state.snapshot = lambda: take_snapshot(run)
     try:
-        fit()
+        with interruptible(state):
+            fit()
     except BaseException as error:
         run.begins_anew = Event.EPOCH_START in engine.undo(error) and run.batches is not None
         run.readings.salvage(error)
         raise
     finally:
-        run.is_fitting, state.closure = False, None
+        run.is_fitting, state.closure, state.snapshot = False, None, None
 
 
 def backward_with_first_graph(loss: Any) -> None:

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..arguments import check_flag
 from ..checkpoint import LATEST, Content, read_content, resolve
 from ..engine import Engine
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning
 from ..event import Event
-from ..order import record_of
-from ..registry import CORE, Registry
 from .arguments import check_seed
+from .describing import describe_run
+from .interruption import saver_folders
 from .snapshot import put_back, resume_feed
 from .weights import load_weights
 
 if TYPE_CHECKING:
     from .loop import Run
 
-__all__ = ["Resumed", "check_same_algorithms", "describe_run", "find_resumed", "saver_folders", "settings_of"]
-
-
-def saver_folders(callbacks: Iterable[Any]) -> list[Path]:
-    """Return where callbacks save checkpoints: those that have a `checkpoint_folder`."""
-    folders = (getattr(callback, "checkpoint_folder", None) for callback in callbacks)
-    return [Path(folder) for folder in folders if folder is not None]
+__all__ = ["Resumed", "find_resumed"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ class Resumed:
             load_weights(run.state.model, self.content.model, strict=self.strict)
             run.engine.run_event(Event.AFTER_LOAD)
             return
-        check_same_algorithms(self.content.manifest, run.engine, strict=self.strict)
+        _check_same_algorithms(self.content.manifest, run.engine, strict=self.strict)
         put_back(run, self.content, strict=self.strict)
         run.engine.run_event(Event.AFTER_LOAD)
         resume_feed(run, self.content)
@@ -102,61 +92,14 @@ def _warn(message: str) -> None:
     warnings.warn(message, CheckpointWarning, stacklevel=4)
 
 
-def describe_run(engine: Engine, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the manifest of a checkpoint of this run: versions, algorithms, their order, the config."""
-    state, registry = engine.state, Registry.scan()
-    members, _ = engine.lineup
-    owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
-    versions = {owner: registry.version_of(owner) for owner in sorted({o for o in owners if o not in (None, CORE)})}
-    records = [(member, record_of(member.algorithm, member.name)) for member in members]
-    explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
-    return {
-        "run_name": state.run_name,
-        "seed": state.seed,
-        "precision": state.precision,
-        "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
-        "versions": {
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            CORE: registry.version_of(CORE),
-            **versions,
-        },
-        "algorithms": [
-            {
-                "name": record.algorithm,
-                "registered": record.name,
-                "distribution": record.distribution,
-                "version": record.version,
-                "required_on_load": bool(member.algorithm.required_on_load()),
-                "settings": settings_of(member.algorithm),
-            }
-            for member, record in records
-        ],
-        "order": {event: names for event, names in explained.items() if names},
-        "config": config,
-    }
-
-
-def settings_of(algorithm: object) -> dict[str, Any]:
-    """Return the public attributes of an algorithm that JSON can say: what its constructor was given, by custom."""
-    settings = {}
-    for name, value in getattr(algorithm, "__dict__", {}).items():
-        if not name.startswith("_") and name != "metadata":
-            try:
-                settings[name] = json.loads(json.dumps(value, allow_nan=False))
-            except (TypeError, ValueError):
-                continue
-    return settings
-
-
-def check_same_algorithms(manifest: Mapping[str, Any], engine: Engine, *, strict: bool) -> None:
+def _check_same_algorithms(manifest: Mapping[str, Any], engine: Engine, *, strict: bool) -> None:
     """Raise if an algorithm is missing that the saved run needs; warn of all else that differs.
 
     Raises:
         CheckpointError: with name, distribution, version, and what to do.
     """
     saved = {entry["name"]: entry for entry in manifest["algorithms"]}
-    now = {entry["name"]: entry for entry in describe_run(engine, None)["algorithms"]}
+    now = {entry["name"]: entry for entry in describe_run(engine)["algorithms"]}
     missing = [entry for name, entry in saved.items() if name not in now]
     for entry in missing:
         if entry["required_on_load"] or strict:

@@ -13,6 +13,7 @@ from ..checkpoint.tree import Tensors, flatten, restore
 from ..errors import CheckpointError, add_note
 from ..randomness import GlobalGenerators
 from ..time import Timestamp
+from .describing import describe_run
 from .weights import load_weights
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Snapshot(NamedTuple):
     content: Content
 
 
-def take_snapshot(run: Run, manifest: Mapping[str, Any]) -> Snapshot:
+def take_snapshot(run: Run) -> Snapshot:
     """Return all that the rest of the run depends on, as it is between two batches.
 
     Raises:
@@ -42,7 +43,7 @@ def take_snapshot(run: Run, manifest: Mapping[str, Any]) -> Snapshot:
         (weights if isinstance(value, torch.Tensor) else extra)[name] = value
     tensors: Tensors = {}
     state = {name: flatten(part, name, tensors) for name, part in {**_parts(run), "model": extra}.items()}
-    content = Content(_copies(weights), state, _copies(tensors), manifest)
+    content = Content(_copies(weights), state, _copies(tensors), describe_run(run.engine))
     return Snapshot(run.state.timestamp, content)
 
 
@@ -61,7 +62,7 @@ def put_back(run: Run, content: Content, *, strict: bool) -> None:
         _load_scaler(run, saved["scaler"])
         state.timestamp = Timestamp(**saved["clock"])
         state.metrics = dict(saved["metrics"])
-        run.evaluated_at = saved["evaluated_at"]
+        run.evaluated_at, run.awaited = saved["evaluated_at"], saved["awaited"]
         run.readings.was_finite = saved["was_finite"]
         _load_named("algorithm", _algorithms(run), saved["algorithms"])
         _load_named("callback", _listeners(run), saved["listeners"])
@@ -86,6 +87,7 @@ def _parts(run: Run) -> dict[str, Any]:
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
         "evaluated_at": run.evaluated_at,
+        "awaited": run.awaited,
         "was_finite": run.readings.was_finite,
         "feed": run.feed.position() if run.batches is not None else None,
         "generators": GlobalGenerators.capture(run.device).to_state(),

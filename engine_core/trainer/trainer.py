@@ -44,8 +44,7 @@ from .optimizing import (
     optimizers_among,
 )
 from .readings import LossReader
-from .resuming import describe_run, find_resumed
-from .snapshot import take_snapshot
+from .resuming import find_resumed
 
 __all__ = ["Trainer"]
 
@@ -138,7 +137,6 @@ class Trainer:
         callbacks = [*as_plugins("callbacks", callbacks, "callbacks"), *as_plugins("callbacks", bar(progress_bar), "")]
         self.logger = Logger(as_plugins("callbacks", loggers, "loggers"))
         resumed = find_resumed(load_path, callbacks, autoresume, load_weights_only, load_strict)
-        self.config: Mapping[str, Any] | None = None
         self.state = State(
             model=model,
             train_dataloader=train_dataloader,
@@ -241,7 +239,6 @@ class Trainer:
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,
         )
-        state.snapshot = lambda: take_snapshot(self._run, describe_run(self.engine, self.config))
         self.logger.log_hyperparameters(self._settings())
 
     def _settings(self) -> dict[str, Any]:

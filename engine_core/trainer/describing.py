@@ -1,0 +1,62 @@
+"""What is good to know of a run, in a checkpoint's manifest: versions, algorithms, their order. Knows no weights."""
+
+from __future__ import annotations
+
+import json
+import platform
+from typing import Any
+
+import torch
+
+from ..engine import Engine
+from ..event import Event
+from ..order import record_of
+from ..registry import CORE, Registry
+
+__all__ = ["describe_run"]
+
+
+def describe_run(engine: Engine) -> dict[str, Any]:
+    """Return the manifest of a checkpoint of this run: versions, algorithms, their order."""
+    state, registry = engine.state, Registry.scan()
+    members, _ = engine.lineup
+    owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
+    versions = {owner: registry.version_of(owner) for owner in sorted({o for o in owners if o not in (None, CORE)})}
+    records = [(member, record_of(member.algorithm, member.name)) for member in members]
+    explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
+    return {
+        "run_name": state.run_name,
+        "seed": state.seed,
+        "precision": state.precision,
+        "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            CORE: registry.version_of(CORE),
+            **versions,
+        },
+        "algorithms": [
+            {
+                "name": record.algorithm,
+                "registered": record.name,
+                "distribution": record.distribution,
+                "version": record.version,
+                "required_on_load": bool(member.algorithm.required_on_load()),
+                "settings": _settings_of(member.algorithm),
+            }
+            for member, record in records
+        ],
+        "order": {event: names for event, names in explained.items() if names},
+    }
+
+
+def _settings_of(algorithm: object) -> dict[str, Any]:
+    """Return the public attributes of an algorithm that JSON can say: what its constructor was given, by custom."""
+    settings = {}
+    for name, value in getattr(algorithm, "__dict__", {}).items():
+        if not name.startswith("_") and name != "metadata":
+            try:
+                settings[name] = json.loads(json.dumps(value, allow_nan=False))
+            except (TypeError, ValueError):
+                continue
+    return settings

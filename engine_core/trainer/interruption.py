@@ -1,0 +1,67 @@
+"""SIGINT and SIGTERM while a fit runs: noticed at once, obeyed between two batches. Knows no loop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..state import State
+
+__all__ = ["EvaluationInterrupted", "interruptible", "raise_if_interrupted", "saver_folders"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class EvaluationInterrupted(BaseException):
+    """Leaves an evaluation that a signal has come into; the loop catches it."""
+
+
+def saver_folders(callbacks: Iterable[Any]) -> list[Path]:
+    """Return where callbacks save checkpoints: those that have a `checkpoint_folder`."""
+    folders = (getattr(callback, "checkpoint_folder", None) for callback in callbacks)
+    return [Path(folder) for folder in folders if folder is not None]
+
+
+@contextmanager
+def interruptible(state: State) -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM set `state.interrupted_by`; a second one acts at once, as it did before.
+
+    Where no callback saves there is nothing to wait for, and outside of the main thread Python allows no handlers.
+    """
+    state.interrupted_by = None
+    if not saver_folders(state.callbacks) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def put_back() -> None:
+        for number, handler in former.items():
+            if handler is not None:  # one that was not installed from Python can't be put back
+                signal.signal(number, handler)
+
+    def notice(number: int, _: FrameType | None) -> None:
+        state.interrupted_by = number
+        put_back()
+        with suppress(OSError):
+            os.write(2, b"\nengine-core: ending after this batch; once more to end at once\n")
+
+    for number in _SIGNALS:
+        signal.signal(number, notice)
+    try:
+        yield
+    finally:
+        put_back()
+
+
+def raise_if_interrupted(state: State) -> None:
+    """Raise what a signal asks for: KeyboardInterrupt, or SystemExit with 128 + 15 for SIGTERM."""
+    if state.interrupted_by == signal.SIGINT:
+        raise KeyboardInterrupt
+    if state.interrupted_by is not None:
+        raise SystemExit(128 + state.interrupted_by)
