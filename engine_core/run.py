@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .callbacks.checkpoint_saver import CheckpointSaver
 from .config import (
     Config,
     bind,
@@ -62,7 +63,12 @@ class RunResults:
     algorithms: Mapping[str, int]
 
 
-def train(config: Config, folder: Path | str | None = None, profile: Path | str | None = None) -> RunResults:
+def train(
+    config: Config,
+    folder: Path | str | None = None,
+    profile: Path | str | None = None,
+    checkpoint_every: str | None = None,
+) -> RunResults:
     """Train what `config` describes, write the run's files, and return what came out.
 
     Nothing is written before the config is found good and everything that it names is made.
@@ -70,6 +76,7 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     Args:
         folder: the run's folder; default: a new one below `runs`.
         profile: write a Chrome trace of the run to this file.
+        checkpoint_every: save the run at this interval, in `checkpoints` in its folder.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -81,16 +88,18 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     folder = choose_folder(config, folder)
     config = _settle(config, folder)
     files = RunFiles(folder)
-    trainer = make_trainer(config, loggers=[files], profile=profile)
+    savers = [] if checkpoint_every is None else [CheckpointSaver(folder / "checkpoints", checkpoint_every)]
+    trainer = make_trainer(config, loggers=[files], callbacks=savers, profile=profile)
     try:
         with trainer:
             described = _as_json(_manifest(config, trainer))  # an order that can't be is found before a folder is made
-            with _claimed(folder) as manifest:
-                manifest.write_text(described, encoding="utf-8")
+            with _claimed(folder, again=config.trainer.autoresume) as manifest:
+                if not manifest.stat().st_size:
+                    manifest.write_text(described, encoding="utf-8")
                 started_s = time.perf_counter()
                 trainer.fit()
                 seconds = time.perf_counter() - started_s
-    except KeyboardInterrupt as interruption:
+    except (KeyboardInterrupt, SystemExit) as interruption:
         add_note(interruption, f"what was logged until then is in {folder}")
         raise
     results = _results(trainer, files, seconds)
@@ -99,11 +108,16 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     return results
 
 
-def make_trainer(config: Config, loggers: Iterable[Any] = (), profile: Path | str | None = None) -> Trainer:
+def make_trainer(
+    config: Config,
+    loggers: Iterable[Any] = (),
+    callbacks: Iterable[Any] = (),
+    profile: Path | str | None = None,
+) -> Trainer:
     """Return the Trainer that `config` describes; the seed is set before model and data are made.
 
     Args:
-        loggers: further ones, beside the config's.
+        loggers, callbacks: further ones, beside the config's.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -115,7 +129,7 @@ def make_trainer(config: Config, loggers: Iterable[Any] = (), profile: Path | st
     model = build(config.model, config.place("model"))
     data = build(config.data, config.place("data"))
     algorithms = build_algorithms(config)
-    callbacks = build_listeners(config, "callbacks")
+    callbacks = [*build_listeners(config, "callbacks"), *callbacks]
     parts: dict[str, Any] = {
         "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
         "optimizers": make_factory(config.optimizer, config.place("optimizer")),
@@ -145,8 +159,12 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
         ArgumentError: (a ValueError) if `folder` holds another run, or is a file.
     """
     if folder is not None:
-        if any(os.path.lexists(Path(folder) / name) for name in ("manifest.json", "metrics.jsonl", "results.json")):
-            raise ArgumentError(f"{str(folder)!r} holds another run; choose another folder, or remove that one")
+        if not config.trainer.autoresume and any(
+            os.path.lexists(Path(folder) / name) for name in ("manifest.json", "metrics.jsonl", "results.json")
+        ):
+            raise ArgumentError(
+                f"{str(folder)!r} holds another run; choose another folder, remove that one, or resume it (autoresume)"
+            )
         return Path(folder)
     file = Path(config.place().source.file).stem or "run"
     name = config.trainer.run_name or f"{file}-{new_name()}"
@@ -217,12 +235,16 @@ def _as_json(content: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _claimed(folder: Path) -> Iterator[Path]:
-    """Take the folder for this run alone and yield the manifest's path; leave it free if the run logs nothing."""
+def _claimed(folder: Path, *, again: bool) -> Iterator[Path]:
+    """Take the folder for this run alone and yield the manifest's path; leave it free if the run logs nothing.
+
+    Args:
+        again: it may be this run's already.
+    """
     manifest = folder / "manifest.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        manifest.open("x").close()
+        manifest.open("a" if again else "x").close()
     except FileExistsError as error:
         raise ArgumentError(f"{str(folder)!r} was taken by another run; choose another folder") from error
     except OSError as error:

@@ -62,6 +62,8 @@ class Store:
         file.write(str(os.getpid()))
         file.flush()
         self._lock = file
+        for begun in self.folder.glob(".ep*.new"):  # of a process that was killed
+            shutil.rmtree(begun, ignore_errors=True)
 
     def unlock(self) -> None:
         """Let others have the folder."""
@@ -69,9 +71,14 @@ class Store:
         if file is not None:
             file.close()
 
+    @staticmethod
+    def name_of(at: Timestamp) -> str:
+        """Return the name of the checkpoint of a position."""
+        return f"ep{at.epoch}-ba{at.batch}"
+
     def save(self, at: Timestamp, content: Content) -> Path:
         """Write a checkpoint, and then say that it is the latest; return its folder."""
-        path = self.folder / f"ep{at.epoch}-ba{at.batch}"
+        path = self.folder / self.name_of(at)
         write_content(path, content)
         beside = self.folder / f".{LATEST}.new"
         with beside.open("w", encoding="ascii") as file:

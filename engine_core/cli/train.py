@@ -30,9 +30,19 @@ Rows = Sequence[tuple[str, str]]
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one below runs/.")
+@click.option("--checkpoint-every", metavar="TIME", help="Save the run at this interval, in OUT/checkpoints.")
+@click.option(
+    "--autoresume", is_flag=True, default=None, help="Go on from the latest checkpoint in OUT, if there is one."
+)
+@click.option("--load", "load_path", metavar="PATH", help="Go on from this checkpoint, or the latest in this folder.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file.")
 def train(
-    config: Path | None, example: str | None, out: Path | None, profile: Path | None, **settings: str | int | None
+    config: Path | None,
+    example: str | None,
+    out: Path | None,
+    profile: Path | None,
+    checkpoint_every: str | None,
+    **settings: str | int | None,
 ) -> None:
     """Train what CONFIG.yaml describes, or a built-in example.
 
@@ -47,7 +57,7 @@ def train(
     check_plugins(checked)
     from ..run import train as run_training  # noqa: PLC0415 - a mistake in the config need not wait for torch
 
-    results = run_training(checked, out, profile)
+    results = run_training(checked, out, profile, checkpoint_every)
     show_results(results)
 
 

@@ -161,6 +161,10 @@ class TrainerSettings(_Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     progress_bar: Literal["auto", True, False] = "auto"
     run_name: Annotated[str, AfterValidator(_is_folder_name)] | None = None
+    load_path: str | None = None
+    autoresume: bool = False
+    load_weights_only: bool = False
+    load_strict: bool = True
 
 
 Plugins = list[Annotated[PluginEntry, BeforeValidator(_named)]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import time
@@ -57,9 +58,9 @@ class RunFiles(LoggerDestination):
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write a line."""
         if self._lines is None or self._table is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lines = (self.folder / "metrics.jsonl").open("a", buffering=1, encoding="utf-8")
-            self._table = _Table(self.folder / "metrics.csv")
+            self._open()
+        assert self._lines is not None
+        assert self._table is not None
         plain = {name: _plain(value) for name, value in metrics.items()}
         seconds = round(time.perf_counter() - self._started_s, 6)
         self._lines.write(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str) + "\n")
@@ -73,6 +74,30 @@ class RunFiles(LoggerDestination):
             if trace.run:
                 runs[name] += 1
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the files are written, and what is not written yet."""
+        if self._lines is None or self._table is None:
+            return {}
+        self._lines.flush()
+        return {
+            "bytes": self._lines.tell(),
+            "table": self._table.position(),
+            "latest": {name: value for name, value in self.latest.items() if isinstance(value, (int, float, str))},
+            "runs": dict(self.runs),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take away what was logged after the checkpoint, as the resumed run logs it again."""
+        path = self.folder / "metrics.jsonl"
+        self.latest, self.runs = dict(state["latest"]), Counter(state["runs"])
+        if path.exists() and path.stat().st_size >= state["bytes"]:
+            with path.open("rb+") as lines:
+                lines.truncate(state["bytes"])
+            _Table.cut(self.folder / "metrics.csv", state["table"]["rows"])
+            self._open()
+            assert self._table is not None
+            self._table.go_on(state["table"])
+
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
         """Write what is held and close the files."""
         lines, self._lines = self._lines, None
@@ -82,6 +107,11 @@ class RunFiles(LoggerDestination):
         if table is not None:
             table.close()
 
+    def _open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lines = (self.folder / "metrics.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._table = _Table(self.folder / "metrics.csv")
+
 
 class _Table:
     """A CSV file with one row a step, whose columns may grow."""
@@ -89,11 +119,34 @@ class _Table:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns = ["step"]
+        self._rows = 0
         if path.exists():
             with path.open(newline="", encoding="utf-8") as file:
-                self._columns = next(csv.reader(file), self._columns)
+                reader = csv.reader(file)
+                self._columns = next(reader, self._columns)
+                self._rows = sum(1 for _ in reader)
         self._row: dict[str, Any] = {}
         self._file = self._open()
+
+    def position(self) -> dict[str, Any]:
+        """Return how many rows are written, and the one that is held."""
+        return {"rows": self._rows, "row": _plain_row(self._row)}
+
+    def go_on(self, position: Mapping[str, Any]) -> None:
+        """Go on from a position, in a file that was cut to it."""
+        self._rows, self._row = position["rows"], dict(position["row"])
+
+    @staticmethod
+    def cut(path: Path, rows: int) -> None:
+        """Leave the first rows of a table."""
+        if not path.exists():
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            kept = list(itertools.islice(csv.reader(file), 1 + rows))
+        beside = path.with_suffix(".csv.new")
+        with beside.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(kept)
+        beside.replace(path)
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Add values to the row of a step; a value that the row has already begins another."""
@@ -118,6 +171,7 @@ class _Table:
         if new:
             self._widen([*self._columns, *new])
         row, self._row = self._row, {}
+        self._rows += 1
         csv.writer(self._file).writerow([row.get(name, "") for name in self._columns])
 
     def _widen(self, columns: list[str]) -> None:
@@ -136,6 +190,10 @@ class _Table:
         beside.replace(self._path)
         self._columns = columns
         self._file = self._open()
+
+
+def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if isinstance(value, (int, float, str)) else str(value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
