@@ -122,7 +122,8 @@ def _keeps_position(loader: Any) -> bool:
 def _sampler_of(loader: Any) -> Any:
     """Return the sampler that torch's batch sampler of a DataLoader takes indices from; None: there is no such."""
     batches = getattr(loader, "batch_sampler", None)
-    return batches.sampler if type(batches) is torch_data.BatchSampler else None
+    sampler: Any = batches.sampler if type(batches) is torch_data.BatchSampler else None
+    return sampler.whole if isinstance(sampler, _Skipping) else sampler
 
 
 def _own(loader: Any) -> list[torch.Generator]:
@@ -153,7 +154,7 @@ class _Skipping:
     """A sampler that leaves out the first indices of another, once."""
 
     def __init__(self, sampler: Any, number: int) -> None:
-        self._sampler, self._number = sampler, number
+        self.whole, self._number = sampler, number
         self._rest: Iterator[Any] | None = None
         self._is_drawn = False
 
@@ -161,17 +162,17 @@ class _Skipping:
         """Draw the order now, while the generators are as they were."""
         if not self._is_drawn:
             self._is_drawn = True
-            self._rest = iter(self._sampler)
+            self._rest = iter(self.whole)
             for _ in range(self._number):
                 next(self._rest, None)
 
     def __iter__(self) -> Iterator[Any]:
         self.draw()
         rest, self._rest = self._rest, None
-        return iter(self._sampler) if rest is None else rest
+        return iter(self.whole) if rest is None else rest
 
     def __len__(self) -> int:
-        return len(self._sampler)
+        return len(self.whole)
 
 
 def _skipped(loader: Any, batches: int) -> Iterator[Any]:

@@ -43,6 +43,7 @@ class Run:
         counted_s: until when the clock of training has counted; evaluation puts it forward.
         evaluated_at: the batch count at the latest evaluation.
         awaited: the event at which savers wait for an evaluation that a signal has broken off.
+        is_loaded: is this as a checkpoint has left it, so that even at its end an evaluation may be still to come?
         has_gradients: is this AFTER_TRAIN_BATCH, where the gradients are there and the optimizers have not stepped?
         begins_anew: did an exception end the epoch's pair for some algorithm, so that going on has to begin it again?
     """
@@ -62,6 +63,7 @@ class Run:
     counted_s: float = field(default=0.0, init=False)
     evaluated_at: int | None = field(default=None, init=False)
     awaited: str | None = field(default=None, init=False)
+    is_loaded: bool = field(default=False, init=False)
     is_fitting: bool = field(default=False, init=False)
     is_evaluating: bool = field(default=False, init=False)
     has_built_graph: bool = field(default=False, init=False)
@@ -286,7 +288,7 @@ def run_fit(run: Run, end: Time) -> None:
         if state.interrupted_by is not None:
             raise_if_interrupted(state)
 
-    run.is_fitting, run.has_gradients, state.closure = True, False, closure
+    run.is_fitting, run.has_gradients, run.is_loaded, state.closure = True, False, False, closure
     state.snapshot = lambda: take_snapshot(run)
     try:
         with interruptible(state):

@@ -56,6 +56,7 @@ class Resumed:
         put_back(run, self.content, strict=self.strict)
         run.engine.run_event(Event.AFTER_LOAD)
         resume_feed(run, self.content)
+        run.is_loaded = True
 
 
 def find_resumed(

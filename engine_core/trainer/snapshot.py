@@ -58,6 +58,8 @@ def put_back(run: Run, content: Content, *, strict: bool) -> None:
     try:
         load_weights(run.state.model, {**content.model, **saved["model"]}, strict=strict)
         _load_each("optimizers", state.optimizers, saved["optimizers"])
+        for optimizer in state.optimizers:
+            optimizer._opt_called = True  # noqa: SLF001  or a scheduler warns that it steps before the optimizer has
         _load_each("schedulers", state.schedulers, saved["schedulers"])
         _load_scaler(run, saved["scaler"])
         state.timestamp = Timestamp(**saved["clock"])

@@ -278,7 +278,7 @@ class Trainer:
         if duration is None:
             if horizon is None:
                 raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
-            if state.timestamp.get(horizon.unit) < horizon:
+            if state.timestamp.get(horizon.unit) < horizon or self._run.is_loaded:
                 return horizon
             _warn(
                 f"fit() has nothing to do: the training is at its max_duration of {horizon}; "

@@ -1,0 +1,204 @@
+"""A checkpoint's folder: complete or not there, and read only if every bit is as it was written."""
+
+import errno
+import hashlib
+import json
+import random
+import struct
+
+import pytest
+import torch
+
+from engine_core.checkpoint import Content, read_content, read_manifest, write_content
+from engine_core.errors import CheckpointError
+
+from .parts import same
+
+FILES = ["manifest.json", "model.safetensors", "state.json", "state.safetensors"]
+MODEL = {
+    "weight": torch.randn(3, 4),
+    "half": torch.randn(2).bfloat16(),
+    "count": torch.tensor(3),
+    "none": torch.empty(0),
+}
+CONTENT = Content(MODEL, {"clock": {"batch": 3}}, {"momentum": torch.randn(3, 4)}, {"seed": 7})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "ep0-ba3"
+    write_content(path, CONTENT)
+    return path
+
+
+def test_what_was_written_is_read(folder):
+    content = read_content(folder)
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert same(content.model, {name: MODEL[name] for name in content.model})
+    assert content.model.keys() == MODEL.keys()
+    assert content.state == CONTENT.state
+    assert same(content.tensors, CONTENT.tensors)
+    assert content.manifest["seed"] == read_manifest(folder)["seed"] == 7
+
+
+def test_a_checkpoint_takes_the_place_of_another_of_its_name(folder):
+    write_content(folder, Content(MODEL, {"clock": {"batch": 4}}, {}))
+    assert read_content(folder).state == {"clock": {"batch": 4}}
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_flipped_bit_is_found_and_the_file_named(folder, name):
+    path, draw = folder / name, random.Random(1)
+    whole = path.read_bytes()
+    for _ in range(40):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=name):
+            read_content(folder)
+    path.write_bytes(whole)
+    read_content(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_cut_short_missing_or_a_link_is_named(folder, name, tmp_path):
+    path = folder / name
+    whole = path.read_bytes()
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match=name):
+            read_content(folder)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=f"{name}' is missing"):
+        read_content(folder)
+    (tmp_path / "elsewhere").write_bytes(whole)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"{name}' is a link or no file"):
+        read_content(folder)
+
+
+def test_a_file_that_the_manifest_does_not_name_is_refused(folder):
+    (folder / "payload.pkl").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"holds 'payload\.pkl', which its manifest does not name"):
+        read_content(folder)
+
+
+def forge(folder, **changes):
+    """Write a manifest whose checksum is right, as somebody would who means harm."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest |= changes
+    for name in manifest["files"] if isinstance(manifest["files"], dict) else ():
+        if (folder / name).is_file():
+            data = (folder / name).read_bytes()
+            manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": 2}, "has schema 2, and this version .* reads schema 1: install"),
+        ({"schema": 0}, "has schema 0"),
+        ({"schema": "1"}, "has no schema"),
+        ({"schema": True}, "has no schema"),
+        ({"files": {}}, "does not list the files"),
+        ({"files": ["state.json"]}, "does not list the files"),
+        ({"files": {"../state.json": {}, "model.safetensors": {}, "state.safetensors": {}}}, "does not list the files"),
+        ({"files": {"state.json": 3, "model.safetensors": {}, "state.safetensors": {}}}, "checksum differs"),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_refused(folder, changes, message):
+    if "files" in changes:
+        manifest = {**json.loads((folder / "manifest.json").read_text()), **changes}
+        del manifest["checksum"]
+        checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
+    else:
+        forge(folder, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        read_content(folder)
+
+
+HOSTILE_JSON = {
+    "a pickle": b"\x80\x04\x95cos\nsystem\n",
+    "no object": b"[1, 2]",
+    "nested without end": b"[" * 100_000,
+    "a key twice": b'{"clock": 1, "clock": 2}',
+    "no number of JSON": b'{"clock": NaN}',
+    "a number of ten thousand digits": b'{"clock": ' + b"9" * 10_000 + b"}",
+    "letters": '{"clock": "\u00e9"}'.encode("latin-1"),
+    "too much": b" " * (2**24 + 1),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE_JSON.values(), ids=HOSTILE_JSON)
+@pytest.mark.parametrize("name", ["state.json", "manifest.json"])
+def test_json_of_whatever_kind_is_refused_with_the_file(folder, name, data):
+    (folder / name).write_bytes(data)
+    if name == "state.json":
+        forge(folder)
+    with pytest.raises(CheckpointError, match=name):
+        read_content(folder)
+
+
+def header(**fields):
+    text = json.dumps(fields).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+HOSTILE_TENSORS = {
+    "nothing": b"",
+    "a header of 2**62 bytes": struct.pack("<Q", 2**62) + b"{}",
+    "more than there is": header(x={"dtype": "F32", "shape": [10**9], "data_offsets": [0, 4 * 10**9]}) + bytes(8),
+    "another size": header(x={"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}) + bytes(4),
+    "overlapping": header(
+        x={"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+        y={"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+    )
+    + bytes(4),
+    "negative": header(x={"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}) + bytes(4),
+    "no dtype": header(x={"dtype": "os.system", "shape": [1], "data_offsets": [0, 4]}) + bytes(4),
+    "overflowing": header(x={"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}) + bytes(4),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE_TENSORS.values(), ids=HOSTILE_TENSORS)
+def test_tensors_whose_header_lies_are_refused_with_the_file(folder, data):
+    (folder / "model.safetensors").write_bytes(data)
+    forge(folder)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        read_content(folder)
+
+
+@pytest.mark.parametrize("make", ["nothing", "a file", "an empty folder"])
+def test_what_is_no_checkpoint_is_said_to_be_none(make, tmp_path):
+    path = tmp_path / "checkpoint"
+    if make == "a file":
+        path.write_text("")
+    elif make == "an empty folder":
+        path.mkdir()
+    with pytest.raises(CheckpointError, match=r"does not exist|is a file|manifest\.json' is missing"):
+        read_content(path)
+
+
+@pytest.mark.parametrize("call", ["mkdir", "fsync", "rename", "write"])
+def test_a_disk_that_fails_leaves_what_was_there(folder, call, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = {"mkdir": "pathlib.Path.mkdir", "fsync": "os.fsync", "rename": "pathlib.Path.rename"}.get(call)
+    with monkeypatch.context() as patched:
+        patched.setattr(target or "engine_core.checkpoint.files.save_file", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_content(folder, Content({}, {}, {}))
+    assert read_content(folder).state == CONTENT.state
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_json_that_could_not_be_read_again_is_not_written(tmp_path):
+    with pytest.raises(CheckpointError, match=r"state\.json would take .* bytes"):
+        write_content(tmp_path / "ep0-ba0", Content({}, {"x": "a" * 2**24}, {}))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,133 @@
+"""Values as JSON and tensors, and back: what comes back as it was, what is refused, what nobody can smuggle in."""
+
+import json
+import math
+from collections import Counter, OrderedDict, defaultdict
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.checkpoint import flatten, restore
+from engine_core.errors import CheckpointError
+
+from .parts import same
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+keys = st.text() | st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False)
+values = st.recursive(
+    leaves | st.builds(torch.tensor, st.lists(st.floats(width=32), max_size=3)),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(keys, inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$", "a", "a.b"]), inner, max_size=3)
+        | st.builds(OrderedDict, st.dictionaries(st.text(), inner, max_size=2))
+    ),
+    max_leaves=12,
+)
+
+
+def through_json(value):
+    tensors = {}
+    text = json.dumps(flatten(value, "state", tensors), allow_nan=False)
+    return restore(json.loads(text), tensors)
+
+
+def alike(a, b):
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(alike(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(alike, a, b))
+    return type(a) is type(b) and (same(a, b) or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
+
+
+@given(values)
+def test_a_value_comes_back_as_it_was(value):
+    assert alike(through_json(value), value)
+
+
+def test_counters_and_default_dicts_come_back_as_what_schedulers_need():
+    restored = through_json([Counter({30: 2}), defaultdict(dict, {0: {"step": 1}})])
+    assert restored == [Counter({30: 2}), {0: {"step": 1}}]
+    assert type(restored[0]) is Counter
+
+
+def test_one_tensor_in_two_places_is_one_again():
+    weight = torch.ones(2)
+    restored = through_json({"a": weight, "b": [weight]})
+    assert restored["a"] is restored["b"][0]
+
+
+def test_a_tensor_of_images_keeps_its_memory_format():
+    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    restored = through_json(image)
+    assert restored.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(restored, image)
+
+
+def test_keys_with_dots_are_not_mixed_up():
+    value = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}
+    assert alike(through_json(value), value)
+
+
+class Odd:
+    """Nothing that a checkpoint holds."""
+
+
+def endless():
+    items = []
+    items.append(items)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Odd(), r"'state.x' is a .*Odd, and a checkpoint holds None"),
+        ({1, 2}, "'state.x' is a builtins.set"),
+        (b"bytes", "'state.x' is a builtins.bytes"),
+        ({Odd: 1}, "'state.x' has the key .*Odd.*: let state_dict"),
+        (torch.eye(2).to_sparse(), "'state.x' is a Tensor of layout torch.sparse_coo"),
+        (torch.empty(2, device="meta"), "'state.x' is a tensor of meta device"),
+        (torch.zeros(1, dtype=torch.complex128), "of dtype torch.complex128"),
+        (endless(), "nested deeper than 64, or holds itself"),
+    ],
+)
+def test_what_a_checkpoint_can_not_hold_is_refused_by_its_path(value, message):
+    with pytest.raises(CheckpointError, match=message):
+        flatten({"x": value}, "state", {})
+
+
+@pytest.mark.parametrize(
+    "json_value",
+    [
+        {"$": "tensor", "name": "nowhere"},
+        {"$": "tensor", "name": 3},
+        {"$": "tensor", "name": "row", "format": "channels_last"},
+        {"$": "tensor", "name": "row", "format": "other"},
+        {"$": "object", "name": "os.system"},
+        {"$": "dict", "items": [[["a"], 1]]},
+        {"$": "dict", "items": [[{}, 1]]},
+        {"$": "dict", "items": [1]},
+        {"$": "dict", "items": [[1, 2, 3]]},
+        {"$": "tuple", "items": {}},
+        {"$": "number", "is": "__import__('os')"},
+        {"$": "number", "is": "nan", "more": 1},
+        {"$": []},
+        {"$": None},
+    ],
+    ids=str,
+)
+def test_what_was_not_flattened_is_not_restored(json_value):
+    with pytest.raises(CheckpointError, match="its JSON"):
+        restore({"x": [json_value]}, {"row": torch.zeros(3)})
+
+
+def test_json_that_is_nested_without_end_is_refused():
+    value = 1
+    for _ in range(300):
+        value = [value]
+    with pytest.raises(CheckpointError, match="nested deeper"):
+        restore(value, {})

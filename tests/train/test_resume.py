@@ -1,0 +1,306 @@
+"""A resumed run is the run that was never interrupted, bit for bit."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import CheckpointError, CheckpointWarning
+from engine_core.randomness import OwnGenerator
+
+from .parts import Memory, net, rows, same, trainer
+
+EPOCHS = 3
+
+
+class Noise(Algorithm):
+    """Adds noise to the inputs, from a generator of its own, and counts how often."""
+
+    metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,), writes=("batch",))
+
+    def __init__(self, std: float = 0.1) -> None:
+        self.std = std
+        self._generator = OwnGenerator("noise")
+        self._count = 0
+
+    def match(self, event: Event, state: State) -> bool:
+        return event is Event.AFTER_DATALOADER
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        self._count += 1
+        inputs = state.batch_get_item(0)
+        noise = torch.randn(inputs.shape, generator=self._generator.of(state, self))
+        state.batch_set_item(0, inputs + self.std * noise)
+        logger.log_metrics({"noise/count": self._count})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self._count, **self._generator.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self._count = state["count"]
+        self._generator.load_state_dict(state)
+
+
+class Counts(Callback):
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.batches += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.batches = state["batches"]
+
+
+def loader() -> Any:
+    return DataLoader(TensorDataset(*rows(20)), batch_size=6, shuffle=True)
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "two": [
+        lambda p: torch.optim.SGD(list(p)[:2], lr=0.1),
+        lambda p: torch.optim.Adam([{"params": list(p)[2:4], "lr": 0.01}, {"params": list(p)[4:], "name": "late"}]),
+    ],
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+SCHEDULERS: dict[str, Any] = {
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=12),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=20),
+    "multi step": lambda o: lr_scheduler.MultiStepLR(o, [3, 7]),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+    "in sequence": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
+    ),
+    "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False),
+}
+
+
+def run(callbacks: Any = (), **settings: Any) -> Any:
+    """Return a trainer and what it logs."""
+    memory = Memory()
+    given = {
+        "max_duration": f"{EPOCHS}ep",
+        "optimizers": OPTIMIZERS["sgd"],
+        "eval_dataloader": [rows(9)],
+        "algorithms": [Noise(), Noise(0.2)],
+        "callbacks": [Counts(), Counts(), *callbacks],
+        "loggers": memory,
+        "seed": 4,
+        **settings,
+    }
+    return trainer(loader(), net(dropout=0.3), **given), memory
+
+
+def all_of(made: Any) -> Any:
+    """Return all that a run has come to."""
+    state = made.state
+    return [
+        dict(state.model.state_dict()),
+        [optimizer.state_dict() for optimizer in state.optimizers],
+        [{k: v for k, v in s.state_dict().items() if k[0] != "_" or k == "_last_lr"} for s in state.schedulers],
+        [algorithm.state_dict() for algorithm in state.algorithms],
+        [callback.batches for callback in state.callbacks if isinstance(callback, Counts)],
+        state.metrics,
+        state.timestamp._replace(elapsed_s=0.0, elapsed_s_in_epoch=0.0)._asdict(),
+        torch.get_rng_state(),
+        list(random.getstate()[1]),
+    ]
+
+
+def saved_runs(folder: Path, interval: str = "1ba", **settings: Any) -> tuple[Any, Memory]:
+    """Run to the end and save all the way."""
+    made, memory = run([CheckpointSaver(folder, interval, keep_last=None)], **settings)
+    with made:
+        made.fit()
+    return all_of(made), memory
+
+
+def resumed(path: Path, callbacks: Any = (), **settings: Any) -> tuple[Any, Memory]:
+    random.seed(77)
+    torch.manual_seed(77)
+    made, memory = run(callbacks, load_path=path, **{"seed": None, **settings})
+    with made:
+        made.fit()
+    return all_of(made), memory
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def assert_resumes_everywhere(folder: Path, **settings: Any) -> None:
+    whole, logged = saved_runs(folder, **settings)
+    assert len(checkpoints(folder)) == 4 * EPOCHS + 1
+    for path in checkpoints(folder):
+        rest, then = resumed(path, **settings)
+        assert same(rest, whole), path.name
+        assert then.metrics == logged.metrics[len(logged.metrics) - len(then.metrics) :], path.name
+
+
+def test_saving_changes_nothing(tmp_path: Path) -> None:
+    made, memory = run()
+    with made:
+        made.fit()
+    whole, logged = saved_runs(tmp_path)
+    assert same(all_of(made), whole)
+    assert memory.metrics == logged.metrics
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_it_is_the_run_that_was_never_interrupted(optimizer: str, tmp_path: Path) -> None:
+    assert_resumes_everywhere(tmp_path, optimizers=OPTIMIZERS[optimizer])
+
+
+@pytest.mark.parametrize("interval", ["1ba", "1ep"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_schedulers_go_on(scheduler: str, interval: str, tmp_path: Path) -> None:
+    assert_resumes_everywhere(tmp_path, schedulers=(SCHEDULERS[scheduler], interval))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"microbatch_size": 4},
+        {"precision": "amp_bf16"},
+        {"grad_clip_norm": 0.1},
+        {"eval_interval": "3ba"},
+        {"max_duration": "10ba"},
+        {"max_duration": "8ba", "eval_interval": "1ep"},
+        {"algorithms": ()},
+    ],
+    ids=str,
+)
+def test_whatever_the_settings(settings: Any, tmp_path: Path) -> None:
+    whole, logged = saved_runs(tmp_path, **settings)
+    for path in checkpoints(tmp_path):
+        rest, then = resumed(path, **settings)
+        assert same(rest, whole), path.name
+        assert then.metrics == logged.metrics[len(logged.metrics) - len(then.metrics) :], path.name
+
+
+def test_a_resumed_run_can_be_resumed(tmp_path: Path) -> None:
+    whole, _ = saved_runs(tmp_path / "first")
+    for path in checkpoints(tmp_path / "first")[1:8:3]:
+        again = tmp_path / f"after {path.name}"
+        resumed(path, [CheckpointSaver(again, "1ba", keep_last=None)])
+        for later in checkpoints(again)[::3]:
+            assert same(resumed(later)[0], whole), (path.name, later.name)
+
+
+def test_a_run_goes_on_from_the_latest_in_the_folder_of_its_saver(tmp_path: Path) -> None:
+    whole, _ = saved_runs(tmp_path / "whole")
+    made, _ = run([CheckpointSaver(tmp_path / "run", "1ba")], autoresume=True)
+    with made:
+        made.fit("5ba")
+    made, _ = run([CheckpointSaver(tmp_path / "run", "1ba")], autoresume=True)
+    assert made.state.timestamp.batch == 5
+    with made:
+        made.fit()
+    assert same(all_of(made), whole)
+
+
+def test_weights_alone_begin_at_the_beginning(tmp_path: Path) -> None:
+    whole, _ = saved_runs(tmp_path, "1ep")
+    made, _ = run(load_path=tmp_path, load_weights_only=True)
+    assert same(dict(made.state.model.state_dict()), whole[0])
+    assert made.state.timestamp.batch == 0
+    made.close()
+
+
+def wider() -> Any:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3))
+
+
+def renamed() -> Any:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(x))
+
+    return Net()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (wider, r"'0.weight' is \(6, 4\) in the checkpoint and \(8, 4\) in the model"),
+        (renamed, r"'body.weight' is missing in the checkpoint[\s\S]*'0.weight' is not in the model"),
+    ],
+)
+def test_weights_of_another_model_are_refused_by_name_and_shape(model: Any, message: str, tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep")
+    with pytest.raises(CheckpointError, match=message):
+        trainer(loader(), model(), load_path=tmp_path, load_weights_only=True)
+
+
+def test_not_strictly_what_fits_is_loaded_and_the_rest_named(tmp_path: Path) -> None:
+    whole, _ = saved_runs(tmp_path, "1ep")
+    model = wider()
+    model[4] = nn.Linear(8, 3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.warns(CheckpointWarning, match=r"not all weights were loaded:[\s\S]*'0.weight' is \(6, 4\)"):
+        made = trainer(loader(), model, load_path=tmp_path, load_weights_only=True, load_strict=False)
+    after = made.state.model.state_dict()
+    assert same(after["4.bias"], whole[0]["4.bias"])
+    assert same(after["0.weight"], before["0.weight"])
+
+
+class Needed(Noise):
+    @staticmethod
+    def required_on_load() -> bool:
+        return True
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_algorithm_that_has_to_be_there_is_missed_by_name(strict: bool, tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep", algorithms=[Needed()])
+    with pytest.raises(CheckpointError, match="the saved run had Needed: add 'needed' to algorithms"):
+        run(algorithms=(), load_path=tmp_path, seed=None, load_strict=strict)
+
+
+def test_an_algorithm_that_has_changed_is_said_to_have(tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep", algorithms=[Noise(0.1)])
+    with pytest.warns(CheckpointWarning, match=r"Noise has std=0\.5, and had 0\.1"):
+        run(algorithms=[Noise(0.5)], load_path=tmp_path, seed=None)
+
+
+def test_another_seed_than_the_saved_one_is_not_taken(tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep")
+    with pytest.warns(CheckpointWarning, match="goes on with the seed 4 of the saved run, not with seed=9"):
+        made, _ = run(load_path=tmp_path, seed=9)
+    assert made.state.seed == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizers": OPTIMIZERS["two"]}, "the checkpoint has 1 optimizers, and this run 2"),
+        ({"optimizers": lambda p: torch.optim.SGD(list(p)[:2], lr=0.1)}, r"optimizers\[0\], a SGD, can't take back"),
+        ({"schedulers": SCHEDULERS["cosine"]}, "the checkpoint has 0 schedulers, and this run 1"),
+    ],
+)
+def test_parts_of_another_run_are_refused_by_name(settings: Any, message: str, tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep")
+    with pytest.raises(CheckpointError, match=message):
+        run(load_path=tmp_path, seed=None, **settings)
+
+
+def test_autoresume_needs_a_saver() -> None:
+    with pytest.raises(ValueError, match="none is among the callbacks: add"):
+        run(autoresume=True)
