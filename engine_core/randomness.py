@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from .algorithm import Algorithm
-from .errors import ArgumentError
+from .errors import ArgumentError, ArgumentTypeError
 from .state import State
 
-__all__ = ["OwnGenerator", "preserve_generators", "seed_generators"]
+__all__ = ["OwnGenerator", "preserve_generators", "private_unless", "seed_generators"]
 
 
 def seed_generators(seed: int) -> None:
@@ -24,6 +24,32 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def private_unless(generator: torch.Generator | None) -> torch.Generator:
+    """Return what was given, or a new generator of the CPU, seeded by the system.
+
+    A new one each time: one that is kept would draw the same numbers in forked processes.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no generator, as a seed.
+
+    Example:
+        >>> given = torch.Generator()
+        >>> private_unless(given) is given, private_unless(None) is private_unless(None)
+        (True, False)
+    """
+    if generator is None:
+        own = torch.Generator()
+        own.seed()
+        return own
+    given: Any = generator
+    if not isinstance(given, torch.Generator):
+        remedy = f": torch.Generator().manual_seed({given!r})" if isinstance(given, int) else ""
+        raise ArgumentTypeError(
+            f"generator={given!r} ({type(given).__name__}) has to be a torch.Generator or None{remedy}"
+        )
+    return given
 
 
 @contextmanager
