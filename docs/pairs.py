@@ -16,8 +16,10 @@ FILE = Path(__file__).parent / "reference" / "pairs.md"
 OURS = {project.parent.name for project in Path(__file__).parents[1].glob("plugins/*/pyproject.toml")}
 HEAD = """# Pairs of algorithms
 
-What the algorithms of this repository do two by two. The table is written by `python docs/pairs.py`, which asks the
-engine, and each pair that is not refused is trained by `tests/composition`, in both orders of the user's list.
+What the algorithms of this repository do two by two, with default arguments. The table is written by
+`python docs/pairs.py`, which asks the engine, and each pair that is not refused is trained by `tests/composition`, in
+both orders of the user's list. One argument changes the order: with `interpolate_loss=True` of MixUp, CutMix goes
+around it.
 
 The row against the column:
 

@@ -123,10 +123,17 @@ def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
     Raises:
         ArgumentError: (a ValueError) that names the argument.
     """
-    if isinstance(key, tuple) and set_item(batch, key, get_item(batch, key)) is batch:
+    if not isinstance(key, tuple):
+        return
+    item = get_item(batch, key)
+    alias = item.view_as(item) if hasattr(item, "view_as") else item
+    changed = set_item(batch, key, alias)
+    wrote = alias is not item and get_item(batch, key) is alias
+    if wrote or changed is batch:
+        set_item(batch, key, item)
         raise ArgumentError(
             f"the setter of {argument} writes into the batch that the loader gave, which may be its own data: the "
-            "setter has to return a copy of the batch"
+            "setter has to return a copy of the batch, and of what is on the way to the item"
         )
 
 

@@ -54,11 +54,11 @@ def set_item(batch: Any, key: BatchKey, value: Any) -> Any:
     get_item(batch, key)
     if isinstance(batch, tuple):
         return _replace_in_tuple(batch, key, value)
-    if _by_attribute(batch, key) and dataclasses.is_dataclass(batch):
-        return dataclasses.replace(batch, **{str(key): value})  # type: ignore[type-var]
     changed = copy_mapping(batch) if isinstance(batch, Mapping) else copy.copy(batch)
     if _by_attribute(batch, key):
-        setattr(changed, str(key), value)
+        is_field = dataclasses.is_dataclass(batch) and str(key) in {field.name for field in dataclasses.fields(batch)}
+        # A frozen one too; to make it anew would run its own code a second time.
+        (object.__setattr__ if is_field else setattr)(changed, str(key), value)
     else:
         changed[key] = value
     return changed

@@ -12,16 +12,15 @@ __all__ = ["base_loss", "is_torch_loss", "loss_setting"]
 
 
 def base_loss(loss_fn: Any) -> Any:
-    """Return the function or module within partials and what torch.compile has made of a module.
+    """Return the function or module within partials, what torch.compile has made of it, and a module's `forward`.
 
     Example:
         >>> base_loss(functools.partial(nn.functional.cross_entropy, reduction="sum")) is nn.functional.cross_entropy
         True
     """
-    while isinstance(loss_fn, functools.partial):
-        loss_fn = loss_fn.func
-    inner = getattr(loss_fn, "_orig_mod", None)
-    return inner if isinstance(inner, nn.Module) else loss_fn
+    while (inner := _inner(loss_fn)) is not None:
+        loss_fn = inner
+    return loss_fn
 
 
 def loss_setting(loss_fn: Any, name: str) -> Any:
@@ -31,11 +30,23 @@ def loss_setting(loss_fn: Any, name: str) -> Any:
         >>> loss_setting(nn.CrossEntropyLoss(), "reduction"), loss_setting(nn.functional.cross_entropy, "reduction")
         ('mean', None)
     """
-    while isinstance(loss_fn, functools.partial):
-        if name in loss_fn.keywords:
+    while (inner := _inner(loss_fn)) is not None:
+        if isinstance(loss_fn, functools.partial) and name in loss_fn.keywords:
             return loss_fn.keywords[name]
-        loss_fn = loss_fn.func
+        loss_fn = inner
     return getattr(loss_fn, name, None)
+
+
+def _inner(loss_fn: Any) -> Any:
+    """Return what a loss function hands its arguments on to, None where it is the loss itself."""
+    if isinstance(loss_fn, functools.partial):
+        return loss_fn.func
+    if isinstance(module := getattr(loss_fn, "_orig_mod", None), nn.Module):
+        return module
+    if isinstance(module := getattr(loss_fn, "__self__", None), nn.Module) and loss_fn.__name__ == "forward":
+        return module
+    compiled = getattr(loss_fn, "_torchdynamo_orig_callable", None)
+    return getattr(compiled, "__wrapped__", compiled)  # around one of torch's own torch.compile puts a function more
 
 
 def is_torch_loss(loss_fn: Any, losses: Mapping[type[nn.Module], Callable[..., Any]]) -> bool:

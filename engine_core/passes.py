@@ -127,11 +127,14 @@ def apply_declared_order(algorithms: Sequence[Algorithm], event: Event) -> Seque
     PassMetadata.model_construct(stage="check", description="warn where several algorithms interpolate the loss")
 )
 def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
-    """Warn if more than one algorithm with the tag `@loss_interpolation` runs at an event."""
+    """Warn if more than one algorithm with the tag `@loss_interpolation` runs at AFTER_LOSS, when there is a loss."""
+    if event is not Event.AFTER_LOSS:
+        return algorithms
     mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in algorithm_metadata(a).tags]
     if len(mixing) > 1:
         warn(
-            f"{' and '.join(mixing)} all interpolate the loss at {event.name}: their targets get mixed twice",
+            f"{' and '.join(mixing)} all interpolate the loss: each adds that for its own second targets, and none "
+            "that for the second targets of those; let all but one interpolate targets instead",
             UserWarning,
         )
     return algorithms

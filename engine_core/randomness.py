@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from .algorithm import Algorithm
-from .errors import ArgumentError
+from .errors import ArgumentError, ArgumentTypeError
 from .state import State
 
-__all__ = ["GlobalGenerators", "OwnGenerator", "preserve_generators", "seed_generators"]
+__all__ = ["GlobalGenerators", "OwnGenerator", "preserve_generators", "private_unless", "seed_generators"]
 
 
 def seed_generators(seed: int) -> None:
@@ -40,10 +40,10 @@ class GlobalGenerators:
     """
 
     device: torch.device
-    torch: torch.Tensor
+    of_cpu: torch.Tensor
     of_device: torch.Tensor | None
-    python: tuple[Any, ...]
-    numpy: tuple[Any, ...] | None
+    of_python: tuple[Any, ...]
+    of_numpy: tuple[Any, ...] | None
 
     @classmethod
     def capture(cls, device: torch.device) -> GlobalGenerators:
@@ -60,22 +60,22 @@ class GlobalGenerators:
 
     def restore(self) -> None:
         """Let all generators go on from here."""
-        random.setstate(self.python)
-        torch.set_rng_state(self.torch)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
+        random.setstate(self.of_python)
+        torch.set_rng_state(self.of_cpu)
+        if self.of_numpy is not None:
+            sys.modules["numpy"].random.set_state(self.of_numpy)
         module, where = _module_of(self.device)
         if module is not None and self.of_device is not None:
             module.set_rng_state(self.of_device, *where)
 
     def to_state(self) -> dict[str, Any]:
         """Return the states as tensors and plain values."""
-        version, words, gauss = self.python
-        state = {"torch": self.torch, "python": [version, torch.tensor(words), gauss]}
+        version, words, gauss = self.of_python
+        state = {"torch": self.of_cpu, "python": [version, torch.tensor(words), gauss]}
         if self.of_device is not None:
             state[self.device.type] = self.of_device
-        if self.numpy is not None:
-            kind, key, *rest = self.numpy
+        if self.of_numpy is not None:
+            kind, key, *rest = self.of_numpy
             state["numpy"] = [kind, torch.tensor([int(word) for word in key]), *rest]
         return state
 
@@ -90,7 +90,7 @@ class GlobalGenerators:
         try:
             version, words, gauss = state["python"]
             python = (version, tuple(words.tolist()), gauss)
-            numpy = now.numpy
+            numpy = now.of_numpy
             if numpy is not None and "numpy" in state:
                 kind, key, *rest = state["numpy"]
                 numpy = (kind, key.tolist(), *rest)
@@ -101,6 +101,32 @@ class GlobalGenerators:
         finally:
             now.restore()
         return states
+
+
+def private_unless(generator: torch.Generator | None) -> torch.Generator:
+    """Return what was given, or a new generator of the CPU, seeded by the system.
+
+    A new one each time: one that is kept would draw the same numbers in forked processes.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no generator, as a seed.
+
+    Example:
+        >>> given = torch.Generator()
+        >>> private_unless(given) is given, private_unless(None) is private_unless(None)
+        (True, False)
+    """
+    if generator is None:
+        own = torch.Generator()
+        own.seed()
+        return own
+    given: Any = generator
+    if not isinstance(given, torch.Generator):
+        remedy = f": torch.Generator().manual_seed({given!r})" if isinstance(given, int) else ""
+        raise ArgumentTypeError(
+            f"generator={given!r} ({type(given).__name__}) has to be a torch.Generator or None{remedy}"
+        )
+    return given
 
 
 @contextmanager

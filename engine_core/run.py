@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .callbacks.checkpoint_saver import CheckpointSaver
+from .checkpoint.store import RUN_CHECKPOINTS
 from .config import (
     Config,
     bind,
@@ -88,7 +89,7 @@ def train(
     folder = choose_folder(config, folder)
     config = _settle(config, folder)
     files = RunFiles(folder)
-    savers = [] if checkpoint_every is None else [CheckpointSaver(folder / "checkpoints", checkpoint_every)]
+    savers = [] if checkpoint_every is None else [CheckpointSaver(folder / RUN_CHECKPOINTS, checkpoint_every)]
     trainer = make_trainer(config, loggers=[files], callbacks=savers, profile=profile)
     try:
         with trainer:

@@ -94,10 +94,11 @@ class State:
         if self.max_duration is None:
             return None
         whole = _horizon(self.max_duration)
-        done = float(self.timestamp[FIELD_OF[whole.unit]])
+        done, total = self.timestamp[FIELD_OF[whole.unit]], whole.value
         if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
-            done += self.timestamp.batch_in_epoch / batches
-        return Time(done / whole.value if whole.value else 1.0, TimeUnit.DURATION)
+            # in whole batches: a fraction of an epoch would be rounded once, and the quotient again
+            done, total = done * batches + self.timestamp.batch_in_epoch, total * batches
+        return Time(done / total if total else 1.0, TimeUnit.DURATION)
 
     def _batches_per_epoch(self) -> int | None:
         """`dataloader_len` is the evaluation loader's while evaluation runs."""

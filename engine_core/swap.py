@@ -45,5 +45,6 @@ class ItemSwap:
         (batch, item, mine), self._held = self._held, None
         if state.batch is mine and mine is not batch:
             state.batch = batch
-        else:  # a setter of the user's may also have written to the batch in place
-            state.batch_set_item(self._key, item)
+            if state.batch_get_item(self._key) is item:
+                return
+        state.batch_set_item(self._key, item)  # a setter of the user's may also have written to the batch in place

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from sides import Case, Hand, Loop
@@ -12,34 +13,14 @@ from torch.nn import functional as F
 from optim_plugin import EMA, SAM, SWA, GradientPenalty, LayerFreezing
 
 
-def ema(hand: Hand) -> Loop:
-    """Move an average of weights and statistics after each step."""
+def averaging(hand: Hand, share: Callable[[int], float]) -> Loop:
+    """Move an average of weights and statistics by a share after each step."""
     model, optimizer, batches = hand.model, hand.optimizer, hand.batches
-    own, average = averaged(hand)
+    own = model.state_dict()
+    hand.average = {name: tensor.clone() for name, tensor in own.items()}
     floats = [name for name in own if own[name].is_floating_point()]
     counts = [name for name in own if name not in floats]
-    own_floats, average_floats = [own[name] for name in floats], [average[name] for name in floats]
-
-    def run() -> None:
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            torch._foreach_lerp_(average_floats, own_floats, 1 - 0.999)
-            for name in counts:
-                average[name].copy_(own[name])
-
-    return run
-
-
-def swa(hand: Hand) -> Loop:
-    """Take the weights of each step into their mean."""
-    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
-    own, average = averaged(hand)
-    floats = [name for name in own if own[name].is_floating_point()]
-    counts = [name for name in own if name not in floats]
-    own_floats, average_floats = [own[name] for name in floats], [average[name] for name in floats]
+    own_floats, average_floats = [own[name] for name in floats], [hand.average[name] for name in floats]
     taken = 0
 
     def run() -> None:
@@ -49,19 +30,22 @@ def swa(hand: Hand) -> Loop:
             loss = F.cross_entropy(model(inputs), targets)
             loss.backward()
             optimizer.step()
-            torch._foreach_lerp_(average_floats, own_floats, 1 / (taken + 1))
+            torch._foreach_lerp_(average_floats, own_floats, share(taken))
             for name in counts:
-                average[name].copy_(own[name])
+                hand.average[name].copy_(own[name])
             taken += 1
 
     return run
 
 
-def averaged(hand: Hand) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the weights of the model, and a copy for their average."""
-    own = hand.model.state_dict()
-    hand.average = {name: tensor.clone() for name, tensor in own.items()}
-    return own, hand.average
+def ema(hand: Hand) -> Loop:
+    """Average exponentially."""
+    return averaging(hand, lambda _: 1 - 0.999)
+
+
+def swa(hand: Hand) -> Loop:
+    """Take the weights of each step into their mean."""
+    return averaging(hand, lambda taken: 1 / (taken + 1))
 
 
 def sam(hand: Hand) -> Loop:

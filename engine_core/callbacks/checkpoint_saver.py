@@ -128,7 +128,7 @@ class CheckpointSaver(Callback):
         self._saved_at = state.timestamp
         name = self._store.name_of(state.timestamp)
         self._rank(state, name)
-        self._finish(lambda: self._begin(state.snapshot))  # type: ignore[arg-type]
+        self._finish(lambda: self._begin(state.snapshot))
 
     def _begin(self, snapshot: Any) -> None:
         taken: Snapshot = snapshot()

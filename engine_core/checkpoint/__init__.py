@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .files import Content, read_content, read_manifest, write_content
+from .files import Content, export_weights, read_content, read_manifest, write_content
 from .store import LATEST, Store, resolve
 from .tree import flatten, restore
 
@@ -10,6 +10,7 @@ __all__ = [
     "LATEST",
     "Content",
     "Store",
+    "export_weights",
     "flatten",
     "read_content",
     "read_manifest",

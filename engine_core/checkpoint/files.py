@@ -18,7 +18,17 @@ from safetensors.torch import load_file, save_file
 
 from ..errors import CheckpointError
 
-__all__ = ["MANIFEST", "MODEL", "SCHEMA", "Content", "read_content", "read_manifest", "sync_folder", "write_content"]
+__all__ = [
+    "MANIFEST",
+    "MODEL",
+    "SCHEMA",
+    "Content",
+    "export_weights",
+    "read_content",
+    "read_manifest",
+    "sync_folder",
+    "write_content",
+]
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -50,9 +60,15 @@ def write_content(folder: Path, content: Content) -> None:
     """Write a checkpoint: `folder` is there and complete, or as it was.
 
     Raises:
-        CheckpointError: if JSON is too large for a checkpoint.
-        OSError: if the files can't be written; what was begun is taken away.
+        CheckpointError: if it can't be written, or could not be read again; what was begun is taken away.
     """
+    try:
+        _write_content(folder, content)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{str(folder)!r} can't be written: {error}") from error
+
+
+def _write_content(folder: Path, content: Content) -> None:
     begun = folder.with_name(f".{folder.name}.{os.getpid()}.new")
     replaced = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(begun, ignore_errors=True)
@@ -86,14 +102,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         what = "is a file" if folder.exists() else "does not exist"
         raise CheckpointError(f"{str(folder)!r} {what}: a checkpoint is a folder with {MANIFEST}")
     manifest = _read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or type(manifest.get("schema")) is not int:
-        raise CheckpointError(f"{str(folder / MANIFEST)!r} is no manifest of a checkpoint: it has no schema")
+    if not isinstance(manifest, dict) or type(manifest.get("schema")) is not int or "checksum" not in manifest:
+        raise CheckpointError(f"{str(folder / MANIFEST)!r} is no checkpoint's manifest: it lacks schema or checksum")
     if not 1 <= manifest["schema"] <= SCHEMA:
         raise CheckpointError(
             f"{str(folder)!r} has schema {manifest['schema']}, and this version of engine-core reads schema {SCHEMA}: "
             "install the version that wrote it, or a newer one"
         )
-    checksum = manifest.pop("checksum", None)
+    checksum = manifest.pop("checksum")
     if checksum != _checksum(manifest):
         raise CheckpointError(f"{str(folder / MANIFEST)!r} is damaged: its checksum differs")
     return manifest
@@ -111,6 +127,24 @@ def read_content(folder: Path) -> Content:
     if not isinstance(state, dict):
         raise CheckpointError(f"{str(folder / _STATE)!r} is no state of a run")
     return Content(_load(folder / MODEL), state, _load(folder / _TENSORS), manifest)
+
+
+def export_weights(folder: Path, to: Path) -> None:
+    """Write the weights in a checkpoint into a safetensors file of their own, under their names in the model.
+
+    Raises:
+        CheckpointError: if the checkpoint is none, or `to` is there already or can't be written.
+    """
+    weights = read_content(folder).model
+    if to.exists():
+        raise CheckpointError(f"{str(to)!r} is there already and is left as it is: choose another file")
+    beside = to.with_name(f".{to.name}.new")
+    try:
+        _save(beside, weights)
+        beside.replace(to)
+    except (OSError, SafetensorError) as error:
+        beside.unlink(missing_ok=True)
+        raise CheckpointError(f"{str(to)!r} can't be written: {error}") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,9 +14,12 @@ from ..errors import CheckpointError
 from ..time import Timestamp
 from .files import MANIFEST, Content, sync_folder, write_content
 
-__all__ = ["LATEST", "Store", "resolve"]
+__all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "resolve"]
 
 LATEST = "latest"
+RUN_CHECKPOINTS = "checkpoints"
+"""Where a run of the command line saves, in its folder."""
+
 _LOCK = ".lock"
 _NAME = re.compile(r"ep(\d+)-ba(\d+)")
 
@@ -105,14 +108,16 @@ class Store:
 
 
 def resolve(path: Path) -> Path:
-    """Return the checkpoint that a path means: itself, or the latest in a saver's folder.
+    """Return the checkpoint that a path means: itself, or the latest in the folder of a saver, or of a run with one.
 
     Raises:
         CheckpointError: if there is none.
     """
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint at {str(path)!r}: give the folder of one, or that of a saver")
-    if (path / MANIFEST).exists() or not (path / LATEST).exists():
+    if (path / RUN_CHECKPOINTS / LATEST).exists():
+        path /= RUN_CHECKPOINTS
+    elif (path / MANIFEST).exists() or not (path / LATEST).exists():
         return path
     name = (path / LATEST).read_bytes()[:64].decode("ascii", "replace").strip()
     if not _NAME.fullmatch(name):

@@ -34,10 +34,10 @@ def flatten(value: Any, path: str, tensors: Tensors) -> Any:
 
     Example:
         >>> tensors = {}
-        >>> flatten({"step": 3, "average": torch.ones(2)}, "ema", tensors)
-        {'step': 3, 'average': {'$': 'tensor', 'name': 'ema.average'}}
+        >>> flatten({"step": 3, "average": torch.ones(2)}, "noise", tensors)
+        {'step': 3, 'average': {'$': 'tensor', 'name': 'noise.average'}}
         >>> tensors
-        {'ema.average': tensor([1., 1.])}
+        {'noise.average': tensor([1., 1.])}
     """
     return _Flattener(tensors).flatten(value, path, 0)
 
@@ -49,7 +49,7 @@ def restore(json: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         CheckpointError: for JSON that `flatten` can't have made.
 
     Example:
-        >>> restore({"step": 3, "average": {"$": "tensor", "name": "ema.average"}}, {"ema.average": torch.ones(2)})
+        >>> restore({"step": 3, "average": {"$": "tensor", "name": "noise.average"}}, {"noise.average": torch.ones(2)})
         {'step': 3, 'average': tensor([1., 1.])}
     """
     return _restore(json, tensors, 0)
@@ -60,7 +60,7 @@ class _Flattener:
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
-        self._named: dict[int, str] = {}
+        self._named: dict[int, dict[str, str]] = {}
 
     def flatten(self, value: Any, path: str, depth: int) -> Any:
         if depth > _MAX_DEPTH:
@@ -110,7 +110,7 @@ class _Flattener:
         self._tensors[name] = tensor.detach()
         self._named[id(tensor)] = reference = {_TAG: "tensor", "name": name}
         if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
-            reference["format"] = "channels_last"
+            reference["format"] = "images"
         return reference
 
 
@@ -128,8 +128,8 @@ def _restore(json: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
             return _NUMBERS[name]
         case {"$": "tuple", "items": list(items)} if len(json) == 2:
             return tuple(_restore(item, tensors, depth + 1) for item in items)
-        case {"$": "tensor", "name": str(name), **rest} if rest in ({}, {"format": "channels_last"}):
-            return _tensor(name, tensors, channels_last=bool(rest))
+        case {"$": "tensor", "name": str(name), **rest} if rest in ({}, {"format": "images"}):
+            return _tensor(name, tensors, of_images=bool(rest))
         case {"$": str(kind), "items": list(pairs)} if kind in _KINDS and len(json) == 2:
             return _pairs(kind, pairs, tensors, depth)
     raise CheckpointError(f"its JSON has {_shown(json)}, which no checkpoint has")
@@ -148,11 +148,11 @@ def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor], dep
     return _KINDS[kind](restored)
 
 
-def _tensor(name: str, tensors: Mapping[str, torch.Tensor], *, channels_last: bool) -> torch.Tensor:
+def _tensor(name: str, tensors: Mapping[str, torch.Tensor], *, of_images: bool) -> torch.Tensor:
     if name not in tensors:
         raise CheckpointError(f"its JSON names the tensor {_shown(name)}, which is in no file")
     tensor = tensors[name]
-    if not channels_last:
+    if not of_images:
         return tensor
     if tensor.dim() != 4:
         raise CheckpointError(f"its JSON says that {_shown(name)} is an image, and it has {tensor.dim()} dimensions")

@@ -49,6 +49,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         "train": "train:train",
         "explain": "explain:explain",
         "diff": "diff:diff",
+        "checkpoint": "checkpoint:checkpoint",
         "plugins": "plugins:plugins",
     },
     context_settings={"help_option_names": ["-h", "--help"]},

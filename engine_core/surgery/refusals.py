@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -102,8 +105,32 @@ def check_references(former: Mapping[nn.Module, str], remaining: set[nn.Module],
 
 
 def _modules_in(value: Any) -> list[nn.Module]:
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else (value,)
-    return [item for item in values if isinstance(item, nn.Module)]
+    """Return the modules in containers of containers, in bound methods and in partials; it looks into no module."""
+    found: list[nn.Module] = []
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, nn.Module):
+            found.append(item)
+            continue
+        parts = _parts_of(item)
+        if parts and id(item) not in seen:
+            seen.add(id(item))
+            left.extend(parts)
+    return found
+
+
+def _parts_of(item: Any) -> Collection[Any]:
+    if isinstance(item, dict):
+        return item.values()
+    if isinstance(item, (list, tuple, set, frozenset, deque)):
+        return item
+    if isinstance(item, MethodType):
+        return (item.__self__,)
+    if isinstance(item, partial):
+        return (item.func, *item.args, *item.keywords.values())
+    return ()
 
 
 def _check_open(name: str, module: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -136,10 +135,11 @@ def _own(loader: Any) -> list[torch.Generator]:
 def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
     """Return an iterator over a loader without its first batches."""
     if isinstance(loader, (list, tuple)):
-        return itertools.islice(loader, batches, None)
+        rest: Iterator[Any] = iter(loader[batches:])
+        return rest
     if isinstance(loader, torch_data.DataLoader) and why_inexact(loader) is None:
         return _skipped(loader, batches)
-    iterator = iter(loader)
+    iterator: Iterator[Any] = iter(loader)
     for _ in range(batches):
         try:
             next(iterator)

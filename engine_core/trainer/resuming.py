@@ -20,7 +20,7 @@ from .snapshot import put_back, resume_feed
 from .weights import load_weights
 
 if TYPE_CHECKING:
-    from .loop import Run
+    from .run import Run
 
 __all__ = ["Resumed", "find_resumed"]
 

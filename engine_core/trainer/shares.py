@@ -40,7 +40,7 @@ def split_with_shares(batch: Any, size: int, loss_fn: Any) -> list[tuple[Any, fl
 
 def is_sum(loss_fn: Any) -> bool:
     """Does the loss add its rows up, instead of taking their mean?"""
-    return bool(loss_setting(loss_fn, "reduction") == "sum")
+    return loss_setting(loss_fn, "reduction") == "sum" or loss_setting(loss_fn, "size_average") is False
 
 
 def _divisor(loss_fn: Any, piece: Any) -> torch.Tensor | None:
@@ -49,9 +49,13 @@ def _divisor(loss_fn: Any, piece: Any) -> torch.Tensor | None:
     over_classes = isinstance(base, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
     if not over_classes and base not in (F.cross_entropy, F.nll_loss):
         return None
-    targets = piece[1] if isinstance(piece, (tuple, list)) and len(piece) > 1 else None
+    try:
+        targets = piece[1]
+    except (LookupError, TypeError):
+        return None
     if not isinstance(targets, torch.Tensor) or targets.is_floating_point():
         return None
+    targets = targets.long()  # small integers can't be what is ignored by default, and bytes would be a mask
     ignored, weight = loss_setting(loss_fn, "ignore_index"), loss_setting(loss_fn, "weight")
     counted = targets[targets != (_DEFAULT_IGNORED if ignored is None else ignored)]
     return (

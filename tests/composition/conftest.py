@@ -28,6 +28,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "ema": {"decay": 0.9},
     "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},
 }
+# Forms of one that change others than its defaults do, under names of their own.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixup of losses": ("mixup", {"interpolate_loss": True}),
+    "cutmix of losses": ("cutmix", {"interpolate_loss": True}),
+    "progressive_resizing by crops": ("progressive_resizing", {"mode": "crop"}),
+}
 EPOCHS = 2
 
 
@@ -76,8 +82,9 @@ EVALUATION = BATCHES[-1:]
 
 
 def make(name: str) -> Algorithm:
-    """Return an algorithm with arguments under which it acts."""
-    return Registry.scan().load("algorithms", name)(**ARGUMENTS.get(name, {}))  # type: ignore[no-any-return]
+    """Return an algorithm, or a variant of it, with arguments under which it acts."""
+    name, given = VARIANTS.get(name, (name, {}))
+    return Registry.scan().load("algorithms", name)(**{**ARGUMENTS.get(name, {}), **given})  # type: ignore[no-any-return]
 
 
 def trainer_of(algorithms: Sequence[Algorithm], **options: Any) -> Trainer:

@@ -10,11 +10,22 @@ import torch
 
 from engine_core.errors import EngineError
 from engine_core.registry import Registry
+from engine_core.testing import RecordingDestination
 
-from .conftest import BATCHES, DOCS, EPOCHS, NAMES, make, trainer_of, weights
+from .conftest import BATCHES, DOCS, EPOCHS, NAMES, VARIANTS, make, trainer_of, weights
 
 REFUSED = {("ema", "swa")}
 PAIRS = list(itertools.combinations(NAMES, 2))
+PAIRS += [(variant, name) for variant, (own, _) in VARIANTS.items() for name in NAMES if name != own]
+PAIRS += [("mixup of losses", "progressive_resizing by crops"), ("cutmix of losses", "progressive_resizing by crops")]
+TRIPLES = [
+    ("mixup of losses", "cutmix", "label_smoothing"),
+    ("mixup", "cutmix of losses", "sam"),
+    ("cutout", "selective_backprop", "progressive_resizing by crops"),
+    ("gradient_penalty", "mixup", "sam"),
+    ("layer_freezing", "ema", "stochastic_depth"),
+    ("blurpool", "channels_last", "squeeze_excite"),
+]
 
 
 @pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if pair not in REFUSED])
@@ -33,7 +44,17 @@ def test_a_pair_trains_to_the_same_end_in_both_orders_of_the_list(one, other):
     assert first_metrics == second_metrics
 
 
-@pytest.mark.parametrize("other", [name for name in NAMES if name != "sam"])
+@pytest.mark.parametrize("three", TRIPLES, ids=", ".join)
+def test_three_train_to_the_same_end_in_all_orders_of_the_list(three):
+    ends = []
+    for names in itertools.permutations(three):
+        with trainer_of([make(name) for name in names], callbacks=["audit"]) as trainer:  # its warnings are errors here
+            trainer.fit()
+        ends.append(weights(trainer))
+    assert [name for end in ends for name in ends[0] if not torch.equal(ends[0][name], end[name])] == []
+
+
+@pytest.mark.parametrize("other", [name for name in (*NAMES, *VARIANTS) if name != "sam"])
 def test_with_microbatches_a_second_pass_is_the_same_in_both_orders_of_the_list(other):
     ends = []
     for names in (("sam", other), (other, "sam")):
@@ -50,16 +71,22 @@ def test_a_refused_pair_is_refused_at_construction_with_both_names_and_the_reaso
             trainer_of([make(name) for name in names])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_each_changes_the_training_and_says_so_in_its_traces(name):
-    with trainer_of([]) as plain, trainer_of([make(name)]) as changed:
+    algorithm, recorded = make(name), RecordingDestination()
+    with trainer_of([]) as plain, trainer_of([algorithm], loggers=recorded) as changed:
         plain.fit()
         changed.fit()
 
-    was, became = weights(plain), weights(changed)
-    same = was.keys() == became.keys() and all(torch.equal(was[key], became[key]) for key in was)
-    evaluated_alike = plain.state.metrics == changed.state.metrics
-    assert not (same and evaluated_alike) or name in {"channels_last", "fused_layernorm"}  # other kernels, same numbers
+    done = [(trace.name, trace.run) for traces in recorded.traces for trace in traces.values()]
+    assert done and set(done) == {(type(algorithm).__name__, True)}
+    assert seen_of(plain) != seen_of(changed)
+
+
+def seen_of(trainer):
+    """Return all that an algorithm may change: the weights and their layout, the modules, the measured numbers."""
+    kept = {key: (value.stride(), value.tolist()) for key, value in weights(trainer).items()}
+    return kept, [type(module) for module in trainer.state.model.modules()], trainer.state.metrics
 
 
 def test_the_published_table_is_that_of_the_engine():

@@ -10,15 +10,13 @@ import torch
 from torch.nn import functional as F
 
 from engine_core import Algorithm, Callback, Engine, Logger, State
-from engine_core.registry import Registry
 
-from .conftest import BATCHES, NAMES, digits_net, make, trainer_of, weights
+from .conftest import BATCHES, NAMES, VARIANTS, digits_net, make, trainer_of, weights
 
 TOGETHER = [name for name in NAMES if name != "swa"]  # it excludes ema
-GROUPS = [*([name] for name in NAMES), TOGETHER]
-LABELS = [*NAMES, "all together"]
-OF_LOSSES = [(["mixup"], "mixup"), (["cutmix"], "cutmix"), (TOGETHER, "mixup")]
-CASES = [*((names, None) for names in GROUPS), *OF_LOSSES]
+OTHERS = [[variant, *(name for name in TOGETHER if name != own)] for variant, (own, _) in VARIANTS.items()]
+GROUPS = [*([name] for name in (*NAMES, *VARIANTS)), TOGETHER, *OTHERS]
+LABELS = [*NAMES, *VARIANTS, "all together", *(f"all with {variant}" for variant in VARIANTS)]
 
 
 def snapshot(state: State) -> dict[str, Any]:
@@ -130,12 +128,9 @@ def moved_by_hand(algorithms: Sequence[Algorithm], failing_at: str) -> list[str]
 
 
 @pytest.mark.parametrize("event", ["before_forward", "before_loss"])
-@pytest.mark.parametrize(("names", "of_losses"), CASES, ids=[*LABELS, *(f"{name} of losses" for _, name in OF_LOSSES)])
-def test_batch_and_loss_and_model_are_there_again_when_a_loop_by_hand_raises(names, of_losses, event):
-    algorithms = [make(name) for name in names if name != of_losses]
-    if of_losses:
-        algorithms.append(Registry.scan().load("algorithms", of_losses)(interpolate_loss=True))
-    moved = moved_by_hand(algorithms, event)
+@pytest.mark.parametrize("names", GROUPS, ids=LABELS)
+def test_batch_and_loss_and_model_are_there_again_when_a_loop_by_hand_raises(names, event):
+    moved = moved_by_hand([make(name) for name in names], event)
     assert [name for name in moved if "running" not in name and "num_batches" not in name] == []
 
 

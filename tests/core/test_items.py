@@ -131,3 +131,44 @@ def test_a_missing_item_is_an_error_that_says_what_is_there(access, batch, key, 
     with pytest.raises(LookupError) as refusal:
         access(batch, key)
     assert str(refusal.value) == message
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Has code of its own that runs when it is made, and a field that no argument sets."""
+
+    inputs: int
+    scale: dataclasses.InitVar[int]
+    rows: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self, scale):
+        object.__setattr__(self, "inputs", self.inputs * scale)
+        object.__setattr__(self, "rows", 7)
+
+
+def test_a_dataclass_is_not_made_anew():
+    batch = Prepared(2, 10)
+    changed = set_item(batch, "inputs", 5)
+    assert (changed.inputs, changed.rows) == (5, 7)
+    assert (batch.inputs, type(changed)) == (20, Prepared)
+
+
+class Meters:
+    """Keeps an item behind a property."""
+
+    def __init__(self, inputs):
+        self._inputs = inputs
+
+    @property
+    def inputs(self):
+        return self._inputs
+
+    @inputs.setter
+    def inputs(self, value):
+        self._inputs = value
+
+
+def test_a_property_with_a_setter_is_an_attribute():
+    batch = Meters(1)
+    changed = set_item(batch, "inputs", 2)
+    assert (batch.inputs, changed.inputs) == (1, 2)

@@ -70,9 +70,12 @@ def test_several_algorithms_that_interpolate_the_loss_are_warned_of():
         metadata = AlgorithmMetadata(tags=("loss_interpolation",))
 
     algorithms = [Mixing(), A(), Mixing()]
-    with pytest.warns(UserWarning, match="Mixing and Mixing all interpolate the loss at BEFORE_LOSS"):
-        assert passes.warn_if_multiple_loss_interpolation(algorithms, Event.BEFORE_LOSS) == algorithms
-    passes.warn_if_multiple_loss_interpolation(algorithms[:2], Event.BEFORE_LOSS)
+    message = r"Mixing and Mixing all interpolate the loss: .*; let all but one interpolate targets instead$"
+    with pytest.warns(UserWarning, match=message):
+        assert passes.warn_if_multiple_loss_interpolation(algorithms, Event.AFTER_LOSS) == algorithms
+    passes.warn_if_multiple_loss_interpolation(algorithms[:2], Event.AFTER_LOSS)
+    for event in set(Event) - {Event.AFTER_LOSS}:
+        assert passes.warn_if_multiple_loss_interpolation(algorithms, event) == algorithms
 
 
 @pytest.mark.parametrize("mark", [algorithm_pass(PassMetadata(stage="check")), algorithm_pass(stage="check")])

@@ -57,6 +57,16 @@ def test_within_an_epoch_the_batches_count_if_their_number_is_known():
     assert state.get_elapsed_duration() == Time(0.3125, "dur")
 
 
+@pytest.mark.parametrize(("epochs", "batches"), [(3, 5), (7, 3), (30, 59)])
+def test_the_elapsed_duration_is_rounded_once(epochs, batches):
+    """2/3 + (2/5)/3 would be 0.7999999999999999, short of a schedule's 0.8."""
+    for done in range(epochs * batches + 1):
+        epoch, batch = divmod(done, batches)
+        timestamp = Timestamp(epoch=epoch, batch_in_epoch=batch)
+        state = State(max_duration=f"{epochs}ep", timestamp=timestamp, dataloader_len=batches)
+        assert state.get_elapsed_duration().value == done / (epochs * batches)
+
+
 def test_evaluation_does_not_change_the_elapsed_duration():
     state = State(max_duration="4ep", timestamp=Timestamp(epoch=1, batch_in_epoch=2), train_dataloader=range(8))
     state.dataloader, state.dataloader_len = range(1000), 1000

@@ -48,3 +48,19 @@ def test_nothing_is_put_back_twice_or_before_anything_was_put():
     state.batch = ("other", "batch")
     swap.back(state)
     assert state.batch == ("other", "batch") and not swap.is_in
+
+
+def put_deep(batch, value):
+    """Copy the outer dict, and write into the inner one."""
+    batch = dict(batch)
+    batch["inner"]["y"] = value
+    return batch
+
+
+def test_a_setter_that_copies_the_outer_container_alone_is_undone():
+    batch = {"inner": {"y": "labels"}}
+    state, swap = State(batch=batch), ItemSwap((lambda b: b["inner"]["y"], put_deep))
+    swap.put(state, "smoothed")
+    assert batch == {"inner": {"y": "smoothed"}}
+    swap.back(state)
+    assert state.batch == batch == {"inner": {"y": "labels"}}

@@ -105,7 +105,7 @@ def test_what_a_checkpoint_can_not_hold_is_refused_by_its_path(value, message):
     [
         {"$": "tensor", "name": "nowhere"},
         {"$": "tensor", "name": 3},
-        {"$": "tensor", "name": "row", "format": "channels_last"},
+        {"$": "tensor", "name": "row", "format": "images"},
         {"$": "tensor", "name": "row", "format": "other"},
         {"$": "object", "name": "os.system"},
         {"$": "dict", "items": [[["a"], 1]]},

@@ -1,4 +1,4 @@
-"""Real processes that are killed or asked to end: the latest checkpoint loads, and the run ends as the whole one did."""
+"""Processes that are killed or asked to end: the latest checkpoint loads, and the run ends as the whole one did."""
 
 import json
 import os

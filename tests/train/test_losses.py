@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core.losses import base_loss, is_torch_loss, loss_setting
+from engine_core.trainer.shares import is_sum
 
 CROSS_ENTROPY = {nn.CrossEntropyLoss: F.cross_entropy}
 
@@ -28,6 +29,8 @@ MODULE = nn.CrossEntropyLoss(reduction="sum")
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # torch's own, where it imports the compiler
     COMPILED = torch.compile(MODULE)
+    COMPILED_FUNCTION = torch.compile(F.cross_entropy, backend="eager")
+    COMPILED_PARTIAL = torch.compile(partial(F.cross_entropy, reduction="sum"), backend="eager")
 
 
 @pytest.mark.parametrize(
@@ -38,9 +41,24 @@ with warnings.catch_warnings():
         (partial(MODULE), MODULE),
         (COMPILED, MODULE),
         (partial(COMPILED), MODULE),
+        (COMPILED_FUNCTION, F.cross_entropy),
+        (COMPILED_PARTIAL, F.cross_entropy),
+        (partial(COMPILED_FUNCTION), F.cross_entropy),
+        (MODULE.forward, MODULE),
         (None, None),
     ],
-    ids=["function", "partials", "partial module", "compiled", "partial compiled", "none"],
+    ids=[
+        "function",
+        "partials",
+        "module",
+        "compiled",
+        "both",
+        "compiled function",
+        "compiled partial",
+        "partial of it",
+        "forward",
+        "none",
+    ],
 )
 def test_the_base_is_what_is_within(loss, base):
     assert base_loss(loss) is base
@@ -80,9 +98,31 @@ named.reduction = "sum"
         (partial(MODULE, reduction="none"), "none"),
         (partial(partial(F.cross_entropy, reduction="sum"), weight=None), "sum"),
         (COMPILED, "sum"),
+        (partial(COMPILED_FUNCTION, reduction="sum"), "sum"),
+        (COMPILED_PARTIAL, "sum"),
+        (MODULE.forward, "sum"),
         (partial(named), "sum"),
         (None, None),
     ],
 )
 def test_a_setting_is_the_outermost_that_was_given(loss, reduction):
     assert loss_setting(loss, "reduction") == reduction
+
+
+class Meter:
+    """A loss function that is a method of something else."""
+
+    def forward(self, outputs, targets):
+        return F.cross_entropy(outputs, targets)
+
+
+def test_a_method_of_what_is_no_module_is_the_loss_itself():
+    loss = Meter().forward
+    assert base_loss(loss) is loss
+
+
+@pytest.mark.parametrize(
+    ("given", "is_one"), [({}, False), ({"size_average": False}, True), ({"reduction": "sum"}, True)]
+)
+def test_a_sum_is_one_in_either_spelling(given, is_one):
+    assert is_sum(partial(F.cross_entropy, **given)) is is_one

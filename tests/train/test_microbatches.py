@@ -1,6 +1,7 @@
 """A batch split into microbatches trains as the whole batch does."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -150,3 +151,30 @@ def test_a_compiled_loss_has_the_shares_of_the_loss_in_it() -> None:
     batch = torch.randn(8, 4), torch.arange(8) % 3
     shares = [[share for _, share in split_with_shares(batch, 3, fn)] for fn in (loss, torch.compile(loss))]
     assert shares[0] == shares[1] != [3 / 8, 3 / 8, 2 / 8]
+
+
+@dataclass
+class Indexed:
+    """A batch whose items have places, although it is no sequence."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        return (self.inputs, self.targets)[place]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+def test_the_shares_are_those_of_the_classes_in_whatever_dtype(dtype: torch.dtype) -> None:
+    """156 as a byte is -100, which torch ignores by default."""
+    batch = torch.randn(8, 4), (torch.arange(8) + 150).to(dtype)
+    weight = torch.arange(200.0)
+    for loss in (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(weight=weight)):
+        expected = split_with_shares((batch[0], torch.arange(8) + 150), 3, loss)
+        assert [share for _, share in split_with_shares(batch, 3, loss)] == [share for _, share in expected]
+
+
+def test_a_batch_whose_items_have_places_counts_by_its_targets() -> None:
+    batch = Indexed(torch.randn(8, 4), torch.tensor([0, -100, -100, -100, 1, 2, 1, 0]))
+    shares = [share for _, share in split_with_shares(batch, 4, nn.CrossEntropyLoss())]
+    assert shares == [1 / 5, 4 / 5]

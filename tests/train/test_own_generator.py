@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engine_core import Algorithm, State
-from engine_core.errors import ArgumentError
-from engine_core.randomness import OwnGenerator
+from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.randomness import OwnGenerator, private_unless
 
 
 def drawn(own, state, count=3):
@@ -138,3 +138,14 @@ def test_no_global_generator_moves():
     drawn(own, State(seed=5))
     own.load_state_dict(own.state_dict())
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_a_generator_there_is_a_new_one_each_time():
+    drawn = [torch.rand(4, generator=private_unless(None)).tolist() for _ in range(3)]
+    assert drawn[0] != drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(("given", "remedy"), [(3, r"None: torch.Generator\(\).manual_seed\(3\)$"), ("cpu", "None$")])
+def test_what_is_no_generator_is_refused(given, remedy):
+    with pytest.raises(ArgumentTypeError, match=f"^generator={given!r} .* has to be a torch.Generator or {remedy}"):
+        private_unless(given)

@@ -28,6 +28,10 @@ SIGNATURE = {
     "seed": None,
     "progress_bar": "auto",
     "run_name": None,
+    "load_path": None,  # a checkpoint decides the seed, which is needed before any callback is asked
+    "autoresume": False,
+    "load_weights_only": False,
+    "load_strict": True,
 }
 
 

@@ -259,3 +259,14 @@ def test_two_kinds_of_backward_hooks_are_refused_and_no_hook_moves() -> None:
         replace_modules(model, {nn.Linear: old_style})
     assert model[0] is linear
     assert list(model[0]._forward_hooks) == before
+
+
+def test_after_a_refusal_a_module_that_took_backward_hooks_takes_any_kind_again() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    for layer in model:
+        layer.register_full_backward_hook(lambda *arguments: None)
+    made = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    made[1].register_backward_hook(lambda *arguments: None)
+    with pytest.raises(ArgumentError, match="'1' and the Linear that takes its place have backward hooks of two kinds"):
+        replace_modules(model, {nn.Linear: lambda module, name: made[int(name)]})
+    made[0].register_backward_hook(lambda *arguments: None)  # torch refuses this beside full ones

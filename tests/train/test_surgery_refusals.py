@@ -1,5 +1,6 @@
 """Surgery: what it can't do is refused with the reason, and nothing stays of the attempt."""
 
+import functools
 import warnings
 from typing import Any
 
@@ -111,7 +112,28 @@ def test_a_module_that_holds_the_place_itself_is_refused() -> None:
         replace_modules(model, {nn.ReLU: lambda m, n: Wrap(model[0])})
 
 
-@pytest.mark.parametrize("keep", [list, tuple, lambda layers: dict(enumerate(layers)), lambda layers: layers[0]])
+def held_by_itself(layers: list[nn.Module]) -> list[Any]:
+    held: list[Any] = [layers]
+    held.append(held)
+    return held
+
+
+KEPT = {
+    "list": list,
+    "tuple": tuple,
+    "dict": lambda layers: dict(enumerate(layers)),
+    "module": lambda layers: layers[0],
+    "pairs": lambda layers: [("first", layer) for layer in layers],
+    "dict of lists": lambda layers: {"all": {"of them": layers}},
+    "list in itself": held_by_itself,
+    "bound method": lambda layers: layers[0].forward,
+    "partial": lambda layers: functools.partial(layers[0].forward),
+    "argument of a partial": lambda layers: functools.partial(print, [layers[0]]),
+    "keyword of a partial": lambda layers: functools.partial(print, end=layers[0]),
+}
+
+
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
 def test_a_module_that_is_also_held_outside_of_the_tree_is_refused(keep: Any) -> None:
     class Stages(nn.Module):
         def __init__(self) -> None:

@@ -148,8 +148,16 @@ def test_without_a_generator_holes_differ_and_no_global_one_is_drawn_from() -> N
         ({"input": torch.ones(4, 8, 8)}, ValueError, r"\(4, 8, 8\): give grey images a dimension"),
         ({"input": torch.ones(4, 1, 2, 8, 8)}, ValueError, r"images \(N, C, H, W\)"),
         ({"input": [torch.ones(1, 8, 8)]}, TypeError, "not a list"),
+        ({"generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch.Generator"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         cutout_batch(**{"input": torch.ones(4, 1, 8, 8), **arguments})
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn, torch.uint8, torch.bool])
+def test_images_of_a_dtype_that_torch_can_not_fill_get_the_same_holes(dtype: torch.dtype) -> None:
+    holed = cutout_batch(torch.ones(3, 2, 6, 6).to(dtype), generator=seeded(1))
+    assert holed.dtype is dtype
+    assert torch.equal(holed.float(), cutout_batch(torch.ones(3, 2, 6, 6), generator=seeded(1)))

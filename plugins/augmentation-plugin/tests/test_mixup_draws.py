@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from augmentation_plugin import CutMix, MixUp
+from augmentation_plugin import CutMix, MixUp, cutmix_batch, mixup_batch
 from augmentation_plugin.mixing import Mixing
 from engine_core import Engine, Logger, State
 from engine_core.errors import ArgumentError
@@ -29,7 +29,8 @@ def mixes(algorithm: Any, steps: int, seed: int = 1, saved: Any = None, keep: An
             for event in ("before_train_batch", "before_forward"):
                 engine.run_event(event)
             seen.append(state.batch[0].mean((2, 3)).flatten().tolist())
-            for event in ("after_forward", "after_train_batch"):
+            state.outputs = torch.zeros(5, 5)
+            for event in ("after_forward", "before_loss", "after_loss", "after_train_batch"):
                 engine.run_event(event)
             if keep is not None:
                 keep.append(algorithm.state_dict())
@@ -84,3 +85,31 @@ def test_the_two_draw_apart() -> None:
 def test_a_foreign_state_is_refused(kind: type[Mixing]) -> None:
     with pytest.raises(ArgumentError, match=f"the state of {kind.metadata.name} has no 'generator'"):
         kind().load_state_dict({"lambda": 0.5})
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
+@pytest.mark.parametrize("mix", [mixup_batch, cutmix_batch])
+def test_a_compiled_step_draws_anew_each_time(mix: Any) -> None:
+    def draws(function: Any) -> list[Any]:
+        generator = torch.Generator().manual_seed(3)
+        mixed = [function(IMAGES, torch.arange(5), generator=generator) for _ in range(3)]
+        return [(float(lam), paired.tolist()) for _, paired, lam in mixed]
+
+    compiled = draws(torch.compile(mix, backend="eager"))
+    assert compiled == draws(mix)
+    assert compiled[0] != compiled[1] != compiled[2]
+
+
+@pytest.mark.parametrize("mix", [mixup_batch, cutmix_batch])
+def test_a_seed_is_no_generator(mix: Any) -> None:
+    with pytest.raises(TypeError, match=r"generator=3 \(int\) .*torch.Generator\(\).manual_seed\(3\)"):
+        mix(IMAGES, torch.arange(5), generator=3)
+
+
+def test_a_default_device_is_not_where_pairs_are_drawn() -> None:
+    torch.set_default_device("meta")
+    try:
+        mixed = mixup_batch(IMAGES, torch.arange(5))
+    finally:
+        torch.set_default_device(None)
+    assert mixed.input.device.type == "cpu"

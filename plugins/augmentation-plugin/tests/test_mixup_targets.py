@@ -125,6 +125,12 @@ def test_a_share_that_is_none_is_refused(lam: Any) -> None:
         mix_losses(1.0, 2.0, lam)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, "float32", float])
+def test_a_dtype_without_shares_is_refused(dtype: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="dtype="):
+        mix_targets(torch.tensor([0]), torch.tensor([1]), LAM, 3, dtype)
+
+
 @pytest.mark.parametrize(
     ("target", "paired", "words"),
     [

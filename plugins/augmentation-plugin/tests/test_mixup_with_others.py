@@ -78,9 +78,12 @@ def test_beside_smoothing_the_paired_targets_are_smoothed_too(mixing: Mixing) ->
         torch.testing.assert_close(run.losses, run.expected)
 
 
-def test_two_that_interpolate_the_loss_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="all interpolate the loss"):
-        Pair([MixUp(1.0, True), CutMix(1.0, True)])
+def test_two_that_interpolate_the_loss_are_warned_of_once() -> None:
+    with pytest.warns(UserWarning, match="interpolate") as caught:  # each is recorded, also at one line
+        run = Pair([MixUp(1.0, True), CutMix(1.0, True)])
+    (message,) = [str(warning.message) for warning in caught]
+    assert message.startswith("MixUp and CutMix all interpolate the loss") and message.endswith("targets instead")
+    assert not torch.allclose(torch.stack(run.losses), torch.stack(run.expected))
 
 
 @pytest.mark.parametrize(

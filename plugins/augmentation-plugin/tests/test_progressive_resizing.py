@@ -1,6 +1,5 @@
 """ProgressiveResizing in an engine and in whole trainings: sizes by step, refusals, logs, resume, pixels saved."""
 
-from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
@@ -11,19 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, CutOut, MixUp, ProgressiveResizing, resize_batch
-from engine_core import Callback, Engine, Event, Logger, LoggerDestination, State, Timestamp, Trainer
+from engine_core import Callback, Engine, Event, Logger, State, Timestamp, Trainer
 from engine_core.errors import ArgumentError
+from engine_core.testing import RecordingDestination
 
 X = torch.rand(4, 3, 32, 48, generator=torch.Generator().manual_seed(1))
 Y, MASK = torch.arange(4), torch.arange(4 * 32 * 48).reshape(4, 32, 48)
-
-
-class Recorder(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[tuple[dict[str, Any], int]] = []
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged.append((dict(metrics), step))
 
 
 def batches_of(algorithm: Any, steps: Any, batch: Any = (X, Y), logger: Any = None, **fields: Any) -> list[Any]:
@@ -99,10 +91,10 @@ def test_interpolation_draws_and_saves_nothing() -> None:
 
 
 def test_steps_that_resize_log_scale_and_size() -> None:
-    recorder = Recorder()
+    recorder = RecordingDestination()
     batches_of(ProgressiveResizing(), (5, 9), logger=Logger([recorder]))
     sizes = {"scale": 0.5, "height": 16, "width": 24}
-    assert recorder.logged == [({f"progressive_resizing/{name}": value for name, value in sizes.items()}, 5)]
+    assert recorder.metrics == [(5, {f"progressive_resizing/{name}": value for name, value in sizes.items()})]
 
 
 def test_without_max_duration_it_is_refused_with_the_remedy() -> None:

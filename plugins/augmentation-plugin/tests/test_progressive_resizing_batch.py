@@ -174,6 +174,7 @@ X = torch.ones(4, 1, 8, 8)
         ({"target": torch.ones(3, 8, 8), "resize_targets": True}, ValueError, "same rows, height and width"),
         ({"target": torch.ones(4, 1, 1, 8, 8), "resize_targets": True}, ValueError, "same rows, height and width"),
         ({"target": [1], "resize_targets": True}, TypeError, "target has to be a tensor"),
+        ({"mode": "crop", "generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch.Generator"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -55,6 +55,8 @@ class Likelihood(nn.NLLLoss):
         (nn.HingeEmbeddingLoss(), LABELS, "HingeEmbeddingLoss takes 1 and -1 only"),
         (F.hinge_embedding_loss, LABELS, "hinge_embedding_loss takes 1 and -1 only"),
         (F.multilabel_margin_loss, LABELS, "multilabel_margin_loss takes indices only"),
+        (nn.CTCLoss(), LABELS, "CTCLoss takes indices only"),
+        (F.ctc_loss, LABELS, "ctc_loss takes indices only"),
         (nn.BCEWithLogitsLoss(), PROBABILITIES, r"BCEWithLogitsLoss judges each output by itself.*y \* \(1 - s\)"),
         (F.binary_cross_entropy, PROBABILITIES, "binary_cross_entropy judges each output by itself"),
         (nn.CrossEntropyLoss(label_smoothing=0.2), LABELS, r"label_smoothing=0\.2 of its own.*twice"),

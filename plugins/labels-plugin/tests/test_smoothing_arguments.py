@@ -62,6 +62,26 @@ def test_the_function_refuses_such_a_smoothing_too(smoothing: float) -> None:
         smooth_labels(LOGITS, LABELS, smoothing)
 
 
+@pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"reduction": "Mean"}, ValueError, "reduction='Mean' has to be 'mean', 'sum', 'none'"),
+        ({"reduction": None}, ValueError, "reduction=None has to be"),
+        ({"weight": torch.ones(2)}, ValueError, r"shape \(2,\), and the outputs have 3 classes: .* \(3,\)"),
+        ({"weight": torch.ones(4)}, ValueError, r"shape \(4,\)"),
+        ({"weight": torch.ones(1, 3)}, ValueError, r"shape \(1, 3\)"),
+        ({"weight": [1.0, 1.0, 1.0]}, TypeError, "weight .* not a list"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_settings_that_no_cross_entropy_has_are_refused(
+    target: torch.Tensor, settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        smooth_labels(LOGITS, target, **settings)
+
+
 @pytest.mark.parametrize("label", [3, -1])
 @pytest.mark.parametrize("weight", [None, torch.ones(3)])
 def test_a_label_without_a_class_is_an_error_that_names_it(label: int, weight: torch.Tensor | None) -> None:
@@ -84,3 +104,27 @@ def test_neither_target_nor_outputs_are_changed_in_place(target: torch.Tensor) -
 def test_small_integers_are_indices_too() -> None:
     smoothed = smooth_labels(LOGITS, LABELS.to(torch.uint8), 0.1)
     assert torch.equal(smoothed, smooth_labels(LOGITS, LABELS, 0.1))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
+def test_compiled_it_looks_for_ignored_targets_too() -> None:
+    """A traced graph has no error to go by; a backend that checks indices would raise it at the call."""
+    target = torch.tensor([0, -100, 2, -100])
+    compiled = torch.compile(smooth_labels, backend="eager")
+    assert torch.equal(compiled(LOGITS, target), smooth_labels(LOGITS, target))
+
+
+def test_a_class_is_not_taken_for_an_ignored_one_by_its_dtype() -> None:
+    """156 as a byte is -100."""
+    outputs, target, weight = torch.zeros(2, 200), torch.tensor([156, 3]), torch.ones(200)
+    smoothed = smooth_labels(outputs, target.to(torch.uint8), weight=weight)
+    assert torch.equal(smoothed, smooth_labels(outputs, target, weight=weight))
+
+
+def test_the_targets_say_where_the_result_is() -> None:
+    torch.set_default_device("meta")
+    try:
+        smoothed = smooth_labels(LOGITS, LABELS)
+    finally:
+        torch.set_default_device(None)
+    assert smoothed.device.type == "cpu"

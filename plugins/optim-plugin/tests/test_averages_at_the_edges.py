@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import ArgumentError
-from optim_plugin import EMA, SWA, ema_update, start_average, swa_update, use_average
+from engine_core.time import Timestamp
+from optim_plugin import EMA, SAM, SWA, ema_update, held_buffers, start_average, swa_update, use_average
 
 
 def fire(algorithm: Any, model: nn.Module | None, *events: Event) -> None:
@@ -72,6 +73,68 @@ def test_a_model_with_expanded_buffers_is_evaluated() -> None:
     assert model.scale.tolist() == [1.0, 1.0, 1.0]
 
 
+def test_an_expanded_frozen_parameter_is_averaged_and_comes_back_as_it_was() -> None:
+    model = nn.Module()
+    model.scale = nn.Parameter(torch.ones(1).expand(3), requires_grad=False)
+    own, at = model.scale, model.scale.data_ptr()
+    with use_average(model, {"scale": torch.tensor([1.0, 2.0, 3.0])}):
+        assert model.scale is own and own.tolist() == [1.0, 2.0, 3.0]
+    assert model.scale is own and own.tolist() == [1.0, 1.0, 1.0] and own.stride() == (0,) and own.data_ptr() == at
+
+
+class Sparse(nn.Linear):
+    """Has a buffer that is no dense tensor, as a graph's neighbours are."""
+
+    near: torch.Tensor
+
+    def __init__(self, layout: torch.layout = torch.sparse_coo) -> None:
+        super().__init__(3, 3)
+        self.register_buffer("near", torch.eye(3).to_sparse(layout=layout))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.sparse.mm(self.near, x.T).T)
+
+
+def test_a_sparse_buffer_is_copied_and_comes_back_as_the_same_object() -> None:
+    model = Sparse()
+    own, average = model.near, start_average(model)
+    model.near = (2 * torch.ones(3, 3)).to_sparse()
+    ema_update(average, model, decay=0.5)
+    model.near = own
+    with use_average(model, average):
+        assert model.near.to_dense().unique().tolist() == [2.0]
+    assert model.near is own and torch.equal(own.to_dense(), torch.eye(3))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize("make", [lambda: EMA(decay=0.5), lambda: SWA(start=0.5), SAM], ids=["ema", "swa", "sam"])
+def test_a_model_with_a_sparse_buffer_and_an_expanded_parameter_trains(make: Any, layout: torch.layout) -> None:
+    model, data = Sparse(layout), [(torch.ones(2, 3), torch.tensor([0, 1]))]
+    model.scale = nn.Parameter(torch.ones(1).expand(3), requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given: dict[str, Any] = {"max_duration": "2ep", "loss_fn": F.cross_entropy, "device": "cpu", "progress_bar": False}
+    with Trainer(model, data, algorithms=make(), optimizers=optimizer, eval_dataloader=data, **given) as trainer:
+        trainer.fit()
+    assert torch.equal(model.near.to_dense(), torch.eye(3)) and model.scale.stride() == (0,)
+
+
+def test_a_sparse_parameter_is_refused_by_name() -> None:
+    model = nn.Module()
+    model.graph = nn.Parameter(torch.eye(3).to_sparse())
+    with pytest.raises(ArgumentError, match=r"'graph' is a parameter of layout torch\.sparse_coo, .*: make it dense"):
+        start_average(model)
+
+
+def test_a_lazy_model_is_refused_until_it_has_run() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    for refused in (start_average, lambda m: held_buffers(m).__enter__()):
+        with pytest.raises(ArgumentError, match="is lazy: it has no shape yet; run the model once before"):
+            refused(model)
+    model(torch.ones(2, 4))
+    assert start_average(model)["0.weight"].shape == (3, 4)
+
+
 class Peak(nn.Module):
     peak: torch.Tensor
 
@@ -98,7 +161,8 @@ def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
     ("algorithm", "state", "message"),
     [
         (EMA, {"frozen": 1}, "the state of ema has no 'average', but 'frozen'"),
-        (EMA, {"average": {}, "count": 1}, "the state of ema has a 'count'"),
+        (EMA, {"a": 1}, "the state of ema has no 'average', but 'a': give what its"),
+        (EMA, {"average": {}, "count": 1}, "the state of ema has a 'count', which it never has: give what its"),
         (EMA, {"average": 3}, "an average is tensors by name, not int"),
         (EMA, {"average": {"weight": 1.0}}, "the average of 'weight' is no tensor but float"),
         (SWA, {"average": {}}, "the state of swa has no 'count', but 'average'"),
@@ -149,3 +213,28 @@ def test_a_scripted_model_is_averaged_as_any_other() -> None:
         plain[0].weight += 1
     ema_update(average, scripted, decay=0.5)
     assert torch.allclose(average["0.weight"], plain[0].weight - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "saved", "ends", "averages"),
+    [
+        (EMA(0.5, "3ba"), {}, [5, 6, 7], [2.0, 5.0, 5.0]),
+        (SWA(0.0, "3ba"), {"count": 2}, [5, 6, 9], [2.0, 4.0, 5.0]),
+    ],
+    ids=["ema", "swa"],
+)
+def test_a_loaded_average_moves_on_where_the_saved_one_would_have(
+    algorithm: Any, saved: dict[str, Any], ends: list[int], averages: list[float]
+) -> None:
+    """Saved after batch 4; the weights are 8."""
+    model, seen = nn.Linear(1, 1, bias=False), []
+    nn.init.constant_(model.weight, 8.0)
+    state = State(model=model, algorithms=[algorithm], max_duration="9ba", timestamp=Timestamp(batch=4))
+    algorithm.load_state_dict({"average": {"weight": torch.full((1, 1), 2.0)}, **saved})
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.FIT_START)
+        for batch in ends:
+            state.timestamp = Timestamp(batch=batch)
+            engine.run_event(Event.BATCH_END)
+            seen.append(algorithm.averaged_state_dict()["weight"].item())
+    assert seen == averages

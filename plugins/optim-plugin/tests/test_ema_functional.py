@@ -89,6 +89,15 @@ def test_tied_parameters_are_averaged_once_and_stand_under_both_names() -> None:
     assert average["out.weight"].unique().tolist() == [0.5]
 
 
+@pytest.mark.parametrize("move_on", [lambda a, m: ema_update(a, m, decay=0.5), lambda a, m: swa_update(a, m, 1)])
+def test_a_copy_of_an_average_that_has_lost_the_ties_is_moved_on_under_both_names(move_on: Any) -> None:
+    model = Tied()
+    nn.init.ones_(model.words.weight)
+    average = {name: torch.zeros_like(tensor) for name, tensor in start_average(model).items()}
+    move_on(average, model)
+    assert [tensor.unique().tolist() for tensor in average.values()] == [[0.5], [0.5]]
+
+
 class Masked(nn.Module):
     mask: torch.Tensor
     lowest: torch.Tensor

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Callback, Event, Logger, LoggerDestination, State, Trainer
-from engine_core.errors import ArgumentError
+from engine_core import Callback, Event, Logger, State, Trainer
+from engine_core.errors import ArgumentError, EngineError
+from engine_core.testing import RecordingDestination
 from engine_core.time import Timestamp
 from optim_plugin import EMA, LayerFreezing
 
@@ -123,26 +124,6 @@ def test_a_second_fit_unfreezes_nothing() -> None:
     assert recorder.frozen == [0] * 12 + [1, 1, 2, 2, 3, 3, 4, 4] + [4] * 20
 
 
-class WithUnused(nn.Module):
-    """Defines, as its last layer, one that takes no part in the loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net, self.unused = make_net(), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("start", [0.0, 0.5])
-def test_the_last_layer_with_a_gradient_is_never_frozen(start: float) -> None:
-    algorithm, model = LayerFreezing(start), WithUnused()
-    with make_trainer(algorithm, model) as trainer:
-        trainer.fit()
-    assert algorithm.state_dict() == {"frozen": 4, "layers": [f"net.{i}" for i in range(5)]}
-    assert [p.requires_grad for p in model.net[4].parameters()] == [True, True]
-
-
 def test_a_run_without_a_model_is_refused() -> None:
     state = State(max_duration="2ba", timestamp=Timestamp(batch=1))
     with pytest.raises(ArgumentError, match="give State the model"):
@@ -191,20 +172,38 @@ def test_in_company_frozen_weights_stay_and_the_others_train_on(names: list[str]
     assert all(step[4].isfinite().all() for step in weights)
 
 
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[tuple[int, int]] = []
+def logged_by(destination: RecordingDestination) -> list[tuple[int, int]]:
+    key = "layer_freezing/frozen"
+    return [(step, metrics[key]) for step, metrics in destination.metrics if key in metrics]
 
-    def log_metrics(self, metrics: Any, step: int) -> None:
-        if "layer_freezing/frozen" in metrics:
-            self.logged.append((step, metrics["layer_freezing/frozen"]))
+
+WHOLE = [(11, 0), (12, 1), (14, 2), (16, 3), (18, 4)]
 
 
 def test_each_change_is_logged_once() -> None:
-    destination = Destination()
+    destination = RecordingDestination()
     with make_trainer(LayerFreezing(), loggers=[destination]) as trainer:
         trainer.fit()
-    assert [frozen for _, frozen in destination.logged] == [0, 1, 2, 3, 4]
+    assert logged_by(destination) == WHOLE
+
+
+@pytest.mark.parametrize("at", [10, 11, 12, 13, 14, 17])
+def test_a_resumed_run_logs_what_the_uninterrupted_one_does(at: int) -> None:
+    first, rest, logged = LayerFreezing(), LayerFreezing(), [RecordingDestination(), RecordingDestination()]
+    with make_trainer(first, loggers=[logged[0]]) as before:
+        before.fit(f"{at}ba")
+    with make_trainer(rest, loggers=[logged[1]]) as after:
+        rest.load_state_dict(first.state_dict())
+        after.state.timestamp = before.state.timestamp
+        after._run.batches = iter(make_data()[at % 5 :])
+        after.fit()
+    assert logged_by(logged[0]) + logged_by(logged[1]) == WHOLE
+
+
+def test_two_in_one_run_are_refused_with_both_names() -> None:
+    with pytest.raises(EngineError, match=r"can't run together .*conflicts='@freezing'") as caught:
+        make_trainer([LayerFreezing(), LayerFreezing(level=0.5)])
+    assert all(name in str(caught.value) for name in ("layer_freezing", "LayerFreezing-2"))
 
 
 def test_it_asks_for_parameters_without_a_gradient() -> None:
@@ -220,8 +219,25 @@ def test_what_it_can_not_know_is_refused() -> None:
     state = State(model=model, max_duration="1ep", optimizers=optimizers, precision="amp_fp16")
     with pytest.raises(ValueError, match="several optimizers under amp_fp16"):
         LayerFreezing().validate(state)
-    with pytest.raises(ValueError, match="the state of layer_freezing has no 'layers'"):
-        LayerFreezing().load_state_dict({"frozen": 1})
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"frozen": 1}, "the state of layer_freezing has no 'layers'"),
+        ({"frozen": "a", "layers": 3}, "layers=3 in the state of layer_freezing has to be a list"),
+        ({"frozen": 1, "layers": "ab"}, "layers='ab' in the state"),
+        ({"frozen": 1, "layers": [1]}, r"layers=\[1\] in the state"),
+        ({"frozen": "a", "layers": ["0"]}, "frozen='a' .*whole number: .* in the state of layer_freezing"),
+        ({"frozen": -1, "layers": ["0"]}, "frozen=-1"),
+    ],
+)
+def test_a_state_that_can_not_have_been_saved_is_refused_and_nothing_taken(state: Any, message: str) -> None:
+    algorithm = LayerFreezing()
+    algorithm.load_state_dict({"frozen": 1, "layers": ["0", "1"]})
+    with pytest.raises((ValueError, TypeError), match=message):
+        algorithm.load_state_dict(state)
+    assert algorithm.state_dict() == {"frozen": 1, "layers": ["0", "1"]}
 
 
 @pytest.mark.parametrize("arguments", [{"start": 1}, {"start": -0.1}, {"level": 0}, {"level": 1.1}])

@@ -7,8 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from optim_plugin import freeze_layers, freezing_schedule, trainable_layers
+from optim_plugin import freeze_layers, freezing_schedule, start_average, trainable_layers
 from optim_plugin.freezing import count_frozen
+
+
+@pytest.mark.parametrize("model", [None, 3, nn.Linear], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [start_average, trainable_layers, lambda model: freeze_layers(model, 0.5)],
+    ids=["average", "ask", "freeze"],
+)
+def test_what_is_no_model_is_refused(function: Any, model: Any) -> None:
+    with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is no torch.nn.Module$"):
+        function(model)
 
 
 def make_net() -> nn.Sequential:

@@ -106,6 +106,7 @@ class Counting(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += 1
         self.replaced = self.replaced + 1
+        self.expanded = (self.expanded * 2).mean().expand(3)
         return x
 
 
@@ -117,6 +118,7 @@ def test_buffers_are_held() -> None:
         assert model[0].seen == 1 and model[1].num_batches_tracked == 1
         raise ZeroDivisionError
     assert all(one is other for one, other in zip(model.buffers(), buffers, strict=True))
+    assert model[0].expanded.tolist() == [1.0, 1.0, 1.0]
     assert model[0].seen == 0 and model[0].replaced.tolist() == [0.0, 0.0]
     assert model[1].num_batches_tracked == 0 and model[1].running_var.tolist() == [1.0, 1.0, 1.0]
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State, Trainer
+from engine_core.errors import EngineError
 from optim_plugin import SAM
 from optim_plugin.passes import sort_sam_first
 
@@ -81,6 +82,13 @@ def test_who_edits_gradients_edits_those_of_the_second_pass(place: int) -> None:
     look = look_at(algorithms)
     assert len(look.inputs) == 2
     assert look.computed.any() and torch.equal(look.used, 0.5 * look.computed)
+
+
+def test_two_in_one_run_are_refused_with_both_names() -> None:
+    """The second would go up the slope that the first has left, with three passes a step."""
+    with pytest.raises(EngineError, match=r"can't run together .*conflicts='@sharpness'") as caught:
+        look_at([SAM(), SAM(rho=0.1)])
+    assert all(name in str(caught.value) for name in ("sam", "SAM-2"))
 
 
 def test_the_pass_moves_it_to_the_front_and_keeps_the_others() -> None:

@@ -160,6 +160,22 @@ def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(
     assert all(torch.equal(*pair) for pair in zip(model.buffers(), reference.buffers(), strict=True))
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
+def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first(error: BaseException) -> None:
+    model, first = nn.Linear(4, 3), (torch.ones(8, 3), torch.ones(()))
+    state = State(model=model, algorithms=[sam := SAM()], outputs=first[0], loss=first[1])
+
+    def closure() -> None:
+        state.outputs = state.loss = torch.zeros(())
+        raise error
+
+    state.closure = closure
+    model(torch.ones(8, 4)).sum().backward()
+    with pytest.raises(type(error)):
+        sam.apply(Event.AFTER_TRAIN_BATCH, state, Logger())
+    assert state.outputs is first[0] and state.loss is first[1]
+
+
 def test_training_goes_on_after_ctrl_c_in_the_second_pass() -> None:
     fail = Fail(KeyboardInterrupt(), in_pass=2)
     with make_trainer(SAM(), make_net(), callbacks=fail, max_duration="3ba") as trainer:

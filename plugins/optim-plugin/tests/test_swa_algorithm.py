@@ -55,6 +55,7 @@ def make_trainer(swa: SWA, recorder: Recorder, **settings: Any) -> Trainer:
         ({"start": 0.7, "update_interval": "3ba"}, {}, [14, 17]),
         ({"start": 0.5, "update_interval": "2ba"}, {"max_duration": "13ba"}, [7, 9, 11]),
         ({"start": 0.5}, {"max_duration": "13ba"}, [9]),
+        ({"start": 0.8, "update_interval": "12ba"}, {"max_duration": "3ep"}, [11]),  # 2/3 + 2/5 / 3 < 0.8
     ],
 )
 def test_it_is_the_mean_of_the_weights_at_the_ends_of_intervals(

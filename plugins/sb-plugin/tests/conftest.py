@@ -1,6 +1,5 @@
-"""What all tests of sb-plugin share: one thread, so that they are gentle and repeatable, and an engine to drive."""
+"""What tests of sb-plugin share beside what all plugins' do: an engine to drive."""
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,20 +10,7 @@ from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State
 
-for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may have them
-    os.environ.pop(variable, None)
-
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def _same_numbers() -> None:
-    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -35,7 +21,7 @@ def engine_of() -> Iterator[Callable[..., Engine]]:
     def make(algorithm: Any, logger: Logger | None = None, **fields: Any) -> Engine:
         torch.manual_seed(3)
         given = {"model": nn.Linear(3, 4), "loss_fn": F.cross_entropy, "seed": 7, "batch": (X, Y), **fields}
-        engines.append(Engine(State(algorithms=[algorithm], **given), logger or Logger()))
+        engines.append(Engine(State(**{"algorithms": [algorithm], **given}), logger or Logger()))
         engines[-1].run_event(Event.INIT)
         return engines[-1]
 

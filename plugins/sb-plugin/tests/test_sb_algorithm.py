@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, LoggerDestination, State, Timestamp
+from engine_core import Engine, Event, Logger, State, Timestamp
+from engine_core.testing import RecordingDestination
 from sb_plugin import SelectiveBackprop
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
@@ -37,14 +38,6 @@ class OwnLoss(nn.Module):
 
     def loss(self, outputs: Any, batch: Mapping[str, torch.Tensor], reduction: str = "mean") -> torch.Tensor:
         return F.cross_entropy(outputs, batch["y"], reduction=reduction)
-
-
-class Recorder(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[tuple[dict[str, Any], int]] = []
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged.append((dict(metrics), step))
 
 
 def test_it_matches_init_and_the_steps_of_its_schedule() -> None:
@@ -157,34 +150,34 @@ def test_the_scoring_forward_runs_in_the_precision_of_the_training(engine_of: An
 
 
 def test_each_active_step_logs_what_was_kept(engine_of: Any, pruned: Any) -> None:
-    recorder, losses = Recorder(), torch.tensor([1.0, math.nan, 3.0, math.inf])
+    recorder, losses = RecordingDestination(), torch.tensor([1.0, math.nan, 3.0, math.inf])
     engine = engine_of(
         SelectiveBackprop(**ALWAYS), Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x
     )
     engine.state.timestamp = Timestamp(batch=11)
     assert pruned(engine, (losses, losses))[0].tolist() == [1, 3]
     expected = {"kept": 2, "loss_mean": 2.0, "kept_loss_mean": 2.0, "nonfinite": 2}
-    assert recorder.logged == [({f"selective_backprop/{name}": value for name, value in expected.items()}, 11)]
+    assert recorder.metrics == [(11, {f"selective_backprop/{name}": value for name, value in expected.items()})]
 
 
 def test_the_means_are_of_all_rows_and_of_those_kept(engine_of: Any, pruned: Any) -> None:
-    recorder, losses = Recorder(), torch.tensor([1.0, 2.0, 3.0, 10.0])
+    recorder, losses = RecordingDestination(), torch.tensor([1.0, 2.0, 3.0, 10.0])
     engine = engine_of(
         SelectiveBackprop(**ALWAYS), Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x
     )
     kept = pruned(engine, (losses, losses))[0]
-    logged, _ = recorder.logged[0]
+    _, logged = recorder.metrics[0]
     assert logged["selective_backprop/loss_mean"] == 4.0
     assert logged["selective_backprop/kept_loss_mean"] == kept.mean().item()
 
 
 def test_without_any_finite_loss_the_means_are_nan(engine_of: Any, pruned: Any) -> None:
-    recorder, losses = Recorder(), torch.full((4,), math.nan)
+    recorder, losses = RecordingDestination(), torch.full((4,), math.nan)
     engine = engine_of(
         SelectiveBackprop(**ALWAYS), Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x
     )
     pruned(engine, (losses, losses))
-    logged, _ = recorder.logged[0]
+    _, logged = recorder.metrics[0]
     assert math.isnan(logged["selective_backprop/loss_mean"])
     assert logged["selective_backprop/nonfinite"] == 4
 

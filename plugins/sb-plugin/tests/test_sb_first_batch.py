@@ -38,9 +38,9 @@ IMAGES = torch.randn(8, 1, 4, 4)
 REFUSED = [
     ({}, {"batch": (X, Y)}, ValueError, r"3, 4 or 5 dimensions, these have 2 \(shape \(8, 3\)\): set scale_factor=1"),
     ({}, {"batch": ([X], Y)}, ValueError, "scale_factor scales one tensor, the input is a list: set it to 1"),
-    ({}, {"batch": {"x": IMAGES, "y": Y}}, ValueError, "input_key=0: .*dict has no item 0.*known: x, y; set input_key"),
-    ({"target_key": 2}, {"batch": (IMAGES, Y)}, ValueError, "target_key=2: .*2 items has no item 2; set target_key"),
-    ({"input_key": "z"}, {"batch": Opaque()}, ValueError, "input_key='z': .*Opaque has no attribute 'z'.*known: x, y"),
+    ({}, {"batch": {"x": IMAGES, "y": Y}}, LookupError, "input_key=0: .*dict has no item 0.*known: x, y; set"),
+    ({"target_key": 2}, {"batch": (IMAGES, Y)}, LookupError, "target_key=2: .*2 items has no item 2; set target_key"),
+    ({"input_key": "z"}, {"batch": Opaque()}, LookupError, "input_key='z': .*Opaque has no attribute 'z'.*known: x, y"),
     ({}, {"batch": (IMAGES, Y[:7])}, ValueError, "inputs have 8 rows and the targets 7"),
     ({}, {"batch": (IMAGES, 3)}, ValueError, "rows"),
     ({"input_key": "x", "target_key": "y", "scale_factor": 1}, {"batch": Opaque()}, ValueError, "type Opaque.*tuples"),

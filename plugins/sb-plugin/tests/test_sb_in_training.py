@@ -1,7 +1,6 @@
 """SelectiveBackprop in whole trainings, by the Trainer and by name."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, LoggerDestination, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, State, Trainer
+from engine_core.testing import RecordingDestination
 from sb_plugin import SelectiveBackprop
 from sb_plugin.passes import sort_selective_backprop_first
 
@@ -112,21 +112,13 @@ def test_with_microbatches_a_pruned_batch_is_split_without_a_warning() -> None:
     assert recorder.sizes == [3, 3, 2] * 4 + [3, 1] * 4
 
 
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[dict[str, Any]] = []
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        if "selective_backprop/kept" in metrics:
-            self.logged.append({"step": step, **metrics})
-
-
 def test_only_selected_steps_are_logged() -> None:
-    destination = Destination()
+    destination = RecordingDestination()
     train([FULL], loggers=[destination])
-    assert [entry["step"] for entry in destination.logged] == [4, 5, 6, 7]
-    assert [entry["selective_backprop/kept"] for entry in destination.logged] == [4] * 4
-    assert all(math.isfinite(value) for entry in destination.logged for value in entry.values())
+    logged = {step: metrics for step, metrics in destination.metrics if "selective_backprop/kept" in metrics}
+    assert list(logged) == [4, 5, 6, 7]
+    assert [metrics["selective_backprop/kept"] for metrics in logged.values()] == [4] * 4
+    assert all(math.isfinite(value) for metrics in logged.values() for value in metrics.values())
 
 
 def test_the_loss_of_another_trainer_is_not_used() -> None:

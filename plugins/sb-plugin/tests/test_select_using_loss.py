@@ -148,6 +148,23 @@ def test_a_private_generator_starts_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     assert choices[0] != choices[1]
 
 
+def test_a_forked_process_draws_from_a_generator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.arange(64.0)
+    generators = []
+    for process in (1, 2, 1):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        select_using_loss(x, x, nn.Identity(), absolute)
+        generators.append(functional._private_generator(x.device, process))
+    assert generators[0] is generators[2] is not generators[1]
+    assert generators[0].initial_seed() != generators[1].initial_seed()
+
+
+def test_a_seed_is_no_generator() -> None:
+    x = torch.arange(64.0)
+    with pytest.raises(TypeError, match=r"manual_seed\(3\)"):
+        select_using_loss(x, x, nn.Identity(), absolute, generator=3)  # type: ignore[arg-type]
+
+
 def per_pixel(outputs: Any, targets: Any, reduction: str = "mean") -> torch.Tensor:
     return F.mse_loss(outputs, targets, reduction=reduction)
 

@@ -1,7 +1,7 @@
 """BlurPool as an algorithm: in an engine of one's own, in the Trainer, on digits, beside others."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +10,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, LoggerDestination, State, Trainer
+from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import NothingReplacedWarning
+from engine_core.testing import RecordingDestination
 from surgery_plugin import BlurConv2d, BlurMaxPool2d, BlurPool, SqueezeExcite, SqueezeExciteConv2d, apply_blurpool
 
 SEEDS = (0, 1)
@@ -108,23 +109,15 @@ def test_a_model_that_is_moved_after_init_keeps_everything() -> None:
     assert model(torch.randn(2, 1, 12, 12, dtype=torch.float64)).dtype is torch.float64
 
 
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[tuple[dict[str, Any], int]] = []
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged.append((dict(metrics), step))
-
-
-def run_init(model: nn.Module, algorithms: list[Any], **fields: Any) -> Destination:
-    destination = Destination()
+def run_init(model: nn.Module, algorithms: list[Any], **fields: Any) -> RecordingDestination:
+    destination = RecordingDestination()
     with Engine(State(model=model, algorithms=algorithms, **fields), Logger([destination])) as engine:
         engine.run_event(Event.INIT)
     return destination
 
 
 def test_what_was_replaced_is_counted_in_the_log() -> None:
-    assert run_init(net(), [BlurPool()]).logged == [({"blurpool/replaced": 2}, 0)]
+    assert run_init(net(), [BlurPool()]).metrics == [(0, {"blurpool/replaced": 2})]
 
 
 CONVS = "Conv2d of 16 input channels or more with a stride"
@@ -143,7 +136,7 @@ def test_a_model_without_what_is_looked_for_is_warned_of_by_name(settings: dict[
     model = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2))
     with pytest.warns(NothingReplacedWarning, match=f"^blurpool changed nothing: the model has no {missed}$"):
         destination = run_init(model, [BlurPool(**settings)])
-    assert destination.logged == [({"blurpool/replaced": 0}, 0)]
+    assert destination.metrics == [(0, {"blurpool/replaced": 0})]
 
 
 @pytest.mark.parametrize(

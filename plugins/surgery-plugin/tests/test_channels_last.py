@@ -1,7 +1,6 @@
 """ChannelsLast: strides to the letter, the same results, the same parameters."""
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,8 +9,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, LoggerDestination, State, Trainer
+from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import NothingReplacedWarning
+from engine_core.testing import RecordingDestination
 from surgery_plugin import BlurPool, ChannelsLast, SqueezeExcite, apply_channels_last
 
 
@@ -148,19 +148,11 @@ def test_an_optimizer_made_before_trains_the_parameters() -> None:
     assert not torch.equal(model.up.weight, before) and strides(model) == STRIDES
 
 
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[dict[str, Any]] = []
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged.append(dict(metrics))
-
-
 def run_init(model: nn.Module, algorithms: list[Any]) -> list[dict[str, Any]]:
-    destination = Destination()
+    destination = RecordingDestination()
     with Engine(State(model=model, algorithms=algorithms, seed=0), Logger([destination])) as engine:
         engine.run_event(Event.INIT)
-    return destination.logged
+    return [metrics for _, metrics in destination.metrics]
 
 
 def test_what_was_laid_out_is_counted_in_the_log() -> None:

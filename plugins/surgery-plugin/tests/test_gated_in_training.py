@@ -1,6 +1,5 @@
 """GatedLinearUnits as an algorithm: seeds, optimizers, logs, and what it does to a training on digits."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,8 +8,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, LoggerDestination, State, Trainer
+from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import NothingReplacedWarning
+from engine_core.testing import RecordingDestination
 from surgery_plugin import GatedLinearUnits
 
 
@@ -63,14 +63,6 @@ def test_a_second_run_on_a_gated_model_is_not_warned_of() -> None:
     assert model[0].gate.weight is gate
 
 
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: dict[str, Any] = {}
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged.update(metrics)
-
-
 def digits() -> list[tuple[torch.Tensor, torch.Tensor]]:
     x, y = load_digits(return_X_y=True)
     images, targets = torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)
@@ -78,7 +70,7 @@ def digits() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def train(algorithms: list[Any], model: nn.Module) -> tuple[float, dict[str, Any]]:
-    destination, data = Destination(), digits()
+    destination, data = RecordingDestination(), digits()
     with Trainer(
         model,
         data,
@@ -93,7 +85,7 @@ def train(algorithms: list[Any], model: nn.Module) -> tuple[float, dict[str, Any
         trainer.fit()
     with torch.no_grad():
         loss = sum(F.cross_entropy(model(x), y).item() for x, y in data) / len(data)
-    return loss, destination.logged
+    return loss, dict(item for _, metrics in destination.metrics for item in metrics.items())
 
 
 def test_on_digits_the_gate_learns_and_the_training_is_another_one() -> None:

@@ -1,6 +1,5 @@
 """SqueezeExcite as an algorithm: in an engine of one's own, in the Trainer, on digits."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,8 +8,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, LoggerDestination, State, Trainer
+from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import NothingReplacedWarning
+from engine_core.testing import RecordingDestination
 from surgery_plugin import SqueezeExcite, SqueezeExciteConv2d, apply_squeeze_excite
 
 FORM = ("squeeze_excite", {"min_channels": 8, "latent_channels": 0.5})
@@ -27,14 +27,6 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     data: Any = load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
     return torch.tensor(data.images, dtype=torch.float32)[order, None] / 16, torch.tensor(data.target)[order]
-
-
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[dict[str, Any]] = []
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged += [dict(metrics)] if "squeeze_excite/replaced" in metrics else []
 
 
 def train(model: nn.Module, algorithms: Any, **settings: Any) -> Trainer:
@@ -131,9 +123,10 @@ def test_the_global_generator_is_left_alone() -> None:
 
 
 def test_two_instances_do_not_put_it_in_twice() -> None:
-    destination = Destination()
+    destination = RecordingDestination()
     trainer = train(net(), [FORM, FORM], loggers=[destination], max_duration="1ba")
-    assert [entry["squeeze_excite/replaced"] for entry in destination.logged] == [1, 0]
+    key = "squeeze_excite/replaced"
+    assert [metrics[key] for _, metrics in destination.metrics if key in metrics] == [1, 0]
     assert sum(isinstance(module, SqueezeExciteConv2d) for module in trainer.state.model.modules()) == 1
 
 

@@ -24,6 +24,11 @@ def net() -> nn.Sequential:
     )
 
 
+def test_a_fraction_of_the_channels_is_as_large_as_it_reads() -> None:
+    """0.29 * 100 is a little less than 29 in floats."""
+    assert SqueezeExcite2d(100, latent_channels=0.29).squeeze.out_features == 29
+
+
 @pytest.mark.parametrize("shape", [(2, 6, 4, 5), (6, 4, 5), (2, 6, 1, 1)])
 def test_each_channel_is_multiplied_by_its_gate(shape: tuple[int, ...]) -> None:
     layer, x = SqueezeExcite2d(6, 3).double(), torch.randn(shape, dtype=torch.float64)

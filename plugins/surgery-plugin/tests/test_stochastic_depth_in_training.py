@@ -1,7 +1,6 @@
 """StochasticDepth as an algorithm: seeds, resuming, a second run, and what it does to a training on digits."""
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,8 +9,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, LoggerDestination, State, Trainer
+from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import NothingReplacedWarning
+from engine_core.testing import RecordingDestination
 from surgery_plugin import StochasticBlock, StochasticDepth
 
 
@@ -120,18 +120,10 @@ def test_the_state_of_one_that_has_not_run_yet_begins_anew() -> None:
     assert torch.equal(models[0](x), models[1](x))
 
 
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: dict[str, Any] = {}
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged.update(metrics)
-
-
 def train(algorithms: list[Any]) -> tuple[nn.Sequential, float, dict[str, Any]]:
     x, y = load_digits(return_X_y=True)
     images, targets = torch.tensor(x[:1280] / 16, dtype=torch.float32), torch.tensor(y[:1280])
-    model, destination = make_model(), Destination()
+    model, destination = make_model(), RecordingDestination()
     with Trainer(
         model,
         list(zip(images.split(64), targets.split(64), strict=True)),
@@ -146,7 +138,7 @@ def train(algorithms: list[Any]) -> tuple[nn.Sequential, float, dict[str, Any]]:
         trainer.fit()
     with torch.no_grad():
         loss = F.cross_entropy(model.eval()(images), targets).item()
-    return model, loss, destination.logged
+    return model, loss, dict(item for _, metrics in destination.metrics for item in metrics.items())
 
 
 def test_on_digits_the_last_block_computes_as_rarely_as_its_rate_says_and_the_net_learns() -> None:

@@ -1,5 +1,6 @@
 """Stochastic depth where blocks are no plain ones: in place, in mixed precision, held by two, known by name."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -69,6 +70,56 @@ def test_dropped_for_the_batch_under_autocast_the_output_has_the_dtype_that_the_
         outs = [model(x) for _ in range(20)]
     assert any(torch.equal(out, x.bfloat16()) for out in outs)
     assert {out.dtype for out in outs} == {torch.bfloat16}
+
+
+class Residual(BasicBlock):
+    """Trains, and counts how often it is computed."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda x: x + self.linear(x))
+        self.computed = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.computed += 1
+        return super().forward(x)
+
+
+def test_where_all_blocks_are_dropped_and_nothing_before_them_trains_the_loss_has_a_graph_of_zeros() -> None:
+    """As where layer freezing has frozen what comes first: backward through x alone would raise."""
+    model = nn.Sequential(Residual(), Residual())
+    generator = torch.Generator().manual_seed(3)
+    apply_stochastic_depth(model, [Residual], 0.9, "uniform", "batch", generator=generator)
+    x, slopes = torch.randn(2, 4), []
+    for _ in range(20):
+        model.zero_grad()
+        out = model(x)
+        out.sum().backward()
+        if torch.equal(out, x):
+            slopes.append(model[0].linear.weight.grad.abs().sum().item())
+    assert len(slopes) > 10 and not any(slopes)
+    assert [block.block.computed for block in model] == [20, model[1].block.computed] and model[1].block.computed < 10
+
+
+@pytest.mark.parametrize("why", ["x has a graph", "nothing trains", "no gradients"])
+def test_a_dropped_block_that_no_graph_depends_on_is_not_computed(why: str) -> None:
+    model = nn.Sequential(Residual())
+    apply_stochastic_depth(model, [Residual], 0.9, drop_per="batch", generator=torch.Generator().manual_seed(3))
+    model.requires_grad_(why != "nothing trains")
+    with torch.set_grad_enabled(why != "no gradients"):
+        for _ in range(20):
+            model(torch.randn(2, 4, requires_grad=why == "x has a graph"))
+    assert model[0].block.computed < 10
+
+
+def test_a_copy_knows_what_its_blocks_give_and_computes_none_that_is_dropped() -> None:
+    model, x = nn.Sequential(Residual()), torch.randn(2, 4, requires_grad=True)
+    apply_stochastic_depth(model, [Residual], 0.9, drop_per="batch", generator=torch.Generator().manual_seed(3))
+    model(x)
+    other = copy.deepcopy(model)
+    for _ in range(20):
+        assert torch.equal(model(x), other(x))
+        assert model[0].block.computed == other[0].block.computed
+    assert model[0].block.computed < 10
 
 
 def test_an_optimizer_that_knows_names_gets_the_new_ones() -> None:

@@ -1,14 +1,14 @@
 """What all six algorithms share: when they act, what they need, what they say of a model that was changed before."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from engine_core import Engine, Event, Logger, LoggerDestination, State
+from engine_core import Engine, Event, Logger, State
 from engine_core.errors import ArgumentError, NothingReplacedWarning
+from engine_core.testing import RecordingDestination
 from surgery_plugin import (
     BlurPool,
     ChannelsLast,
@@ -39,19 +39,11 @@ def net() -> nn.Sequential:
     )
 
 
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        self.logged: list[dict[str, Any]] = []
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.logged.append(dict(metrics))
-
-
 def run_init(model: nn.Module | None, algorithm: Any) -> list[dict[str, Any]]:
-    destination = Destination()
+    destination = RecordingDestination()
     with Engine(State(model=model, algorithms=[algorithm], seed=0), Logger([destination])) as engine:
         engine.run_event(Event.INIT)
-    return destination.logged
+    return [metrics for _, metrics in destination.metrics]
 
 
 @pytest.mark.parametrize("make", ALGORITHMS)

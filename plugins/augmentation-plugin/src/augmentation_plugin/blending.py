@@ -34,7 +34,7 @@ def mixup_batch(
         generator: where the draws come from; None: seeded by the system.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for inputs that are no tensor.
+        ArgumentTypeError: (a TypeError) for inputs that are no tensor, and for what is no generator.
         ArgumentError: (a ValueError) for inputs that are no floats, for targets of other rows, and for an alpha
             out of (0, 1e6].
 

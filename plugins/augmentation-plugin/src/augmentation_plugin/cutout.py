@@ -66,7 +66,7 @@ class CutOut(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the generator."""
-        return dict(self._generator.state_dict())
+        return self._generator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on drawing where the saved run stood."""

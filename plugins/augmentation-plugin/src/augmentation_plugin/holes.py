@@ -7,11 +7,15 @@ import math
 import torch
 
 from engine_core.arguments import check_number, check_whole
+from engine_core.randomness import private_unless
 
-from .draws import seeded_by_the_system
 from .images import check_images
 
 __all__ = ["check_holes", "cut_holes", "cutout_batch", "hole_side", "mask_of"]
+
+_FILLED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_FILLED_AS |= {dtype: torch.int8 for name, dtype in vars(torch).items() if name.startswith("float8_")}
+"""Of dtypes that torch can't fill, one of the same size that it can; the zero is the same bits."""
 
 
 def cutout_batch(
@@ -37,7 +41,7 @@ def cutout_batch(
 
     Raises:
         ValueError: for `num_holes` or `length` out of range, or input of other dimensions.
-        TypeError: for input that is no tensor.
+        TypeError: for input that is no tensor, and what is no generator.
 
     Example:
         >>> images = torch.ones(8, 3, 16, 16)
@@ -47,7 +51,7 @@ def cutout_batch(
     """
     check_images("input", input)
     count, length = check_holes(num_holes, length)
-    return cut_holes(input, count, length, seeded_by_the_system() if generator is None else generator)
+    return cut_holes(input, count, length, private_unless(generator))
 
 
 def check_holes(num_holes: object, length: object) -> tuple[int, float]:
@@ -78,7 +82,10 @@ def cut_holes(images: torch.Tensor, count: int, length: float, generator: torch.
         for limit in (height, width)
     )
     mask = mask_of(ys, xs, height, width, hole_side(height, width, length))
-    return images.clone().masked_fill_(mask.unsqueeze(1), 0)  # masked_fill would lose the memory format
+    holed = images.clone()  # masked_fill would lose the memory format
+    fillable = holed.view(_FILLED_AS[holed.dtype]) if holed.dtype in _FILLED_AS else holed
+    fillable.masked_fill_(mask.unsqueeze(1), 0)
+    return holed
 
 
 def mask_of(ys: torch.Tensor, xs: torch.Tensor, height: int, width: int, side: int) -> torch.Tensor:

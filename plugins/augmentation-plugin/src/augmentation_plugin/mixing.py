@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +12,7 @@ import torch
 
 from engine_core import Algorithm, Event, Logger, State
 from engine_core.arguments import check_flag, check_key, check_taken, item_at
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, EngineError
 from engine_core.items import BatchKey
 from engine_core.outputs import class_outputs, holds_loss
 from engine_core.precision import Precision
@@ -66,6 +68,7 @@ class Mixing(Algorithm):
         self._draw: Draw | None = None
         self._mix: _Mix | None = None
         self._paired: _Paired | None = None
+        self._owed: weakref.ref[State] | None = None
         self._precision: tuple[tuple[str, str], Precision] | None = None
 
     @abstractmethod
@@ -101,18 +104,24 @@ class Mixing(Algorithm):
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Mix at the BEFORE events, put back at the AFTER events."""
         if event is Event.BEFORE_FORWARD:
+            self._check_paid(state)
             self._mix_inputs(state)
         elif event is Event.AFTER_FORWARD:
             self._inputs.back(state)
+            if self._mix is not None:
+                self._owe(state)
         elif event is Event.BEFORE_LOSS:
             self._mix_targets(state)
         elif event is Event.AFTER_LOSS:
             self._end_loss(state)
-        else:
+        elif event is Event.BEFORE_TRAIN_BATCH:
+            self._check_paid(state)
             self._mix = None
-            self._draw = (
-                draw(self.alpha, self._generator.of(state, self)) if event is Event.BEFORE_TRAIN_BATCH else None
-            )
+            self._draw = draw(self.alpha, self._generator.of(state, self))
+        else:
+            self._mix = self._draw = None
+            if _is_unwinding():
+                self._owed = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the generator."""
@@ -121,6 +130,22 @@ class Mixing(Algorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on drawing where the saved run stood."""
         self._generator.load_state_dict(state)
+
+    def _owe(self, state: State) -> None:
+        """Remember that this run has to mix a loss, unless an exception has ended the forward."""
+        self._owed = None if _is_unwinding() else weakref.ref(state)
+
+    def _check_paid(self, state: State) -> None:
+        """Raise if a forward of this run was mixed and its loss was not: it trained on the wrong targets."""
+        owed, self._owed = self._owed, None
+        if owed is not None and owed() is state and not _is_unwinding():
+            event = "BEFORE_LOSS" if self._paired is None else "AFTER_LOSS"
+            self._paired = None
+            raise EngineError(
+                f"{self.metadata.name} has mixed the inputs of a forward and was not asked at {event}: the loop has to "
+                "fire both pairs, that of the forward and that of the loss; one that goes on after an exception has to "
+                "run each step in engine.restoring()"
+            )
 
     def _mix_inputs(self, state: State) -> None:
         self._mix = None
@@ -133,6 +158,7 @@ class Mixing(Algorithm):
 
     def _mix_targets(self, state: State) -> None:
         """Make the targets dense, or keep those of the partners for AFTER_LOSS."""
+        self._owed = None
         if self._mix is None:
             return
         order, lam = self._mix
@@ -141,6 +167,7 @@ class Mixing(Algorithm):
         if self.interpolate_loss:
             self._paired = _Paired(paired, state.loss)
             state.loss = None  # so that AFTER_LOSS can tell whether a loss was computed
+            self._owe(state)
             return
         classes, dtype = None, torch.float32
         if not target.is_floating_point():
@@ -157,9 +184,11 @@ class Mixing(Algorithm):
         if mix is None:
             return
         if paired is None:
+            self._check_paid(state)
             if holds_loss(state.outputs, state.loss):
                 raise self._unseen()
             return
+        self._owed = None
         if state.loss is None:  # something raised in between
             state.loss = paired.loss_before
             return
@@ -201,6 +230,11 @@ class Mixing(Algorithm):
             f"computed in the forward from targets that were not mixed: compute it in loss(outputs, batch) from "
             f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
         )
+
+
+def _is_unwinding() -> bool:
+    """Is an exception being handled, as while the engine undoes what one has interrupted?"""
+    return sys.exc_info()[0] is not None
 
 
 def _are_same(loss: Any, other: Any) -> bool:

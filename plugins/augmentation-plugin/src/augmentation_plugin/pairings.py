@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from engine_core.arguments import check_number
 from engine_core.batch import count_rows, take_rows
 from engine_core.errors import ArgumentError
+from engine_core.randomness import private_unless
 
 __all__ = ["Draw", "MixedBatch", "check_alpha", "draw", "of_partners"]
 
@@ -45,7 +46,7 @@ class Draw:
 
     def pairing(self, rows: int) -> torch.Tensor:
         """Return each row's partner, a permutation (rows,), the same one each time."""
-        return torch.randperm(rows, generator=torch.Generator().manual_seed(self.seed))
+        return torch.randperm(rows, generator=torch.Generator().manual_seed(self.seed), device="cpu")
 
 
 def check_alpha(alpha: object) -> float:
@@ -78,11 +79,15 @@ def draw(alpha: float, generator: torch.Generator | None = None) -> Draw:
         >>> one == again, 0 <= one.lam <= 1
         (True, True)
     """
-    if generator is None:
-        source = random.Random()  # noqa: S311  no cryptography
-    else:
-        seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-        source = random.Random(seed)  # noqa: S311
+    if torch.compiler.is_compiling():  # or the graph would have the first draw in it, for ever
+        return cast("Draw", torch.compiler.disable(_draw)(alpha, generator))  # type: ignore[no-untyped-call]
+    return _draw(alpha, generator)
+
+
+def _draw(alpha: float, generator: torch.Generator | None) -> Draw:
+    own = private_unless(generator)
+    seed = int(torch.randint(2**63 - 1, (), generator=own, device=own.device))
+    source = random.Random(seed)  # noqa: S311  no cryptography
     lam = source.betavariate(alpha, alpha)
     if source.random() < 0.5:  # where a tiny alpha makes both of its parts underflow, betavariate always says 0
         lam = 1 - lam

@@ -42,7 +42,7 @@ def cutmix_batch(
         generator: where the draws come from; None: seeded by the system.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for inputs that are no tensor.
+        ArgumentTypeError: (a TypeError) for inputs that are no tensor, and for what is no generator.
         ArgumentError: (a ValueError) for inputs of another shape, for targets of other rows, and for an alpha
             out of (0, 1e6].
 

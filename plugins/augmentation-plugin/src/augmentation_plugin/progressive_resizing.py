@@ -119,7 +119,7 @@ class ProgressiveResizing(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the generator; nothing is drawn but for crops."""
-        return dict(self._generator.state_dict())
+        return self._generator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on drawing where the saved run stood."""

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from engine_core.arguments import check_flag
 from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.randomness import private_unless
 
-from .draws import seeded_by_the_system
 from .images import check_images, memory_format_of
 from .sizes import check_increment, check_scale, resized_side
 
@@ -51,7 +51,7 @@ def resize_batch(  # noqa: PLR0913  the reference has the first five
 
     Raises:
         ValueError: for arguments out of range, and shapes or dtypes that can't be resized.
-        TypeError: for what should be a tensor and is none.
+        TypeError: for what should be a tensor or a generator and is none.
 
     Example:
         >>> images, classes = torch.ones(8, 3, 32, 48), torch.arange(8)
@@ -69,7 +69,7 @@ def resize_batch(  # noqa: PLR0913  the reference has the first five
         return input, target
     both: list[Any] = [input, target] if resize_targets else [input]
     if mode == "crop":
-        window = _draw_window(full, size, seeded_by_the_system() if generator is None else generator)
+        window = _draw_window(full, size, private_unless(generator))
         both = [tensor[window].clone(memory_format=memory_format_of(tensor)) for tensor in both]  # no view
     else:
         both = [_interpolated(input, size), *(_nearest(tensor, size) for tensor in both[1:])]

@@ -27,13 +27,14 @@ def mix_targets(
             floats (N, ...), which are mixed as they are.
         lam: the share of `target`, in [0, 1].
         num_classes: for classes as integers.
-        dtype: of the probabilities; floats keep theirs.
+        dtype: of the probabilities, floating; floats keep theirs.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for targets that are no tensors, and a `lam` that is no number.
-        ArgumentError: (a ValueError) for a `lam` out of range, for targets of two shapes or kinds, and for classes
-            without `num_classes`, or outside of them; the last on the CPU only, as another device would have to wait,
-            and says so in its own way.
+        ArgumentTypeError: (a TypeError) for targets that are no tensors, a `lam` that is no number, and a `dtype` that
+            is none.
+        ArgumentError: (a ValueError) for a `lam` out of range, for targets of two shapes or kinds, for a `dtype` that
+            has no fractions, and for classes without `num_classes`, or outside of them; the last on the CPU only, as
+            another device would have to wait, and says so in its own way.
 
     Example:
         >>> mix_targets(torch.tensor([0, 1]), torch.tensor([1, 1]), lam=0.75, num_classes=2)
@@ -46,6 +47,8 @@ def mix_targets(
         return torch.lerp(target, paired_target, 1 - share)
     if num_classes is None:
         raise ArgumentError(f"targets of {target.dtype} are classes: give num_classes to make them dense")
+    if dtype is not torch.float32:
+        _check_floating(dtype)
     shape = target.shape
     own, other = target.long().unsqueeze(1), paired_target.long().unsqueeze(1)
     dense = torch.zeros((shape[0], num_classes, *shape[1:]), dtype=dtype, device=target.device)
@@ -74,6 +77,13 @@ def _check_pair(target: Any, paired_target: Any) -> None:
             f"targets {tuple(target.shape)} of {target.dtype} can't be mixed with {tuple(paired_target.shape)} of "
             f"{paired_target.dtype}: both have to be of one shape and dtype"
         )
+
+
+def _check_floating(dtype: object) -> None:
+    if not isinstance(dtype, torch.dtype):
+        raise ArgumentTypeError(f"dtype={dtype!r} ({type(dtype).__name__}) has to be a torch.dtype, as torch.float32")
+    if not dtype.is_floating_point:
+        raise ArgumentError(f"dtype={dtype} can't hold shares of classes: give a floating one, as torch.float32")
 
 
 def _check_classes(classes: torch.Tensor, number: int) -> None:

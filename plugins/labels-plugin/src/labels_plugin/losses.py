@@ -19,6 +19,7 @@ _INDEX_ONLY: dict[type[nn.Module], Any] = {
     nn.NLLLoss: F.nll_loss,
     nn.MultiMarginLoss: F.multi_margin_loss,
     nn.MultiLabelMarginLoss: F.multilabel_margin_loss,
+    nn.CTCLoss: F.ctc_loss,
 }
 _SIGNS_ONLY: dict[type[nn.Module], Any] = {nn.HingeEmbeddingLoss: F.hinge_embedding_loss}
 _EACH_OUTPUT: dict[type[nn.Module], Any] = {

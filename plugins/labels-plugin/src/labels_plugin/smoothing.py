@@ -7,7 +7,10 @@ import torch
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["check_pair", "check_smoothing", "smooth_labels"]
+__all__ = ["check_smoothing", "smooth_labels"]
+
+
+REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_smoothing(smoothing: object) -> float:
@@ -36,11 +39,11 @@ def smooth_labels(
         outputs: logits (N, K, ...); they give the number of classes and the precision, at least float32.
         target: class indices (N, ...), or probabilities (N, K, ...), of which none is ignored.
         smoothing: the share of the uniform distribution, in [0, 1); with 0 `target` itself is returned.
-        ignore_index, weight, reduction: those of the loss that it is for.
+        ignore_index, weight, reduction: those of the loss that it is for; `weight` has one number for each class.
 
     Raises:
-        ArgumentError: (a ValueError) if the shapes do not fit, there is but one class, or a label is none of them; the
-            last on the CPU only, another device says so in its own way.
+        ArgumentError: (a ValueError) if the shapes do not fit, there is but one class, no such `reduction`, or a label
+            is none of the classes; the last on the CPU only, another device says so in its own way.
         ArgumentTypeError: (a TypeError) for what is no tensor, or no number.
 
     Example:
@@ -51,7 +54,11 @@ def smooth_labels(
     share = smoothing
     if type(share) is not float or not 0 <= share < 1:  # the rest of the check costs more than the formula
         share = check_smoothing(smoothing)
-    check_pair(outputs, target)
+    _check_pair(outputs, target)
+    if reduction not in REDUCTIONS:
+        raise ArgumentError(f"reduction={reduction!r} has to be {', '.join(map(repr, REDUCTIONS))}")
+    if weight is not None:
+        _check_weight(weight, outputs.shape[1])
     if not share:
         return target
     classes = outputs.shape[1]
@@ -75,19 +82,31 @@ def _dense(
 ) -> torch.Tensor:
     classes = outputs.shape[1]
     others, own = share / classes, 1 - share + share / classes
-    if (weight is None or not is_mean) and ignore_index < 0 and target.device.type == "cpu" and target.numel():
-        dense = torch.full(outputs.shape, others, dtype=_dtype_for(outputs))
-        try:  # a CPU refuses the index of an ignored target, which is quicker than to look for one
-            return dense.scatter_(1, target.long().unsqueeze(1), own)
+    labels = target.long()
+    if (weight is None or not is_mean) and ignore_index < 0 and _refuses_ignored(labels):
+        dense = torch.full(outputs.shape, others, dtype=_dtype_for(outputs), device=labels.device)
+        try:
+            return dense.scatter_(1, labels.unsqueeze(1), own)
         except RuntimeError:
             pass
-    ignored = target == ignore_index
-    labels = target.long().masked_fill(ignored, 0)
+    ignored = labels == ignore_index
+    labels = labels.masked_fill(ignored, 0)
     scale = (~ignored).to(_dtype_for(outputs))  # (N, ...): what the row is multiplied by
     if is_mean:
         scale = scale * _all_rows_over_divisor(labels, scale, weight)
     dense = (scale * others).unsqueeze(1).expand(outputs.shape).clone(memory_format=torch.contiguous_format)
     return dense.scatter_(1, labels.unsqueeze(1), (scale * own).unsqueeze(1))
+
+
+def _check_weight(weight: object, classes: int) -> None:
+    """Raise unless these are the weights (K,) of as many classes as there are."""
+    if not isinstance(weight, torch.Tensor):
+        raise ArgumentTypeError(f"the weight of label smoothing has to be a tensor, not a {type(weight).__name__}")
+    if weight.shape != (classes,):
+        raise ArgumentError(
+            f"the weight of label smoothing has the shape {tuple(weight.shape)}, and the outputs have {classes} "
+            f"classes: give one number for each, ({classes},)"
+        )
 
 
 def _check_labels(labels: torch.Tensor, classes: int) -> None:
@@ -102,7 +121,7 @@ def _check_labels(labels: torch.Tensor, classes: int) -> None:
         )
 
 
-def check_pair(outputs: torch.Tensor, target: torch.Tensor) -> None:
+def _check_pair(outputs: torch.Tensor, target: torch.Tensor) -> None:
     """Raise unless outputs (N, K, ...) and a target, (N, ...) or (N, K, ...), belong together, with K from 2 on."""
     for name, given in (("outputs", outputs), ("target", target)):
         if not isinstance(given, torch.Tensor):
@@ -125,6 +144,14 @@ def check_pair(outputs: torch.Tensor, target: torch.Tensor) -> None:
 def _dtype_for(tensor: torch.Tensor) -> torch.dtype:
     """Return the tensor's own dtype, or float32 in place of half precision, where 1 - 0.1 is 0.8984."""
     return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _refuses_ignored(labels: torch.Tensor) -> bool:
+    """Does it raise to use an ignored label as an index? Then none need be looked for, which takes longer.
+
+    Another device dies of it, a compiled graph writes nonsense.
+    """
+    return labels.device.type == "cpu" and labels.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def _all_rows_over_divisor(labels: torch.Tensor, counted: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

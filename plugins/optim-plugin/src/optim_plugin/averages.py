@@ -12,7 +12,7 @@ from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError, EngineError
 
-from .weights import Place, find_places, is_expanded, tensors_at
+from .weights import Place, check_made, find_places, is_expanded, tensors_at
 
 __all__ = ["Average", "Rule", "check_tensors", "start_average", "use_average"]
 
@@ -26,6 +26,9 @@ def start_average(model: nn.Module) -> dict[str, torch.Tensor]:
     Weights are parameters and persistent buffers. Those of 16 bits and fewer are kept in float32, where a small step
     is not rounded away. Tied parameters are one tensor under each of their names; names are those of the model
     without the wrappers of torch.compile and DistributedDataParallel.
+
+    Raises:
+        ArgumentError: (a ValueError) for a lazy model, which has no weights yet, and for a sparse parameter.
 
     Example:
         >>> sorted(start_average(nn.Linear(2, 1)))
@@ -73,6 +76,8 @@ class Average:
         self, model: nn.Module, given: Mapping[str, torch.Tensor] | None = None, *, share: bool = False
     ) -> None:
         places = find_places(model)
+        for place in places:
+            _check_weight(place)
         if given is not None:
             _check_fit(places, given)
         pairs = [(place, _begin(place, given, share=share)) for place in places]
@@ -81,6 +86,7 @@ class Average:
         self._guarded, self._copied = kinds.count(0), kinds.count(0) + kinds.count(1)
         self._places = [place for place, _ in ordered]
         self._tensors = [tensor for _, tensor in ordered]
+        self._untied = _untied(places, given) if share and given is not None else []
         self._statistics = None if share else self._flatten_statistics()
         self._swapped: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
@@ -109,6 +115,8 @@ class Average:
         self._replace_infinite(own_type[first:last])
         for average, weight in zip(averages[last:], own_type[last:], strict=True):
             average.copy_(weight)
+        for other, average in self._untied:
+            other.copy_(average)
 
     def _flatten_statistics(self) -> torch.Tensor | None:
         """Let the averages of float buffers be parts of one tensor, which can be looked at at once, if that can be."""
@@ -141,13 +149,15 @@ class Average:
         if self.is_in:  # an evaluation that raised in a loop that undoes nothing: what is there now is no weight
             self.swap_out()
         weights = self._weights()
-        self._swapped = [(weight, weight.detach().clone()) for weight in weights]
+        self._swapped = [(w, w.detach() if _is_fixed(w) else w.detach().clone()) for w in weights]
         try:
             for place, weight, average in zip(self._places, weights, self._tensors, strict=True):
-                if is_expanded(weight):
+                if not _is_fixed(weight):
+                    _write(weight, average)
+                elif place.parameter is None:
                     setattr(place.module, place.attribute, average.to(weight.dtype, copy=True))
                 else:
-                    _write(weight, average)
+                    weight.data = average.to(weight.dtype, copy=True)
         except BaseException:
             self.swap_out()
             raise
@@ -156,8 +166,10 @@ class Average:
         """Give the model its own weights back."""
         swapped, self._swapped = self._swapped, None
         for place, (weight, own) in zip(self._places, swapped or (), strict=True):
-            if not is_expanded(weight):
+            if not _is_fixed(own):
                 _write(weight, own)
+            elif place.parameter is not None:
+                weight.data = own
             if place.parameter is None and getattr(place.module, place.attribute) is not weight:
                 setattr(place.module, place.attribute, weight)
 
@@ -194,10 +206,16 @@ def _begin(place: Place, given: Mapping[str, torch.Tensor] | None, *, share: boo
     return copied
 
 
+def _untied(places: list[Place], given: Mapping[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return, with its average, each tensor that stands under another name of tied weights: a copy may lose ties."""
+    pairs = [(given[name], given[place.names[0]]) for place in places for name in place.names[1:]]
+    return [(other, average) for other, average in pairs if other is not average]
+
+
 def _kind(place: Place) -> int:
     """Return 0 for a parameter, 1 for a buffer with numbers that may become infinite, 2 for what is copied."""
     weight = getattr(place.module, place.attribute)
-    if not (weight.is_floating_point() or weight.is_complex()):
+    if weight.layout is not torch.strided or not (weight.is_floating_point() or weight.is_complex()):
         return 2
     return int(place.parameter is None)
 
@@ -208,6 +226,15 @@ def check_tensors(given: object) -> None:
         raise ArgumentTypeError(f"an average is tensors by name, not {type(given).__name__}: start_average makes one")
     if wrong := [name for name, tensor in given.items() if not isinstance(tensor, torch.Tensor)]:
         raise ArgumentTypeError(f"the average of {wrong[0]!r} is no tensor but {type(given[wrong[0]]).__name__}")
+
+
+def _check_weight(place: Place) -> None:
+    weight, name = getattr(place.module, place.attribute), place.names[0]
+    check_made(name, weight)
+    if place.parameter is not None and weight.layout is not torch.strided:
+        raise ArgumentError(
+            f"{name!r} is a parameter of layout {weight.layout}, which can't be averaged: make it dense"
+        )
 
 
 def _check_fit(places: list[Place], given: Mapping[str, torch.Tensor]) -> None:
@@ -228,6 +255,11 @@ def _check_fit(places: list[Place], given: Mapping[str, torch.Tensor]) -> None:
 def _owners(places: list[Place]) -> dict[str, object]:
     """Return by name what has to stay the same: the parameter itself, of a buffer its module."""
     return {place.names[0]: place.module if place.parameter is None else place.parameter for place in places}
+
+
+def _is_fixed(weight: torch.Tensor) -> bool:
+    """Can it only be replaced? An expanded tensor can't be written to, and a sparse one not past autograd."""
+    return weight.layout is not torch.strided or is_expanded(weight)
 
 
 def _write(weight: torch.Tensor, value: torch.Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from engine_core import AlgorithmMetadata, Event, State
 from engine_core.arguments import check_number
 from engine_core.intervals import Interval
-from engine_core.time import Time, Timestamp
+from engine_core.time import Time
 
 from .averages import Average, Rule
 from .weight_averaging import WeightAveraging
@@ -26,14 +26,16 @@ _MEANING = "the share of the average that stays at each update"
 def ema_update(average: Mapping[str, torch.Tensor], model: nn.Module, decay: float = 0.999) -> None:
     """Move `average` on to `decay * average + (1 - decay) * weights`, in place.
 
-    Float buffers are averaged as parameters are, integers are copied. Where a buffer's average is not finite, as in a
-    mask of -inf, it takes the buffer's value.
+    Float buffers are averaged as parameters are; integers and sparse ones are copied. Where a buffer's average is not
+    finite, as in a mask of -inf, it takes the buffer's value. What stands under another name of tied weights becomes
+    equal to their average.
 
     Args:
         average: what `start_average(model)` returned.
 
     Raises:
-        ArgumentError: (a ValueError) for an average of another model, or a `decay` that is no share.
+        ArgumentError: (a ValueError) for an average of another model, a lazy or sparse parameter, or a `decay` that
+            is no share.
         ArgumentTypeError: (a TypeError) for what is no average.
 
     Example:
@@ -81,26 +83,14 @@ class EMA(WeightAveraging):
         self._interval = Interval(update_interval, "update_interval")
         self.update_interval = str(self._interval.length)
         self._after_each = self.update_interval == "1ba"  # so it needs no clock, which a loop of one's own may not have
-        self._updated_at = Timestamp()
 
     def _is_due(self, event: Event, state: State) -> bool:
         if not self._is_of(state) or (event is Event.BATCH_END and self._after_each):
             return True
-        return self._interval.passed(self._updated_at, state.timestamp)
+        return self._interval.passed(self._moved_at, state.timestamp)
 
-    def _move_on(self, state: State) -> None:
-        if self._is_of(state):
-            assert self._average is not None
-            self._average.update(_make_rule(self.decay))
-        else:
-            self._begin(state)
-        self._updated_at = state.timestamp
-
-    def _saved(self) -> dict[str, Any]:
-        return {}
-
-    def _take_back(self, saved: Mapping[str, Any], state: State) -> None:
-        self._updated_at = state.timestamp  # within an interval it is of no account where
+    def _rule(self) -> Rule:
+        return _make_rule(self.decay)
 
     def _when(self) -> str:
         return "it begins when fit does"

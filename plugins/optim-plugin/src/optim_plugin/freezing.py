@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
@@ -19,6 +19,8 @@ __all__ = [
     "freeze_first",
     "freeze_layers",
     "freezing_schedule",
+    "has_gradient",
+    "layers_behind",
     "trainable_layers",
 ]
 
@@ -76,12 +78,26 @@ def trainable_layers(model: nn.Module) -> list[str]:
         >>> trainable_layers(model)
         ['2', '3']
     """
-    trained = [
-        (name, [p for _, p in own_parameters(module) if p.requires_grad]) for name, module in _layers(model).items()
-    ]
-    layers = [(name, any(p.grad is not None for p in parameters)) for name, parameters in trained if parameters]
-    last = max((i for i, (_, has_gradient) in enumerate(layers) if has_gradient), default=len(layers))
+    layers = [(name, has_gradient(parameters)) for name, parameters in _trained(model).items()]
+    last = max((i for i, (_, has_one) in enumerate(layers) if has_one), default=len(layers))
     return [name for name, _ in layers[: last + 1]]
+
+
+def layers_behind(model: nn.Module, name: str) -> dict[str, list[nn.Parameter]]:
+    """Return the layers that train behind the one of this name, each with its parameters that do.
+
+    Example:
+        >>> list(layers_behind(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)), "0"))
+        ['2']
+    """
+    names = list(_layers(model))
+    behind = set(names[names.index(name) + 1 :]) if name in names else set()
+    return {layer: parameters for layer, parameters in _trained(model).items() if layer in behind}
+
+
+def has_gradient(parameters: Iterable[nn.Parameter]) -> bool:
+    """Has one of them a gradient?"""
+    return any(parameter.grad is not None for parameter in parameters)
 
 
 def freeze_layers(model: nn.Module, fraction: float, layers: Sequence[str] | None = None) -> list[str]:
@@ -123,6 +139,12 @@ def freeze_first(model: nn.Module, count: int, layers: Sequence[str]) -> list[st
                 parameter.requires_grad_(False)
                 parameter.grad = None
     return first
+
+
+def _trained(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Return the layers with parameters that require a gradient, and these."""
+    own = {name: [p for _, p in own_parameters(module) if p.requires_grad] for name, module in _layers(model).items()}
+    return {name: parameters for name, parameters in own.items() if parameters}
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:

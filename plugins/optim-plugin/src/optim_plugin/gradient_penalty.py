@@ -17,6 +17,9 @@ from .input_gradients import check_inputs, check_weight, input_gradient_penalty
 
 __all__ = ["GradientPenalty"]
 
+_PLAIN = "_without_gradient_penalty"
+"""Where a loss keeps what it was before the first of several instances, so that none penalizes another's penalty."""
+
 
 class GradientPenalty(Algorithm):
     """Add to the loss how steep it is in the inputs, so that small changes of these change little.
@@ -84,7 +87,9 @@ class GradientPenalty(Algorithm):
             inputs, self._inputs = self._inputs, None
             if inputs is None:
                 raise EngineError("gradient_penalty was not asked at BEFORE_FORWARD: the loop has to fire both events")
-            state.loss = state.loss + self.weight * input_gradient_penalty(state.loss, inputs, self._rows_in(state))
+            plain = getattr(state.loss, _PLAIN, state.loss)
+            state.loss = state.loss + self.weight * input_gradient_penalty(plain, inputs, self._rows_in(state))
+            setattr(state.loss, _PLAIN, plain)
 
     def _watch(self, state: State) -> None:
         """Put an alias of the inputs into a copy of the batch; two instances share one."""

@@ -6,10 +6,22 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.errors import ArgumentError
+from torch import nn
 
-from .freezing import check_level, check_start, count_frozen, freeze_first, freezing_schedule, trainable_layers
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core.arguments import check_whole
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+from .freezing import (
+    check_level,
+    check_start,
+    count_frozen,
+    freeze_first,
+    freezing_schedule,
+    has_gradient,
+    layers_behind,
+    trainable_layers,
+)
 
 __all__ = ["LayerFreezing"]
 
@@ -19,7 +31,9 @@ class LayerFreezing(Algorithm):
 
     Source: Brock et al. 2017, FreezeOut: Accelerate Training by Progressively Freezing Layers, arXiv 1706.04983; the
     linear schedule with these two arguments is MosaicML's layer freezing. See `freeze_layers` and `freezing_schedule`.
-    Frozen layers stay frozen, in a second `fit` too.
+    Frozen layers stay frozen, in a second `fit` too. Layers count up to the last one that has had a gradient in a batch
+    that ended after `start`. That is looked up at BATCH_CHECKPOINT, so that a resumed run, which has no gradients when
+    it begins, is told by what was saved there.
 
     Args:
         start: the fraction of the whole training after which layers are frozen, in [0, 1).
@@ -33,8 +47,9 @@ class LayerFreezing(Algorithm):
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="layer_freezing",
         description="freeze layer after layer, from the front, late in training",
-        events=(Event.BATCH_START,),
+        events=(Event.BATCH_START, Event.BATCH_CHECKPOINT),
         tags=("freezing",),
+        conflicts=("@freezing",),
         writes=("model",),
     )
 
@@ -43,6 +58,7 @@ class LayerFreezing(Algorithm):
         self._state: weakref.ref[State] | None = None
         self._layers: list[str] = []
         self._frozen = 0
+        self._behind: dict[str, list[nn.Parameter]] = {}
         self._loaded: dict[str, Any] = {}
 
     @property
@@ -51,15 +67,14 @@ class LayerFreezing(Algorithm):
         return True
 
     def match(self, event: Event, state: State) -> bool:
-        """BATCH_START, when there is a layer to freeze now, or the layers of this run are not counted yet."""
-        if event is not Event.BATCH_START:
-            return False
-        if self._loaded or (self._state is not None and not self._is_of(state)):
+        """Say whether there is a layer to freeze at BATCH_START, or one to count there or at BATCH_CHECKPOINT."""
+        if event is Event.BATCH_START and (self._loaded or (self._state is not None and not self._is_of(state))):
             return True
-        elapsed = state.get_elapsed_duration()
-        if elapsed is None or elapsed.value <= self.start:
+        if event not in (Event.BATCH_START, Event.BATCH_CHECKPOINT):
             return False
-        return not self._is_of(state) or self._due(elapsed.value) > self._frozen
+        if not self._is_of(state):
+            return _done(state) > self.start
+        return self._has_grown() or (event is Event.BATCH_START and self._due(_done(state)) > self._frozen)
 
     def validate(self, state: State) -> None:
         """Raise if the length of the training is not known, or an optimizer could be left with nothing to step."""
@@ -74,24 +89,49 @@ class LayerFreezing(Algorithm):
             )
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Freeze what is to be frozen by now."""
-        model, elapsed = state.model, state.get_elapsed_duration()
+        """Count layers, and at BATCH_START freeze those that are due."""
+        model = state.model
         if model is None:
             raise ArgumentError("layer_freezing has no model whose layers it could freeze: give State the model")
-        assert elapsed is not None
-        before = self._frozen if self._is_of(state) else 0
-        if self._loaded:
-            self._layers, before = list(self._loaded["layers"]), int(self._loaded["frozen"])
+        if self._loaded and event is Event.BATCH_START:
+            self._layers, self._frozen = list(self._loaded["layers"]), int(self._loaded["frozen"])
+            self._state, self._loaded = weakref.ref(state), {}
+            self._look_behind(model)
         elif not self._is_of(state):
-            self._state, self._layers, self._frozen = None, [], 0
-            if elapsed.value <= self.start:
-                return
-            self._layers = trainable_layers(model)
-        self._frozen = max(before, self._due(elapsed.value))
-        freeze_first(model, self._frozen, self._layers)
-        self._state, self._loaded = weakref.ref(state), {}
-        if logger.destinations:
+            self._forget()
+        before = self._frozen if self._is_of(state) else None
+        if _done(state) > self.start:
+            self._count(event, state, model)
+        if event is Event.BATCH_START and self._is_of(state):
+            self._frozen = max(self._frozen, self._due(_done(state)))
+            freeze_first(model, self._frozen, self._layers)
+        if logger.destinations and self._is_of(state) and self._frozen != before:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})
+
+    def _count(self, event: Event, state: State, model: nn.Module) -> None:
+        """Count the layers up to the last with a gradient; which one that is only ever moves on.
+
+        A block may have none for a while because it was dropped, and none has any in a run that was just resumed. Where
+        there are none after a batch either, because somebody has reset them, all layers count.
+        """
+        if self._has_grown():
+            behind = list(self._behind)
+            last = max(i for i, name in enumerate(behind) if has_gradient(self._behind[name]))
+            self._layers += behind[: last + 1]
+            self._look_behind(model)
+        elif not self._is_of(state) and (event is Event.BATCH_CHECKPOINT or has_gradient(model.parameters())):
+            self._layers, self._state = trainable_layers(model), weakref.ref(state)
+            self._look_behind(model)
+
+    def _look_behind(self, model: nn.Module) -> None:
+        self._behind = layers_behind(model, self._layers[-1]) if self._layers else {}
+
+    def _has_grown(self) -> bool:
+        """Has a layer behind those that count a gradient now?"""
+        return any(map(has_gradient, self._behind.values()))
+
+    def _forget(self) -> None:
+        self._state, self._layers, self._frozen, self._behind = None, [], 0, {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many layers are frozen, and the names of all that were counted."""
@@ -103,15 +143,16 @@ class LayerFreezing(Algorithm):
         """Freeze at the next batch what was frozen when `state` was saved.
 
         Raises:
-            ArgumentError: (a ValueError) for a state that `state_dict` can't have made; nothing is taken from it.
+            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a state that `state_dict` can't have made;
+                nothing is taken from it.
         """
         if missing := [name for name in ("frozen", "layers") if state and name not in state]:
             raise ArgumentError(
                 f"the state of layer_freezing has no {missing[0]!r}, only {', '.join(map(repr, state))}: give what its "
                 "state_dict() returned"
             )
-        self._loaded = {"frozen": int(state["frozen"]), "layers": list(state["layers"])} if state else {}
-        self._state, self._layers, self._frozen = None, [], 0
+        self._loaded = _checked(state) if state else {}
+        self._forget()
 
     def _due(self, done: float) -> int:
         return count_frozen(freezing_schedule(done, self.start, self.level), len(self._layers))
@@ -119,3 +160,18 @@ class LayerFreezing(Algorithm):
     def _is_of(self, state: State) -> bool:
         """Were the layers counted in the run of `state`?"""
         return self._state is not None and self._state() is state
+
+
+def _checked(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a saved state, if it can be one."""
+    layers: Any = saved["layers"]
+    if not isinstance(layers, (list, tuple)) or not all(isinstance(name, str) for name in layers):
+        raise ArgumentTypeError(f"layers={layers!r} in the state of layer_freezing has to be a list of names of layers")
+    frozen = check_whole("frozen", saved["frozen"], "[0, inf)", "the frozen layers in the state of layer_freezing")
+    return {"frozen": frozen, "layers": list(layers)}
+
+
+def _done(state: State) -> float:
+    """Return the fraction of the training that is done, 0 where its length is not known."""
+    elapsed = state.get_elapsed_duration()
+    return 0.0 if elapsed is None else elapsed.value

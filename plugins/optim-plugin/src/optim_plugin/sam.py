@@ -38,7 +38,8 @@ class SAM(Algorithm):
         name="sam",
         description="step with the gradients at the weights that are a little up the slope",
         events=(Event.AFTER_TRAIN_BATCH,),
-        tags=("gradients",),
+        tags=("gradients", "sharpness"),
+        conflicts=("@sharpness",),
         writes=("model",),
     )
 

@@ -14,7 +14,7 @@ from torch import nn
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-from .weights import is_expanded
+from .weights import check_made, is_expanded
 
 __all__ = ["RHO", "check_rho", "held_buffers", "sharpness_aware_gradients"]
 
@@ -89,6 +89,9 @@ def sharpness_aware_gradients(
 def held_buffers(model: nn.Module | None) -> Iterator[None]:
     """Put back all buffers of a model afterwards, BatchNorm's statistics and counts among them.
 
+    Raises:
+        ArgumentError: (a ValueError) for a lazy buffer, which has no shape yet.
+
     Example:
         >>> norm = nn.BatchNorm1d(2)
         >>> with held_buffers(norm):
@@ -97,10 +100,10 @@ def held_buffers(model: nn.Module | None) -> Iterator[None]:
         ([0.0, 0.0], 0)
     """
     kept = [
-        (module._buffers, name, buffer, buffer._version, buffer.detach().clone())
+        (module._buffers, name, buffer, buffer._version, _copy(name, buffer))
         for module in (() if model is None else model.modules())
         for name, buffer in module._buffers.items()
-        if buffer is not None and not is_expanded(buffer)
+        if buffer is not None
     ]
     try:
         yield
@@ -108,9 +111,15 @@ def held_buffers(model: nn.Module | None) -> Iterator[None]:
         with torch.no_grad():
             for home, name, buffer, version, copy in kept:
                 # F.batch_norm changes running statistics without their version; integers can't be changed so.
-                if buffer.is_floating_point() or buffer._version != version:
+                if copy is not None and (buffer.is_floating_point() or buffer._version != version):
                     buffer.copy_(copy)
                 home[name] = buffer
+
+
+def _copy(name: str, buffer: torch.Tensor) -> torch.Tensor | None:
+    """Return a copy, or None of what nobody can write to, only replace."""
+    check_made(name, buffer)
+    return None if is_expanded(buffer) else buffer.detach().clone()
 
 
 def _with_gradient(parameters: Iterable[nn.Parameter]) -> list[tuple[nn.Parameter, torch.Tensor]]:

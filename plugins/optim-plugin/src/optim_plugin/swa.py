@@ -27,17 +27,14 @@ _make_rule: Callable[[], Rule] = get_swa_multi_avg_fn
 def swa_update(average: Mapping[str, torch.Tensor], model: nn.Module, count: int) -> None:
     """Take the weights of `model` into the equal mean `average`, in place.
 
-    It becomes `average + (weights - average) / (count + 1)`.
-
-    Float buffers are averaged as parameters are, integers are copied. Where a buffer's average is not finite, as in a
-    mask of -inf, it takes the buffer's value.
+    It becomes `average + (weights - average) / (count + 1)`; buffers and tied weights as `ema_update` says.
 
     Args:
         average: what `start_average(model)` returned.
         count: how many weights it is the mean of already, from 1.
 
     Raises:
-        ArgumentError: (a ValueError) for an average of another model, or a `count` below 1.
+        ArgumentError: (a ValueError) for an average of another model, a lazy or sparse parameter, or a `count` below 1.
         ArgumentTypeError: (a TypeError) for what is no average.
 
     Example:
@@ -102,7 +99,6 @@ class SWA(WeightAveraging):
             )
         self.update_interval = str(length)
         self._every, self._at = length, Event.EPOCH_END if length.unit is TimeUnit.EPOCH else Event.BATCH_END
-        self._count = 0
 
     def validate(self, state: State) -> None:
         """Raise if the length of the training is not known."""
@@ -135,23 +131,14 @@ class SWA(WeightAveraging):
         elapsed = state.get_elapsed_duration()
         return elapsed is not None and elapsed.value >= self.start
 
-    def _move_on(self, state: State) -> None:
-        if self._is_of(state):
-            assert self._average is not None
-            self._average.update(_make_rule(), self._count)
-            self._count += 1
-        else:
-            self._begin(state)
-            self._count = 1
+    def _rule(self) -> Rule:
+        return _make_rule()
 
     def _saved(self) -> dict[str, Any]:
         return {"count": self._count}
 
     def _check_saved(self, saved: Mapping[str, Any]) -> None:
         _check_count(saved["count"])
-
-    def _take_back(self, saved: Mapping[str, Any], state: State) -> None:
-        self._count = saved["count"]
 
     def _when(self) -> str:
         return f"it begins with the first {self._every} that ends at {self.start} of the training or later"

@@ -11,8 +11,9 @@ import torch
 
 from engine_core import Algorithm, Event, Logger, State
 from engine_core.errors import ArgumentError, EngineError
+from engine_core.time import Timestamp
 
-from .averages import Average, check_tensors
+from .averages import Average, Rule, check_tensors
 
 __all__ = ["WeightAveraging"]
 
@@ -20,11 +21,13 @@ __all__ = ["WeightAveraging"]
 class WeightAveraging(Algorithm):
     """Keeps an average of the weights and evaluates with it.
 
-    A subclass says when the average moves on (`_is_due`) and how (`_move_on`).
+    A subclass says when the average moves on (`_is_due`) and how (`_rule`).
     """
 
     def __init__(self) -> None:
         self._average: Average | None = None
+        self._count = 0  # how many weights it is of
+        self._moved_at = Timestamp()
         self._state: weakref.ref[State] | None = None
         self._loaded: dict[str, Any] = {}
 
@@ -33,19 +36,15 @@ class WeightAveraging(Algorithm):
         """Does the average begin or move on now?"""
 
     @abstractmethod
-    def _move_on(self, state: State) -> None:
-        """Begin the average or move it on."""
+    def _rule(self) -> Rule:
+        """Return how the average moves on."""
 
-    @abstractmethod
     def _saved(self) -> dict[str, Any]:
         """Return what a resumed run needs beside the average."""
+        return {}
 
     def _check_saved(self, saved: Mapping[str, Any]) -> None:
         """Raise an ArgumentError unless it can be what `_saved` returned."""
-
-    @abstractmethod
-    def _take_back(self, saved: Mapping[str, Any], state: State) -> None:
-        """Take back what `_saved` returned."""
 
     def match(self, event: Event, state: State) -> bool:
         """Say whether an average is due, is there for EVAL_START, is in the model at EVAL_END, or another run's."""
@@ -71,8 +70,13 @@ class WeightAveraging(Algorithm):
             return
         if average is None:
             self._average = self._state = None
-        if self._is_due(event, state):
-            self._move_on(state)
+        if not self._is_due(event, state):
+            return
+        if average is None:
+            self._hold(Average(_model_of(state)), 1, state)
+            return
+        average.update(self._rule(), self._count)
+        self._count, self._moved_at = self._count + 1, state.timestamp
 
     def averaged_state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of the averages by name, for `load_state_dict` of a model.
@@ -108,11 +112,12 @@ class WeightAveraging(Algorithm):
             EngineError: within an evaluation, whose weights could not be put back.
         """
         if state:
-            expected = {"average", *self._saved()}
-            if wrong := sorted(expected ^ state.keys()):
+            expected = ("average", *self._saved())
+            missing = [f"no {name!r}, but {', '.join(map(repr, state))}" for name in expected if name not in state]
+            foreign = [f"a {name!r}, which it never has" for name in state if name not in expected]
+            if wrong := missing + foreign:
                 raise ArgumentError(
-                    f"the state of {self.metadata.name} has {'no' if wrong[0] in expected else 'a'} {wrong[0]!r}, but "
-                    f"{', '.join(map(repr, state))}: give what its state_dict() returned"
+                    f"the state of {self.metadata.name} has {wrong[0]}: give what its state_dict() returned"
                 )
             check_tensors(state["average"])
             self._check_saved(state)
@@ -129,14 +134,14 @@ class WeightAveraging(Algorithm):
         """Return the average of this run, if it has one; a loaded one becomes it."""
         if self._loaded:
             average = Average(_model_of(state), self._loaded["average"])
-            self._take_back(self._loaded, state)
+            self._hold(average, self._loaded.get("count", 1), state)
             self._loaded = {}
-            self._average, self._state = average, weakref.ref(state)
         return self._average if self._is_of(state) else None
 
-    def _begin(self, state: State) -> None:
-        """Let the average be the weights as they are."""
-        self._average, self._state = Average(_model_of(state)), weakref.ref(state)
+    def _hold(self, average: Average, count: int, state: State) -> None:
+        """Let an average of so many weights be that of the run of `state`."""
+        self._average, self._count = average, count
+        self._state, self._moved_at = weakref.ref(state), state.timestamp
 
 
 def _model_of(state: State) -> torch.nn.Module:

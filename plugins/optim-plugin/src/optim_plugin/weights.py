@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-__all__ = ["Place", "bare", "find_places", "is_expanded", "own_parameters", "plain_name", "tensors_at"]
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["Place", "bare", "check_made", "find_places", "is_expanded", "own_parameters", "plain_name", "tensors_at"]
 
 _WRAPPER = "_orig_mod"  # where a module compiled by torch.compile has the original, in the names of its weights too
 
@@ -26,11 +29,17 @@ class Place(NamedTuple):
 def bare(model: nn.Module) -> nn.Module:
     """Return what is inside of the wrappers of torch.compile, DistributedDataParallel and DataParallel.
 
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no module.
+
     Example:
         >>> model = nn.Linear(1, 1)
         >>> bare(nn.DataParallel(model)) is model
         True
     """
+    given: object = model
+    if not isinstance(given, nn.Module):
+        raise ArgumentTypeError(f"model: {type(given).__name__} is no torch.nn.Module")
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
@@ -96,4 +105,12 @@ def is_expanded(tensor: torch.Tensor) -> bool:
         >>> is_expanded(torch.zeros(1).expand(3)), is_expanded(torch.zeros(3))
         (True, False)
     """
+    if tensor.layout is not torch.strided:
+        return False
     return any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def check_made(name: str, tensor: torch.Tensor) -> None:
+    """Raise an ArgumentError if a weight is lazy: there is nothing to copy."""
+    if is_lazy(tensor):
+        raise ArgumentError(f"{name!r} is lazy: it has no shape yet; run the model once before")

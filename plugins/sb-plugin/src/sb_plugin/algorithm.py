@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ from engine_core.arguments import check_key
 from engine_core.batch import count_rows, take_rows
 from engine_core.errors import ArgumentError
 from engine_core.items import BatchKey
+from engine_core.randomness import OwnGenerator
 
 from .arguments import check_interrupt, check_interval, check_keep, check_scale_factor
 from .losses import per_sample
@@ -37,9 +37,7 @@ class _Run:
     state: weakref.ref[State]
     loss: Any
     whole_batch: bool
-    device: torch.device
     autocast: AbstractContextManager[Any]
-    generator: torch.Generator
     objective: Objective | None = None
     takes_scaled: bool = True
 
@@ -90,8 +88,8 @@ class SelectiveBackprop(Algorithm):
         check_key("target_key", target_key)
         self.input_key = input_key
         self.target_key = target_key
+        self._generator = OwnGenerator(_NAME)
         self._run: _Run | None = None
-        self._loaded: dict[str, Any] = {}
 
     def match(self, event: Event, state: State) -> bool:
         """INIT, to take the loss before the model is wrapped; AFTER_DATALOADER in selective steps."""
@@ -127,35 +125,21 @@ class SelectiveBackprop(Algorithm):
             return
         factor = self.scale_factor if run.takes_scaled else 1
         model: Any = state.model
-        losses, took = score(objective, model, state.batch, fresh_seed(run.generator), factor, run.autocast)
+        generator = self._generator.of(state, self)
+        losses, took = score(objective, model, state.batch, fresh_seed(generator), factor, run.autocast)
         run.takes_scaled = run.takes_scaled and took
-        rows = draw_rows(losses, k, self.keep, run.generator)
+        rows = draw_rows(losses, k, self.keep, generator)
         state.batch = take_rows(state.batch, n, rows)
         if logger.destinations:
             logger.log_metrics(_summary(losses, rows))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the generator."""
-        if self._run is None:
-            return dict(self._loaded)
-        generator = self._run.generator
-        return {"device": generator.device.type, "generator": generator.get_state()}
+        return self._generator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood; before INIT it waits for the run.
-
-        Raises:
-            ValueError: for a state that `state_dict` can't have made; nothing is taken from it.
-        """
-        missing = [name for name in ("device", "generator") if name not in state]
-        if state and missing:
-            raise ArgumentError(
-                f"the state of selective_backprop has no {' and no '.join(map(repr, missing))}, only "
-                f"{', '.join(map(repr, state))}: give what its state_dict() returned"
-            )
-        self._loaded = dict(state)
-        if self._run is not None:
-            self._restore(self._run.generator)
+        """Go on drawing where the saved run stood."""
+        self._generator.load_state_dict(state)
 
     def _run_of(self, state: State) -> _Run:
         """Return what belongs to the run of `state`, also where INIT was not fired."""
@@ -163,27 +147,12 @@ class SelectiveBackprop(Algorithm):
         return run if run is not None and run.state() is state else self._begin(state)
 
     def _begin(self, state: State) -> _Run:
-        device = _device_of(state)
-        generator = torch.Generator(device).manual_seed(state.derive_seed(_NAME))
         whole_batch = state.loss_fn is None
         loss = getattr(state.model, "loss", None) if whole_batch else state.loss_fn
-        autocast = autocast_of(state.precision, device)
-        self._run = _Run(weakref.ref(state), loss, whole_batch, device, autocast, generator)
-        self._restore(generator)
+        autocast = autocast_of(state.precision, _device_of(state))
+        self._run = _Run(weakref.ref(state), loss, whole_batch, autocast)
+        self._generator.of(state, self)  # whose state is saved from now on
         return self._run
-
-    def _restore(self, generator: torch.Generator) -> None:
-        saved, self._loaded = self._loaded, {}
-        if not saved:
-            return
-        if saved["device"] != generator.device.type:
-            warnings.warn(
-                f"selective_backprop was saved on {saved['device']} and goes on on {generator.device.type}, where its "
-                "random numbers can't go on: they start anew from the run's seed",
-                stacklevel=4,
-            )
-            return
-        generator.set_state(saved["generator"])
 
     def _objective(self, run: _Run) -> Objective:
         if run.objective is None:

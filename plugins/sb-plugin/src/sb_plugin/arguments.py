@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
-from engine_core.arguments import check_number
-from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.arguments import check_number, check_whole
+from engine_core.errors import ArgumentError
 
 __all__ = ["check_interrupt", "check_interval", "check_keep", "check_scale_factor"]
 
@@ -31,8 +29,4 @@ def check_interval(start: object, end: object) -> tuple[float, float]:
 
 def check_interrupt(interrupt: object) -> int:
     """Return after how many steps an ordinary one comes, if it is a whole number from 0 on."""
-    if isinstance(interrupt, bool) or not isinstance(interrupt, Integral):
-        raise ArgumentTypeError(f"interrupt={interrupt!r} has to be a whole number of batches, or 0 for never")
-    if interrupt < 0:
-        raise ArgumentError(f"interrupt={interrupt!r} can't be negative: give a number of batches, or 0 for never")
-    return int(interrupt)
+    return check_whole("interrupt", interrupt, "[0, inf)", "every how many batches an ordinary step comes, 0: never")

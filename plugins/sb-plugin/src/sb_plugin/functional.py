@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from engine_core.batch import take_rows
 from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.randomness import private_unless
 
 from .arguments import check_keep, check_scale_factor
 from .losses import per_sample
@@ -57,7 +59,7 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     objective = Objective(per_sample(loss_fun))
     if k == n:
         return input, target
-    own = _private_generator(input.device) if generator is None else generator
+    own = _private_generator(input.device, os.getpid()) if generator is None else private_unless(generator)
     losses, _ = score(objective, model, (input, target), fresh_seed(own), scale_factor)
     rows: tuple[torch.Tensor, torch.Tensor] = take_rows((input, target), n, draw_rows(losses, k, keep, own))
     return rows
@@ -76,7 +78,7 @@ def _count(inputs: object, targets: object, keep: float) -> tuple[int, int]:
 
 
 @cache
-def _private_generator(device: torch.device) -> torch.Generator:
+def _private_generator(device: torch.device, process: int) -> torch.Generator:  # noqa: ARG001  a fork has its own
     generator = torch.Generator(device)
     generator.seed()
     return generator

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from engine_core.arguments import item_at
 from engine_core.batch import count_rows, map_batch, take_rows
-from engine_core.errors import ArgumentError, BatchKeyError
+from engine_core.errors import ArgumentError
 from engine_core.items import BatchKey, get_item, set_item
 
 from .losses import Loss, check_losses, in_fp32
@@ -77,11 +78,7 @@ class Objective:
                 )
 
     def _item(self, batch: Any, which: str) -> Any:
-        key = getattr(self, which)
-        try:
-            return get_item(batch, key)
-        except BatchKeyError as error:
-            raise ArgumentError(f"{which}={key!r}: {error}; set {which} to where it is") from error
+        return item_at(batch, which, getattr(self, which))
 
 
 def check_scalable(inputs: Any) -> None:

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from engine_core import AlgorithmMetadata, Event, State
 
+from .models import check_model
 from .operation import Operation
 
 __all__ = ["ChannelsLast", "apply_channels_last"]
@@ -30,11 +31,15 @@ def apply_channels_last(
             gets the new format too, as does its gradient: a fused optimizer reads all of them in the order of memory,
             and would mix them up.
 
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no model.
+
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, kernel_size=5), nn.BatchNorm2d(8))
         >>> apply_channels_last(model), model[0].weight.stride()
         (['0.weight'], (75, 1, 15, 3))
     """
+    check_model(model)
     names = []
     made = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from engine_core.surgery import replace_modules
 
+from .models import check_model
+
 __all__ = ["ComputeDtypeLayerNorm", "apply_fused_layernorm", "find_apex"]
 
 _SWITCHES = ("activation_relu_or_gelu", "use_nested_tensor")
@@ -77,12 +79,16 @@ def apply_fused_layernorm(model: nn.Module) -> list[str]:
     Subclasses of nn.LayerNorm are left alone. The new modules hold the very parameters of the old ones, so that
     optimizers need not know.
 
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a model that is one itself, and for no model.
+
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
         >>> weight = model[1].weight
         >>> apply_fused_layernorm(model), model[1].weight is weight
         (['1'], True)
     """
+    check_model(model)
     switches = [(m, key, vars(m)[key]) for m in model.modules() for key in _SWITCHES if key in vars(m)]
     replaced = replace_modules(model, {nn.LayerNorm: _policy})
     for encoder, key, value in switches:

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
+from engine_core.randomness import private_unless
 from engine_core.surgery import replace_modules
 
-from .drawing import private_unless
+from .models import check_model
 
 __all__ = ["Activation", "GatedLinear", "apply_gated_linear_units", "check_activation"]
 
@@ -98,7 +99,7 @@ def apply_gated_linear_units(
         generator: where the new weights are drawn from; None: a private one, seeded by the system.
 
     Raises:
-        ValueError, TypeError: for an activation that is none of these.
+        ValueError, TypeError: for an activation that is none of these, and for what is no model or generator.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
@@ -107,6 +108,7 @@ def apply_gated_linear_units(
         >>> [type(layer).__name__ for layer in model]
         ['GatedLinear', 'Identity', 'Dropout', 'Linear']
     """
+    check_model(model)
     chosen = check_activation(activation)
     own = private_unless(generator)
     runs = {id(run.linear): run for run in _find_runs(model)}

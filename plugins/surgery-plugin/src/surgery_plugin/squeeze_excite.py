@@ -10,10 +10,11 @@ from torch import nn
 
 from engine_core import AlgorithmMetadata, Event, State
 from engine_core.arguments import check_whole
+from engine_core.randomness import private_unless
 from engine_core.surgery import Policy, replace_modules
 
-from .drawing import private_unless
 from .excitation import SqueezeExciteConv2d, check_latent_channels
+from .models import check_model
 from .operation import Operation
 
 __all__ = ["SqueezeExcite", "apply_squeeze_excite"]
@@ -41,8 +42,8 @@ def apply_squeeze_excite(
         generator: of the CPU, for the new weights; None: a private one, seeded by the system.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for impossible numbers, and if the model itself is
-            such a convolution.
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for impossible numbers, for what is no model or
+            generator, and if the model itself is such a convolution.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
@@ -51,6 +52,7 @@ def apply_squeeze_excite(
         >>> model[2].squeeze_excite.squeeze.out_features
         8
     """
+    check_model(model)
     _check_min_channels(min_channels)
     check_latent_channels(latent_channels)
     own = private_unless(generator)

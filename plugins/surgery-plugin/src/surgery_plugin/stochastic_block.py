@@ -11,9 +11,10 @@ from torch import nn
 
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
+from engine_core.randomness import private_unless
 from engine_core.surgery import replace_modules
 
-from .drawing import private_unless
+from .models import check_model
 
 __all__ = [
     "TARGETS",
@@ -29,7 +30,6 @@ __all__ = [
 Target = str | type[nn.Module]
 
 TARGETS: tuple[Target, ...] = ("BasicBlock", "Bottleneck", "TransformerEncoderLayer")
-
 
 _LEAVE = "leave it out of the targets of stochastic_depth"
 
@@ -84,7 +84,8 @@ class StochasticBlock(nn.Module):
         rate: how likely it is dropped, in [0, 1).
         draws: whence the gates come.
         name: the name by which `draws` knows this block.
-        per_sample: a gate for each sample, else one for all, and a block that is dropped is not computed.
+        per_sample: a gate for each sample, else one for all, and a block that is dropped is not computed, unless it
+            trains and nothing before it does: a loss without a graph would have no gradients.
 
     Raises:
         TypeError: when called in training, for a block that returns no tensor or gets no positional argument.
@@ -114,7 +115,7 @@ class StochasticBlock(nn.Module):
     def _drop(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         gates = self._gates(x)
         dtype = self.draws.gives.get(self.name)
-        if not self.per_sample and dtype is not None and not gates.item():
+        if not self.per_sample and dtype is not None and not gates.item() and self._may_skip(x):
             return x.to(dtype)
         version = _version(x)
         out = self.block(*args, **kwargs)
@@ -132,6 +133,12 @@ class StochasticBlock(nn.Module):
             )
         self.draws.gives[self.name] = out.dtype
         return torch.where(gates.to(x.device), x + (out - x) / (1 - self.rate), x).to(out.dtype)
+
+    def _may_skip(self, x: torch.Tensor) -> bool:
+        """Would x alone be as good? Not where only the block makes a graph: a loss without one can't be trained."""
+        if x.requires_grad or not torch.is_grad_enabled():
+            return True
+        return not any(parameter.requires_grad for parameter in self.block.parameters())
 
     def _gates(self, x: torch.Tensor) -> torch.Tensor:
         """Return booleans that broadcast with x."""
@@ -223,6 +230,7 @@ def apply_stochastic_depth(  # noqa: PLR0913  settings are those of the referenc
         >>> [layer.rate for layer in encoder.layers]
         [0.1, 0.2]
     """
+    check_model(model)
     settings = Settings(targets, drop_rate, drop_distribution, drop_per)
     return wrap_blocks(model, settings, Draws(private_unless(generator)), optimizers)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from engine_core import AlgorithmMetadata, Event, State
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.randomness import OwnGenerator
 
 from .operation import Operation
@@ -101,9 +101,15 @@ class StochasticDepth(Operation):
         return {**self._own.state_dict(), "gives": gives}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood, in whichever run draws next."""
+        """Go on drawing where the saved run stood, in whichever run draws next.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a state that `state_dict` can't have made;
+                nothing is taken from it.
+        """
+        gives = _dtypes_of(state.get("gives", {}))
         self._own.load_state_dict({key: value for key, value in state.items() if key != "gives"})
-        self._loaded = {name: dtype and getattr(torch, dtype) for name, dtype in state.get("gives", {}).items()}
+        self._loaded = gives
 
     def _refresh(self, draws: Draws) -> None:
         """Give the draws of the run that goes on what was loaded meanwhile."""
@@ -113,3 +119,16 @@ class StochasticDepth(Operation):
         draws.generator = self._own.of(run, self)
         if self._loaded is not None:
             draws.gives, self._loaded = self._loaded, None
+
+
+def _dtypes_of(gives: object) -> dict[str, torch.dtype | None]:
+    """Return the dtypes whose names were saved."""
+    if not isinstance(gives, Mapping):
+        raise ArgumentTypeError(f"gives={gives!r} in the state of {_NAME} has to be names of dtypes by block")
+    dtypes = {name: None if dtype is None else getattr(torch, str(dtype), dtype) for name, dtype in gives.items()}
+    for name, dtype in dtypes.items():
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise ArgumentError(
+                f"{gives[name]!r} in the state of {_NAME}, for the block {name!r}, is no dtype of torch"
+            )
+    return dtypes

@@ -1,0 +1,68 @@
+"""`engine-core checkpoint`: look at checkpoints, see `engine_core.checkpoint`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ..checkpoint import export_weights, read_content, read_manifest, resolve
+from ..explain import printable
+
+__all__ = ["checkpoint"]
+
+PATH = click.argument("path", type=click.Path(path_type=Path))
+
+
+@click.group()
+def checkpoint() -> None:
+    """Show, verify and export checkpoints; PATH is one, or the folder of a saver, then its latest."""
+
+
+@checkpoint.command()
+@PATH
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+def show(path: Path, as_json: bool) -> None:
+    """Tell what a checkpoint holds, by its manifest alone."""
+    folder = resolve(path)
+    manifest = read_manifest(folder)
+    if as_json:
+        click.echo(json.dumps(manifest, indent=2))
+        return
+    rows = [
+        ("checkpoint", str(folder)),
+        ("run", str(manifest.get("run_name"))),
+        ("clock", ", ".join(f"{unit} {count}" for unit, count in manifest.get("clock", {}).items())),
+        ("seed", str(manifest.get("seed"))),
+        *((name, str(version)) for name, version in manifest.get("versions", {}).items()),
+        *(("algorithm", _described(entry)) for entry in manifest.get("algorithms", [])),
+        *((name, f"{file['bytes']} bytes") for name, file in manifest["files"].items()),
+    ]
+    width = max(len(name) for name, _ in rows)
+    click.echo("\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in rows))
+
+
+@checkpoint.command()
+@PATH
+def verify(path: Path) -> None:
+    """Read a checkpoint to the last bit; the exit code is 2 if something is wrong, with the file."""
+    folder = resolve(path)
+    content = read_content(folder)
+    click.echo(f"{folder} is as it was written: {len(content.model)} weights, {len(content.tensors)} tensors of state")
+
+
+@checkpoint.command()
+@PATH
+@click.argument("to", type=click.Path(path_type=Path))
+def export(path: Path, to: Path) -> None:
+    """Write the weights of the model into a safetensors file of their own."""
+    folder = resolve(path)
+    export_weights(folder, to)
+    click.echo(f"the weights of {folder} are in {to}")
+
+
+def _described(entry: dict[str, object]) -> str:
+    origin = f" ({entry['distribution']} {entry['version']})" if entry["distribution"] else ""
+    settings = ", ".join(f"{name}={value!r}" for name, value in dict(entry["settings"]).items())  # type: ignore[call-overload]
+    return f"{entry['name']}{origin} {settings}".rstrip()

@@ -1,0 +1,142 @@
+"""`engine-core checkpoint`, and training that is saved and resumed from the command line."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from engine_core.cli import main
+
+from .parts import same
+from .test_resume import saved_runs
+
+
+def call(*words: Any) -> Any:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    saved_runs(tmp_path / "checkpoints", "1ep")
+    return tmp_path / "checkpoints"
+
+
+def test_show_tells_what_a_checkpoint_holds(folder: Path) -> None:
+    shown = call("checkpoint", "show", folder)
+    assert shown.exit_code == 0
+    for text in (
+        "ep3-ba12",
+        "epoch 3, batch 12",
+        "seed",
+        str(torch.__version__),
+        "Noise-2 std=0.2",
+        "model.safetensors",
+    ):
+        assert text in shown.output
+    manifest = json.loads(call("checkpoint", "show", folder / "ep1-ba4", "--json").output)
+    assert manifest["clock"] == {"epoch": 1, "batch": 4}
+    assert [entry["name"] for entry in manifest["algorithms"]] == ["Noise", "Noise-2"]
+    assert manifest["order"] == {"after_dataloader": ["Noise-2", "Noise"]}
+
+
+def test_verify_finds_what_is_wrong(folder: Path) -> None:
+    assert "is as it was written" in call("checkpoint", "verify", folder).output
+    (folder / "ep3-ba12" / "state.json").write_text("{}")
+    found = call("checkpoint", "verify", folder)
+    assert found.exit_code == 2
+    assert "state.json' is not what was written" in found.output
+
+
+def test_export_writes_the_weights_once(folder: Path, tmp_path: Path) -> None:
+    to = tmp_path / "weights.safetensors"
+    assert call("checkpoint", "export", folder, to).exit_code == 0
+    weights = load_file(to)
+    assert same(weights, load_file(folder / "ep3-ba12" / "model.safetensors"))
+    again = call("checkpoint", "export", folder / "ep1-ba4", to)
+    assert again.exit_code == 2
+    assert "is there already and is left as it is" in again.output
+    assert same(load_file(to), weights)
+    assert call("checkpoint", "export", folder, tmp_path / "no" / "where").exit_code == 2
+
+
+MODULE = """
+    import torch
+
+    def net():
+        return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
+
+    def loader():
+        data = torch.utils.data.TensorDataset(torch.randn(24, 4), torch.randint(3, (24,)))
+        return torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+"""
+CONFIG = """
+model: {target: "nap:net"}
+data: {target: "nap:loader"}
+eval_data: {target: "nap:loader"}
+loss: {target: "torch.nn:CrossEntropyLoss"}
+optimizer: {target: "torch.optim:AdamW", args: {lr: 0.1}}
+trainer: {max_duration: 3ep, seed: 7, device: cpu}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "nap.py").write_text(textwrap.dedent(MODULE))
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nap", raising=False)
+    return tmp_path / "run.yaml"
+
+
+def logged(folder: Path) -> Any:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_a_run_is_saved_and_resumed_from_the_command_line(config: Path, tmp_path: Path) -> None:
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    done = call("train", config, "--out", whole, "--checkpoint-every", "4ba")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (whole / "checkpoints").glob("ep*")) == ["ep1-ba12", "ep2-ba16", "ep3-ba18"]
+    refused = call("train", config, "--out", whole, "--checkpoint-every", "4ba")
+    assert refused.exit_code == 2
+    assert "holds another run" in refused.output
+
+    loaded = call(
+        "train", config, "--out", other, "--checkpoint-every", "4ba", "--load", whole / "checkpoints" / "ep2-ba16"
+    )
+    assert loaded.exit_code == 0, loaded.output
+    for name in ("model.safetensors", "state.safetensors"):
+        assert same(*(load_file(run / "checkpoints" / "ep3-ba18" / name) for run in (whole, other)))
+    assert logged(other) == logged(whole)[-len(logged(other)) :]
+
+    before = logged(whole)
+    again = call("train", config, "--out", whole, "--checkpoint-every", "4ba", "--autoresume")
+    assert again.exit_code == 0, again.output
+    assert logged(whole) == before
+
+
+def test_a_run_that_was_not_finished_goes_on_in_its_folder(config: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert call("train", config, "--out", whole, "--checkpoint-every", "4ba").exit_code == 0
+    assert call("train", config, "--out", parts, "--checkpoint-every", "4ba").exit_code == 0
+    (parts / "checkpoints" / "latest").write_text("ep2-ba16\n")  # as if it had been killed then
+    (parts / "results.json").unlink()
+    done = call("train", config, "--out", parts, "--checkpoint-every", "4ba", "--autoresume")
+    assert done.exit_code == 0, done.output
+    assert logged(parts) == logged(whole)
+    assert (parts / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
+    assert (parts / "results.json").exists()
+
+
+def test_autoresume_without_a_saver_is_refused(config: Path, tmp_path: Path) -> None:
+    refused = call("train", config, "--autoresume", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "none is among the callbacks" in refused.output
