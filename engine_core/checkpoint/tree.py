@@ -60,7 +60,7 @@ class _Flattener:
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
-        self._named: dict[int, dict[str, str]] = {}
+        self._named: dict[int, dict[str, Any]] = {}
 
     def flatten(self, value: Any, path: str, depth: int) -> Any:
         if depth > _MAX_DEPTH:
@@ -109,8 +109,8 @@ class _Flattener:
             name += "_"
         self._tensors[name] = tensor.detach()
         self._named[id(tensor)] = reference = {_TAG: "tensor", "name": name}
-        if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
-            reference["format"] = "images"
+        if not tensor.is_contiguous() and tensor.numel():
+            reference["order"] = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
         return reference
 
 
@@ -128,8 +128,8 @@ def _restore(json: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
             return _NUMBERS[name]
         case {"$": "tuple", "items": list(items)} if len(json) == 2:
             return tuple(_restore(item, tensors, depth + 1) for item in items)
-        case {"$": "tensor", "name": str(name), **rest} if rest in ({}, {"format": "images"}):
-            return _tensor(name, tensors, of_images=bool(rest))
+        case {"$": "tensor", "name": str(name), **rest} if not rest.keys() - {"order"}:
+            return _tensor(name, tensors, rest.get("order"))
         case {"$": str(kind), "items": list(pairs)} if kind in _KINDS and len(json) == 2:
             return _pairs(kind, pairs, tensors, depth)
     raise CheckpointError(f"its JSON has {_shown(json)}, which no checkpoint has")
@@ -148,15 +148,19 @@ def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor], dep
     return _KINDS[kind](restored)
 
 
-def _tensor(name: str, tensors: Mapping[str, torch.Tensor], *, of_images: bool) -> torch.Tensor:
+def _tensor(name: str, tensors: Mapping[str, torch.Tensor], order: Any) -> torch.Tensor:
+    """Return a tensor with its dimensions in memory in the order that it had; files have them all in one."""
     if name not in tensors:
         raise CheckpointError(f"its JSON names the tensor {_shown(name)}, which is in no file")
     tensor = tensors[name]
-    if not of_images:
+    if order is None:
         return tensor
-    if tensor.dim() != 4:
-        raise CheckpointError(f"its JSON says that {_shown(name)} is an image, and it has {tensor.dim()} dimensions")
-    return tensor.contiguous(memory_format=torch.channels_last)
+    dimensions = list(range(tensor.dim()))
+    if not isinstance(order, list) or sorted(order, key=str) != sorted(dimensions, key=str):
+        raise CheckpointError(
+            f"its JSON gives {_shown(name)} the order {_shown(order)}, which is none of its dimensions"
+        )
+    return tensor.permute(order).contiguous().permute([order.index(place) for place in dimensions])
 
 
 def _shown(value: Any) -> str:

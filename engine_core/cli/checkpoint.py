@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from ..checkpoint import export_weights, read_content, read_manifest, resolve
 from ..explain import printable
 
 __all__ = ["checkpoint"]
@@ -25,6 +24,8 @@ def checkpoint() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def show(path: Path, as_json: bool) -> None:
     """Tell what a checkpoint holds, by its manifest alone."""
+    from ..checkpoint import read_manifest, resolve  # noqa: PLC0415  help needs no torch
+
     folder = resolve(path)
     manifest = read_manifest(folder)
     if as_json:
@@ -47,6 +48,8 @@ def show(path: Path, as_json: bool) -> None:
 @PATH
 def verify(path: Path) -> None:
     """Read a checkpoint to the last bit; the exit code is 2 if something is wrong, with the file."""
+    from ..checkpoint import read_content, resolve  # noqa: PLC0415
+
     folder = resolve(path)
     content = read_content(folder)
     click.echo(f"{folder} is as it was written: {len(content.model)} weights, {len(content.tensors)} tensors of state")
@@ -57,6 +60,8 @@ def verify(path: Path) -> None:
 @click.argument("to", type=click.Path(path_type=Path))
 def export(path: Path, to: Path) -> None:
     """Write the weights of the model into a safetensors file of their own."""
+    from ..checkpoint import export_weights, resolve  # noqa: PLC0415
+
     folder = resolve(path)
     export_weights(folder, to)
     click.echo(f"the weights of {folder} are in {to}")

@@ -60,11 +60,29 @@ def test_one_tensor_in_two_places_is_one_again():
     assert restored["a"] is restored["b"][0]
 
 
-def test_a_tensor_of_images_keeps_its_memory_format():
-    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    restored = through_json(image)
-    assert restored.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(restored, image)
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        torch.randn(2, 3, 4, 4, 4).to(memory_format=torch.channels_last_3d),
+        torch.randn(3, 5).T,
+        torch.randn(2, 3, 4).permute(1, 2, 0),
+        torch.randn(2, 3, 4),
+    ],
+    ids=["images", "volumes", "transposed", "permuted", "plain"],
+)
+def test_a_tensor_keeps_its_order_in_memory(tensor):
+    tensors = {}
+    text = json.dumps(flatten(tensor, "state", tensors))
+    restored = restore(json.loads(text), {name: value.contiguous() for name, value in tensors.items()})
+    assert torch.equal(restored, tensor)
+    assert restored.stride() == tensor.stride()
+
+
+def test_a_part_of_a_tensor_comes_back_as_its_numbers():
+    part = torch.arange(12.0).reshape(3, 4)[:, ::2]
+    assert torch.equal(through_json(part), part)
+    assert torch.equal(through_json(torch.ones(1).expand(3)), torch.ones(3))
 
 
 def test_keys_with_dots_are_not_mixed_up():
@@ -105,8 +123,11 @@ def test_what_a_checkpoint_can_not_hold_is_refused_by_its_path(value, message):
     [
         {"$": "tensor", "name": "nowhere"},
         {"$": "tensor", "name": 3},
-        {"$": "tensor", "name": "row", "format": "images"},
-        {"$": "tensor", "name": "row", "format": "other"},
+        {"$": "tensor", "name": "row", "order": [1]},
+        {"$": "tensor", "name": "row", "order": [0, 0]},
+        {"$": "tensor", "name": "row", "order": [True]},
+        {"$": "tensor", "name": "row", "order": "0"},
+        {"$": "tensor", "name": "row", "more": 1},
         {"$": "object", "name": "os.system"},
         {"$": "dict", "items": [[["a"], 1]]},
         {"$": "dict", "items": [[{}, 1]]},
