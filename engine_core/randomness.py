@@ -93,14 +93,21 @@ class GlobalGenerators:
             numpy = now.of_numpy
             if numpy is not None and "numpy" in state:
                 kind, key, *rest = state["numpy"]
+                _check_place(rest[0], key)
                 numpy = (kind, key.tolist(), *rest)
             states = cls(device, state["torch"], state.get(device.type, now.of_device), python, numpy)
             states.restore()
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ArgumentError(f"the states of the random generators are none: {error!r}") from error
         finally:
             now.restore()
         return states
+
+
+def _check_place(place: Any, key: torch.Tensor) -> None:
+    """Raise for a place outside of the words of NumPy's generator; NumPy would read there, and the process die."""
+    if type(place) is not int or not 0 <= place <= 624 or tuple(key.shape) != (624,):
+        raise ValueError(f"NumPy's generator has 624 words, and can't be at {place!r} of {tuple(key.shape)}")
 
 
 def private_unless(generator: torch.Generator | None) -> torch.Generator:

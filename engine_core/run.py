@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from .callbacks.checkpoint_saver import CheckpointSaver
-from .checkpoint.store import RUN_CHECKPOINTS
+from .checkpoint import read_manifest, resolve
+from .checkpoint.store import RUN_CHECKPOINTS, has_checkpoint
 from .config import (
     Config,
     bind,
@@ -87,7 +88,7 @@ def train(
     if config.trainer.max_duration is None:
         raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
     folder = choose_folder(config, folder)
-    config = _settle(config, folder)
+    config = _settle(config, folder, _saved_seed(config, folder))
     files = RunFiles(folder)
     savers = [] if checkpoint_every is None else [CheckpointSaver(folder / RUN_CHECKPOINTS, checkpoint_every)]
     trainer = make_trainer(config, loggers=[files], callbacks=savers, profile=profile)
@@ -146,9 +147,11 @@ def make_trainer(
         "algorithm_passes": build_passes(config, algorithms),
     }
     try:
-        return Trainer(model, data, **parts, **settings)
+        trainer = Trainer(model, data, **parts, **settings)
     except (ArgumentError, ArgumentTypeError) as error:
         raise config.place().error(str(error)) from error
+    trainer.state.config = config.model_dump(exclude_unset=True)
+    return trainer
 
 
 def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
@@ -173,9 +176,21 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
     return next(path for path in (Path("runs") / name for name in names) if not os.path.lexists(path))
 
 
-def _settle(config: Config, folder: Path) -> Config:
+def _saved_seed(config: Config, folder: Path) -> int | None:
+    """Return the seed of the run that is gone on with: model and data are made anew with it."""
+    settings, own = config.trainer, folder / RUN_CHECKPOINTS
+    path = own if settings.autoresume and has_checkpoint(own) else settings.load_path
+    if path is None or settings.load_weights_only:
+        return None
+    seed = read_manifest(resolve(Path(path))).get("seed")
+    return seed if isinstance(seed, int) else None
+
+
+def _settle(config: Config, folder: Path, saved_seed: int | None) -> Config:
     """Return the config with a seed and a name, so that the manifest's config repeats this very run."""
     seed, name = config.trainer.seed, config.trainer.run_name
+    if seed is None:
+        seed = saved_seed
     settled = {"seed": check_seed(seed), "run_name": name or folder.name}
     return config.model_copy(update={"trainer": config.trainer.model_copy(update=settled)})
 

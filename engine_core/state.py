@@ -35,6 +35,7 @@ class State:
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one where it is None.
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
+        config: what describes the run, where a file does; savers keep it.
         metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
         closure: computes the gradients of the batch anew, with all that runs at the events in between, and returns its
@@ -61,6 +62,7 @@ class State:
     precision: str = "fp32"
     seed: int | None = None
     run_name: str | None = None
+    config: Mapping[str, Any] | None = None
     profiler: Profiler | None = None
     rank: int = 0
     world_size: int = 1

@@ -81,13 +81,15 @@ def _write_content(folder: Path, content: Content) -> None:
         manifest = {**content.manifest, "schema": SCHEMA, "files": files}
         _write_json(begun / MANIFEST, {**manifest, "checksum": _checksum(manifest)})
         sync_folder(begun)
-        shutil.rmtree(replaced, ignore_errors=True)
-        if folder.exists():
+        if folder.exists():  # else `replaced` is the only copy
+            shutil.rmtree(replaced, ignore_errors=True)
             folder.rename(replaced)
         begun.rename(folder)
         sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(begun, ignore_errors=True)
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
         raise
     shutil.rmtree(replaced, ignore_errors=True)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import sys
+import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from ..errors import CheckpointError
 from ..time import Timestamp
-from .files import MANIFEST, Content, sync_folder, write_content
+from .files import MANIFEST, Content, read_manifest, sync_folder, write_content
 
-__all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "resolve"]
+__all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "has_checkpoint", "resolve"]
 
 LATEST = "latest"
 RUN_CHECKPOINTS = "checkpoints"
@@ -22,6 +25,7 @@ RUN_CHECKPOINTS = "checkpoints"
 
 _LOCK = ".lock"
 _NAME = re.compile(r"ep(\d+)-ba(\d+)")
+_REPLACED = re.compile(rf"\.{_NAME.pattern}\.old")
 
 
 class Store:
@@ -50,27 +54,21 @@ class Store:
         if self._lock is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        file = (self.folder / _LOCK).open("a+", encoding="ascii")
+        file = (self.folder / _LOCK).open("a+", encoding="ascii", errors="replace")
         try:
-            _lock_file(file)
-        except OSError:
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
+            self._claim(file)
+        except BaseException:
             file.close()
-            raise CheckpointError(
-                f"{str(self.folder)!r} is in use by another run (process {owner}): let that one end, or save elsewhere"
-            ) from None
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+            raise
         self._lock = file
-        for begun in self.folder.glob(".ep*.new"):  # of a process that was killed
-            shutil.rmtree(begun, ignore_errors=True)
+        _locked.add(self)
+        _let_go_in_children()
+        self._tidy()
 
     def unlock(self) -> None:
         """Let others have the folder."""
         file, self._lock = self._lock, None
+        _locked.discard(self)
         if file is not None:
             file.close()
 
@@ -93,39 +91,132 @@ class Store:
         return path
 
     def saved(self) -> list[Path]:
-        """Return the checkpoints in the folder, the one of the earliest position first."""
-        if not self.folder.is_dir():
-            return []
-        found = [(match, path) for path in self.folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-        return [path for _, path in sorted(found, key=lambda pair: (int(pair[0][2]), int(pair[0][1])))]
+        """Return the checkpoints in the folder, the one that was saved first first."""
+        return sorted(_named(self.folder, _NAME), key=_when)
 
     def keep(self, last: int, others: Iterable[Path] = ()) -> None:
-        """Remove all but the `last` checkpoints, what `latest` names, and `others`."""
+        """Remove all but those saved `last`, what `latest` names, and `others`."""
         kept = {*self.saved()[-last:], *others, resolve(self.folder)}
         for path in self.saved():
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
+    def _claim(self, file: IO[str]) -> None:
+        """Lock the file, and write into it whose it is."""
+        try:
+            _lock_file(file)
+        except (BlockingIOError, PermissionError):  # Windows says the latter
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise CheckpointError(
+                f"{str(self.folder)!r} is in use by another run (process {owner}): let that one end, or save elsewhere"
+            ) from None
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+
+    def _tidy(self) -> None:
+        """Take away what a process that was killed had begun, and put back what it was about to replace."""
+        for begun in self.folder.glob(".ep*.new"):
+            shutil.rmtree(begun, ignore_errors=True)
+        with suppress(OSError):
+            (self.folder / f".{LATEST}.new").unlink(missing_ok=True)
+        for replaced in _named(self.folder, _REPLACED):
+            path = _replacing(replaced)
+            if path.exists():
+                shutil.rmtree(replaced, ignore_errors=True)
+            else:
+                with suppress(OSError):  # it is read from where it is
+                    replaced.rename(path)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Is there something in a saver's folder to go on from, be it damaged?"""
+    return os.path.lexists(folder / LATEST) or bool(_there(folder))
+
 
 def resolve(path: Path) -> Path:
     """Return the checkpoint that a path means: itself, or the latest in the folder of a saver, or of a run with one.
+
+    Where a process ended before it could say which is the latest, that is the last one saved that can be read.
 
     Raises:
         CheckpointError: if there is none.
     """
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint at {str(path)!r}: give the folder of one, or that of a saver")
-    if (path / RUN_CHECKPOINTS / LATEST).exists():
+    if has_checkpoint(path / RUN_CHECKPOINTS):
         path /= RUN_CHECKPOINTS
-    elif (path / MANIFEST).exists() or not (path / LATEST).exists():
+    elif (path / MANIFEST).exists() or not has_checkpoint(path):
         return path
-    name = (path / LATEST).read_bytes()[:64].decode("ascii", "replace").strip()
-    if not _NAME.fullmatch(name):
-        raise CheckpointError(f"{str(path / LATEST)!r} holds {name!r}, which names no checkpoint: give one itself")
+    if not os.path.lexists(path / LATEST):
+        there = _there(path)
+        return next(filter(_is_readable, reversed(there)), there[-1])
+    name = _read_latest(path / LATEST)
     named, replaced = path / name, path / f".{name}.old"
     if not named.exists() and replaced.exists():  # the process ended between two renames
         return replaced
     return named
+
+
+def _read_latest(file: Path) -> str:
+    if not file.is_file():
+        raise CheckpointError(f"{str(file)!r} is no file: remove it, or give a checkpoint itself")
+    try:
+        name = file.read_bytes()[:64].decode("ascii", "replace").strip()
+    except OSError as error:
+        raise CheckpointError(f"{str(file)!r} can't be read: {error.strerror}") from error
+    if not _NAME.fullmatch(name):
+        raise CheckpointError(f"{str(file)!r} holds {name!r}, which names no checkpoint: give one itself")
+    return name
+
+
+def _there(folder: Path) -> list[Path]:
+    """Return the checkpoints in order of saving, with those that a process was about to replace when it ended."""
+    replaced = (path for path in _named(folder, _REPLACED) if not _replacing(path).exists())
+    return sorted([*_named(folder, _NAME), *replaced], key=_when)
+
+
+def _named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    return [path for path in folder.iterdir() if pattern.fullmatch(path.name)] if folder.is_dir() else []
+
+
+def _replacing(replaced: Path) -> Path:
+    return replaced.with_name(replaced.name[1 : -len(".old")])
+
+
+def _when(path: Path) -> tuple[int, int, int]:
+    """Return when a checkpoint was saved, and its position, for those of one tick of the clock."""
+    try:
+        saved_ns = (path / MANIFEST).stat().st_mtime_ns
+    except OSError:
+        saved_ns = 0
+    epoch, batch = map(int, _NAME.findall(path.name)[0])
+    return saved_ns, batch, epoch
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        read_manifest(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+_locked: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+@functools.cache
+def _let_go_in_children() -> None:
+    """Let no forked process, as a loader's worker, hold a folder longer than the run that has locked it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_let_go)
+
+
+def _let_go() -> None:
+    for store in list(_locked):
+        store.unlock()  # closes the child's descriptor; the parent's goes on holding the lock
 
 
 def _lock_file(file: IO[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import CheckpointError
 
-__all__ = ["Tensors", "flatten", "restore"]
+__all__ = ["Tensors", "check_tensor", "flatten", "restore"]
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
@@ -55,6 +55,16 @@ def restore(json: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     return _restore(json, tensors, 0)
 
 
+def check_tensor(tensor: torch.Tensor, path: str) -> None:
+    """Raise if a tensor has no place in a file: a sparse, quantized or sharded one, one without content."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        kind = f"{type(tensor).__qualname__} of layout {tensor.layout}"
+        raise CheckpointError(f"{path!r} is a {kind}, which a checkpoint can't hold: give a plain tensor")
+    if tensor.is_meta or tensor.is_quantized or tensor.dtype is torch.complex128:
+        kind = "meta device" if tensor.is_meta else f"dtype {tensor.dtype}"
+        raise CheckpointError(f"{path!r} is a tensor of {kind}, which a checkpoint can't hold")
+
+
 class _Flattener:
     """One walk; a tensor that occurs twice gets one name."""
 
@@ -95,20 +105,16 @@ class _Flattener:
         ]
         return {_TAG: kind, "items": pairs}
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> Any:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-            kind = f"{type(tensor).__qualname__} of layout {tensor.layout}"
-            raise CheckpointError(f"{path!r} is a {kind}, which a checkpoint can't hold: give a plain tensor")
-        if tensor.is_meta or tensor.is_quantized or tensor.dtype is torch.complex128:
-            kind = "meta device" if tensor.is_meta else f"dtype {tensor.dtype}"
-            raise CheckpointError(f"{path!r} is a tensor of {kind}, which a checkpoint can't hold")
+    def _tensor(self, tensor: torch.Tensor, path: str) -> dict[str, Any]:
+        check_tensor(tensor, path)
         if id(tensor) in self._named:
             return self._named[id(tensor)]
         name = path
         while name in self._tensors:  # a key with a dot in it may look like two
             name += "_"
         self._tensors[name] = tensor.detach()
-        self._named[id(tensor)] = reference = {_TAG: "tensor", "name": name}
+        reference: dict[str, Any] = {_TAG: "tensor", "name": name}
+        self._named[id(tensor)] = reference
         if not tensor.is_contiguous() and tensor.numel():
             reference["order"] = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
         return reference

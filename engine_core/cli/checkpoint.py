@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
+from ..errors import CheckpointError
 from ..explain import printable
 
 __all__ = ["checkpoint"]
@@ -31,15 +33,10 @@ def show(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(manifest, indent=2))
         return
-    rows = [
-        ("checkpoint", str(folder)),
-        ("run", str(manifest.get("run_name"))),
-        ("clock", ", ".join(f"{unit} {count}" for unit, count in manifest.get("clock", {}).items())),
-        ("seed", str(manifest.get("seed"))),
-        *((name, str(version)) for name, version in manifest.get("versions", {}).items()),
-        *(("algorithm", _described(entry)) for entry in manifest.get("algorithms", [])),
-        *((name, f"{file['bytes']} bytes") for name, file in manifest["files"].items()),
-    ]
+    try:
+        rows = [("checkpoint", str(folder)), *_rows_of(manifest)]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{str(folder)!r} has a manifest that no run has written: {error!r}") from error
     width = max(len(name) for name, _ in rows)
     click.echo("\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in rows))
 
@@ -67,7 +64,18 @@ def export(path: Path, to: Path) -> None:
     click.echo(f"the weights of {folder} are in {to}")
 
 
-def _described(entry: dict[str, object]) -> str:
+def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("run", str(manifest["run_name"])),
+        ("clock", ", ".join(f"{unit} {count}" for unit, count in manifest["clock"].items())),
+        ("seed", str(manifest["seed"])),
+        *((name, str(version)) for name, version in manifest["versions"].items()),
+        *(("algorithm", _described(entry)) for entry in manifest["algorithms"]),
+        *((name, f"{file['bytes']} bytes") for name, file in manifest["files"].items()),
+    ]
+
+
+def _described(entry: dict[str, Any]) -> str:
     origin = f" ({entry['distribution']} {entry['version']})" if entry["distribution"] else ""
-    settings = ", ".join(f"{name}={value!r}" for name, value in dict(entry["settings"]).items())  # type: ignore[call-overload]
+    settings = ", ".join(f"{name}={value!r}" for name, value in entry["settings"].items())
     return f"{entry['name']}{origin} {settings}".rstrip()

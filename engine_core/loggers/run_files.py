@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import json
 import math
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ..trace import Traces
 
 __all__ = ["RunFiles", "finite"]
+
+_DIGESTED_BYTES = 4096
 
 
 class RunFiles(LoggerDestination):
@@ -50,22 +53,34 @@ class RunFiles(LoggerDestination):
         self._started_s = time.perf_counter()
         self._lines: IO[str] | None = None
         self._table: _Table | None = None
+        self._resumed: Mapping[str, Any] | None = None
+        self._held: list[tuple[dict[str, Any], int]] = []
 
     def init(self, state: State, logger: Logger) -> None:
         """Count the seconds from here."""
         self._started_s = time.perf_counter()
 
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Go on in the files of a resumed run, as no saver has found that another one still writes them."""
+        self._go_on()
+
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Write a line."""
+        """Write a line; before the fit of a resumed run hold it back."""
+        plain = {name: _plain(value) for name, value in metrics.items()}
+        self.latest.update(plain)
+        if self._resumed is not None:
+            self._held.append((plain, step))
+        else:
+            self._write(plain, step)
+
+    def _write(self, plain: dict[str, Any], step: int) -> None:
         if self._lines is None or self._table is None:
             self._open()
         assert self._lines is not None
         assert self._table is not None
-        plain = {name: _plain(value) for name, value in metrics.items()}
         seconds = round(time.perf_counter() - self._started_s, 6)
         self._lines.write(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str) + "\n")
         self._table.add(step, plain)
-        self.latest.update(plain)
 
     def log_traces(self, traces: Traces) -> None:
         """Count in `runs` how often each algorithm ran at each event, as in `Noise/AFTER_DATALOADER`."""
@@ -75,31 +90,38 @@ class RunFiles(LoggerDestination):
                 runs[name] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the files are written, and what is not written yet."""
+        """Return how far the files are written, how they end there, and what is not written yet."""
+        if self._resumed is not None:
+            return {**self._resumed, **self._counts()}
         if self._lines is None or self._table is None:
             return {}
         self._lines.flush()
+        size = self._lines.tell()
         return {
-            "bytes": self._lines.tell(),
+            "bytes": size,
+            "digest": _digest_before(self._lines_path, size) or "",
             "table": self._table.position(),
-            "latest": {name: value for name, value in self.latest.items() if isinstance(value, (int, float, str))},
-            "runs": dict(self.runs),
+            **self._counts(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take away what was logged after the checkpoint, as the resumed run logs it again."""
-        path = self.folder / "metrics.jsonl"
+        """Let the next fit take away what was logged after the checkpoint, as the resumed run logs it again.
+
+        Files that are not those of the saved run are left, and continued.
+
+        Raises:
+            ArgumentError: (a ValueError) for what `state_dict` never returns.
+        """
+        if not state:
+            return
+        _check_state(state)
         self.latest, self.runs = dict(state["latest"]), Counter(state["runs"])
-        if path.exists() and path.stat().st_size >= state["bytes"]:
-            with path.open("rb+") as lines:
-                lines.truncate(state["bytes"])
-            _Table.cut(self.folder / "metrics.csv", state["table"]["rows"])
-            self._open()
-            assert self._table is not None
-            self._table.go_on(state["table"])
+        self._resumed = state
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
         """Write what is held and close the files."""
+        self._resumed = None
+        self._write_held()
         lines, self._lines = self._lines, None
         table, self._table = self._table, None
         if lines is not None:
@@ -107,9 +129,39 @@ class RunFiles(LoggerDestination):
         if table is not None:
             table.close()
 
+    @property
+    def _lines_path(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def _counts(self) -> dict[str, Any]:
+        latest = {name: value for name, value in self.latest.items() if isinstance(value, _WRITTEN_AS_THEY_ARE)}
+        return {"latest": latest, "runs": dict(self.runs)}
+
+    def _go_on(self) -> None:
+        """Cut the files to where a checkpoint has found them, if they are the same."""
+        state, held = self._resumed, self._held
+        if state is None:
+            return
+        self._held = []
+        self.close()
+        if _digest_before(self._lines_path, state["bytes"]) == state["digest"]:
+            with self._lines_path.open("rb+") as lines:
+                lines.truncate(state["bytes"])
+            _Table.cut(self.folder / "metrics.csv", state["table"]["rows"])
+            self._open()
+            assert self._table is not None
+            self._table.go_on(state["table"])
+        self._held = held
+        self._write_held()
+
+    def _write_held(self) -> None:
+        held, self._held = self._held, []
+        for plain, step in held:
+            self._write(plain, step)
+
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lines = (self.folder / "metrics.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._lines = self._lines_path.open("a", buffering=1, encoding="utf-8")
         self._table = _Table(self.folder / "metrics.csv")
 
 
@@ -192,8 +244,47 @@ class _Table:
         self._file = self._open()
 
 
+_WRITTEN_AS_THEY_ARE = (int, float, str, type(None))
+
+
 def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if isinstance(value, (int, float, str)) else str(value) for name, value in row.items()}
+    return {name: value if isinstance(value, _WRITTEN_AS_THEY_ARE) else str(value) for name, value in row.items()}
+
+
+def _digest_before(path: Path, size: int) -> str | None:
+    """Return a digest of the last bytes before `size`; None: the file is shorter, or not there."""
+    if not path.is_file() or path.stat().st_size < size:
+        return None
+    begin = max(0, size - _DIGESTED_BYTES)
+    with path.open("rb") as file:
+        file.seek(begin)
+        return hashlib.sha256(file.read(size - begin)).hexdigest()
+
+
+def _check_state(state: Mapping[str, Any]) -> None:
+    """Raise an ArgumentError unless each part of a RunFiles' state has its type."""
+    table = state.get("table")
+    parts = {**state, **{f"table.{name}": value for name, value in (table.items() if isinstance(table, dict) else ())}}
+    for name, kind in _STATE.items():
+        part: Any = parts.get(name)
+        is_good = type(part) is kind and not (type(part) is int and part < 0)
+        if is_good and name == "runs":
+            is_good = all(type(count) is int for count in part.values())
+        if is_good and name == "table.row":
+            is_good = not part or "step" in part
+        if not is_good:
+            raise ArgumentError(f"{name}={part!r} in the state of RunFiles is nothing that it has saved")
+
+
+_STATE: dict[str, type] = {
+    "bytes": int,
+    "digest": str,
+    "table": dict,
+    "table.rows": int,
+    "table.row": dict,
+    "latest": dict,
+    "runs": dict,
+}
 
 
 def _plain(value: Any) -> Any:

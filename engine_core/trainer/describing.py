@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..engine import Engine
 from ..event import Event
 from ..order import record_of
 from ..registry import CORE, Registry
 
+if TYPE_CHECKING:
+    from .run import Run
+
 __all__ = ["describe_run"]
 
 
-def describe_run(engine: Engine) -> dict[str, Any]:
-    """Return the manifest of a checkpoint of this run: versions, algorithms, their order."""
-    state, registry = engine.state, Registry.scan()
+def describe_run(run: Run) -> dict[str, Any]:
+    """Return the manifest of a checkpoint of this run: versions, settings, algorithms and their order, the config."""
+    engine, state, registry = run.engine, run.state, Registry.scan()
     members, _ = engine.lineup
     owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
     versions = {owner: registry.version_of(owner) for owner in sorted({o for o in owners if o not in (None, CORE)})}
@@ -27,7 +29,11 @@ def describe_run(engine: Engine) -> dict[str, Any]:
     return {
         "run_name": state.run_name,
         "seed": state.seed,
-        "precision": state.precision,
+        "settings": {
+            "precision": state.precision,
+            "microbatch_size": run.microbatch_size,
+            "grad_clip_norm": run.grad_clip_norm,
+        },
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
         "versions": {
             "python": platform.python_version(),
@@ -47,6 +53,7 @@ def describe_run(engine: Engine) -> dict[str, Any]:
             for member, record in records
         ],
         "order": {event: names for event, names in explained.items() if names},
+        "config": state.config,
     }
 
 

@@ -31,6 +31,8 @@ def run_eval(
     metrics: Mapping[str, Any],
     precision: Precision,
     device: torch.device,
+    *,
+    ends_at_signals: bool = False,
 ) -> dict[str, float]:
     """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
 
@@ -44,12 +46,18 @@ def run_eval(
             state.dataloader_len = length_of(loader)
             state.eval_timestamp = Timestamp()
             with engine.restoring():
-                _evaluate_loader(engine, loader, metrics, precision, device)
+                _evaluate_loader(engine, loader, metrics, precision, device, ends_at_signals=ends_at_signals)
     return dict(state.metrics)
 
 
 def _evaluate_loader(
-    engine: Engine, loader: Iterable[Any], metrics: Mapping[str, Any], precision: Precision, device: torch.device
+    engine: Engine,
+    loader: Iterable[Any],
+    metrics: Mapping[str, Any],
+    precision: Precision,
+    device: torch.device,
+    *,
+    ends_at_signals: bool,
 ) -> None:
     state, fire = engine.state, engine.run_event
     label = state.dataloader_label
@@ -72,20 +80,25 @@ def _evaluate_loader(
             metric.update(state.outputs, state.batch[1] if targets is None else targets)
         state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
         fire(Event.EVAL_BATCH_END)
-        if state.interrupted_by is not None:
+        if ends_at_signals and state.interrupted_by is not None:
             raise EvaluationInterrupted
+    results = {f"{label}/loss": _mean(losses, label, state)}
+    for name, metric in metrics.items():
+        results |= _flat(f"{label}/{name}", metric.compute())
+    state.metrics = {**state.metrics, **results}
+    fire(Event.EVAL_END)
+    engine.logger.log_metrics(results)
+
+
+def _mean(losses: list[tuple[torch.Tensor, int]], label: str | None, state: State) -> float:
+    """Return the mean of the batches' losses, weighted by their rows."""
     if not losses:
         raise EngineError(
             f"the evaluation loader {label!r} gave no batch; "
             "it has to be an iterable with data that starts anew for each evaluation, as a DataLoader or a list does"
         )
     total = sum(loss.item() * (1 if is_sum(state.loss_fn) else rows) for loss, rows in losses)
-    results = {f"{label}/loss": total / sum(rows for _, rows in losses)}
-    for name, metric in metrics.items():
-        results |= _flat(f"{label}/{name}", metric.compute())
-    state.metrics = {**state.metrics, **results}
-    fire(Event.EVAL_END)
-    engine.logger.log_metrics(results)
+    return total / sum(rows for _, rows in losses)
 
 
 def _forward(state: State) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
-from ..errors import CheckpointError
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning
 from ..randomness import GlobalGenerators
 from ..state import State, length_of
+from .order import Order, has_persistent_workers, restart_workers
 
 __all__ = ["Feed", "enter_loader", "why_inexact"]
 
@@ -26,14 +28,16 @@ _KNOWN_SAMPLERS = (
 
 
 class Feed:
-    """Begins epochs of the train loader, and knows what it takes to go on in the middle of one.
+    """Begins epochs of the train loader, and knows what it takes to go on in the middle of one, or after one.
 
     A loader with `state_dict` tells its position itself. For any other the generators are kept as they were when the
-    epoch began: beginning it once more with them gives the same batches, of which those that were trained on are
-    left out. With samplers of torch's own nothing is read for that; of other iterables the batches are read again.
+    epoch began: beginning it once more with them gives the same batches, of which those that were taken are left out.
+    With samplers of torch's own nothing is read for that; of other iterables the batches are read again.
     """
 
     def __init__(self, state: State, device: torch.device) -> None:
+        self.taken = 0
+        """How many batches of this epoch the loader has given, or failed to; not all have to be on the clock."""
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
@@ -41,42 +45,82 @@ class Feed:
     def start_epoch(self) -> Iterator[Any]:
         """Return an iterator over the train loader; a distributed sampler is told the epoch."""
         loader = self._enter_epoch()
-        self._began = {"global": GlobalGenerators.capture(self._device), "own": [g.get_state() for g in _own(loader)]}
-        return iter(loader)
+        self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **_of_loader(loader)}
+        if not _is_skippable(loader) or loader.num_workers:  # workers take indices at once
+            return self._counted(iter(loader), 0)
+        return self._counted(Order(loader).skip(loader, 0), 0)
 
-    def position(self) -> dict[str, Any]:
-        """Return what `resume` needs, for an epoch that has begun."""
+    def position(self, *, in_epoch: bool) -> dict[str, Any]:
+        """Return what `resume` needs, between two batches of an epoch or between two epochs."""
         loader: Any = self._state.train_dataloader
+        position = {"in_epoch": in_epoch, **_size(loader), **_of_loader(loader)}
         if _keeps_position(loader):
-            return {"loader": loader.state_dict()}
-        return {"global": self._began["global"].to_state(), "own": list(self._began["own"])} if self._began else {}
+            position["loader"] = loader.state_dict()
+        elif in_epoch:
+            position |= {"began": self._began, "taken": self.taken}
+        return position
 
-    def resume(self, position: Mapping[str, Any]) -> Iterator[Any]:
-        """Return an iterator over what is left of the epoch; the global generators are whatever that makes of them.
+    def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
+        """Return an iterator over what is left of the epoch, None between epochs; the global generators change.
 
         Raises:
-            CheckpointError: if this loader can't be the one that was saved.
+            CheckpointError: if this loader can't be the one that was saved, or nothing can.
         """
-        loader: Any = self._enter_epoch()
-        if _keeps_position(loader):
-            if "loader" not in position:
-                raise CheckpointError(
-                    "the train_dataloader has a state_dict, and the checkpoint is of one that has none"
-                )
-            loader.load_state_dict(position["loader"])
-            return iter(loader)
-        if "global" not in position:
-            raise CheckpointError("the checkpoint is of a train_dataloader with a state_dict, and this one has none")
-        own = _own(loader)
-        if len(own) != len(position["own"]):
-            raise CheckpointError(
-                "the checkpoint is of a train_dataloader with another number of generators of its own"
+        loader: Any = self._state.train_dataloader
+        in_epoch = _entry(position, "in_epoch", bool)
+        own, persists = _own_states(position), _entry(position, "persists", bool)
+        if (why := _difference(loader, position)) is not None:
+            if in_epoch:
+                raise CheckpointError(f"{why}: in the middle of an epoch the loader has to be that of the saved run")
+            warnings.warn(
+                f"{why}: the next epoch is another than that of the saved run", CheckpointWarning, stacklevel=2
             )
-        self._began = {"global": GlobalGenerators.of_state(position["global"], self._device), "own": position["own"]}
-        self._began["global"].restore()
-        for generator, saved in zip(own, position["own"], strict=True):
-            generator.set_state(saved)
-        return _without_the_first(loader, self._state.timestamp.batch_in_epoch)
+        if _keeps_position(loader):
+            return self._resume_by_state(position, in_epoch=in_epoch)
+        if in_epoch:
+            return self._resume_epoch(position, own)
+        restart_workers(loader, persists=persists)
+        if len(own) == len(_own(loader)):
+            _put_back(loader, own)
+        return None
+
+    def _resume_by_state(self, position: Mapping[str, Any], *, in_epoch: bool) -> Iterator[Any] | None:
+        loader: Any = self._enter_epoch() if in_epoch else self._state.train_dataloader
+        own = _own_states(position)
+        if len(own) == len(_own(loader)):
+            _put_back(loader, own)  # before its state, which knows better
+        if "loader" not in position:
+            return None
+        try:
+            loader.load_state_dict(position["loader"])
+            return self._counted(iter(loader), 0) if in_epoch else None
+        except Exception as error:
+            raise CheckpointError(f"the train_dataloader can't take back its state: {error!r}") from error
+
+    def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
+        began, taken, length = _entry(position, "began", dict), _entry(position, "taken", int), position["batches"]
+        own_then = _own_states(began)
+        loader: Any = self._enter_epoch()
+        is_skippable = _is_skippable(loader)
+        if taken < 0 or (length is not None and taken > length and (is_skippable or isinstance(loader, (list, tuple)))):
+            raise CheckpointError(f"the checkpoint has taken {taken} of {length} batches of the epoch")
+        try:
+            then = GlobalGenerators.of_state(_entry(began, "global", dict), self._device)
+        except ArgumentError as error:
+            raise CheckpointError(f"the train_dataloader can't begin the saved epoch: {error}") from error
+        order = restart_workers(loader, persists=_entry(began, "persists", bool))
+        then.restore()
+        _put_back(loader, own_then)
+        iterator = (
+            order.skip(loader, taken) if order is not None and is_skippable else _without_the_first(loader, taken)
+        )
+        _put_back(loader, own)
+        self._began = dict(began)
+        return self._counted(iterator, taken)
+
+    def _counted(self, iterator: Iterator[Any], taken: int) -> Iterator[Any]:
+        self.taken = taken
+        return (_CountedGenerator if isinstance(iterator, Generator) else _Counted)(iterator, self)
 
     def _enter_epoch(self) -> Any:
         enter_loader(self._state)
@@ -85,6 +129,38 @@ class Feed:
         if set_epoch is not None:
             set_epoch(self._state.timestamp.epoch)
         return loader
+
+
+class _Counted:
+    """An iterator that tells a feed of each batch; the feed does not keep it, nor its worker processes."""
+
+    __slots__ = ("_feed", "_next")
+
+    def __init__(self, iterator: Iterator[Any], feed: Feed) -> None:
+        self._next, self._feed = iterator.__next__, feed
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = self._next()
+        except StopIteration:
+            raise
+        except Exception:
+            self._feed.taken += 1  # a DataLoader goes on behind it
+            raise
+        self._feed.taken += 1
+        return batch
+
+
+class _CountedGenerator(_Counted):
+    """One that is dead when it has raised, as a generator is."""
+
+    __slots__ = ()
+
+
+Generator.register(_CountedGenerator)
 
 
 def enter_loader(state: State) -> None:
@@ -107,6 +183,8 @@ def why_inexact(loader: Iterable[Any]) -> str | None:
         return f"a {type(loader).__name__} has no state_dict, so its batches are read again: {remedy}"
     if isinstance(loader.dataset, torch_data.IterableDataset):
         return f"its {type(loader.dataset).__name__} is iterable, so its examples are read again: {remedy}"
+    if type(loader).__iter__ is not torch_data.DataLoader.__iter__:
+        return f"a {type(loader).__name__} has an __iter__ of its own, so its batches are read again: {remedy}"
     sampler = _sampler_of(loader)
     if sampler is None or type(sampler) not in _KNOWN_SAMPLERS:
         kind = type(loader.batch_sampler if sampler is None else sampler).__name__
@@ -121,24 +199,75 @@ def _keeps_position(loader: Any) -> bool:
 def _sampler_of(loader: Any) -> Any:
     """Return the sampler that torch's batch sampler of a DataLoader takes indices from; None: there is no such."""
     batches = getattr(loader, "batch_sampler", None)
-    sampler: Any = batches.sampler if type(batches) is torch_data.BatchSampler else None
-    return sampler.whole if isinstance(sampler, _Skipping) else sampler
+    return batches.sampler if type(batches) is torch_data.BatchSampler else None
 
 
 def _own(loader: Any) -> list[torch.Generator]:
-    """Return the generators that were given to a DataLoader or its sampler."""
-    given = [getattr(owner, "generator", None) for owner in (loader, getattr(loader, "sampler", None))]
+    """Return the generators that were given to a DataLoader or its samplers."""
+    owners = (loader, getattr(loader, "sampler", None), _sampler_of(loader))
+    given = [getattr(owner, "generator", None) for owner in owners]
     unique = {id(generator): generator for generator in given if isinstance(generator, torch.Generator)}
     return list(unique.values())
 
 
+def _is_skippable(loader: Any) -> bool:
+    return isinstance(loader, torch_data.DataLoader) and not _keeps_position(loader) and why_inexact(loader) is None
+
+
+def _size(loader: Any) -> dict[str, int | None]:
+    sizes = [getattr(owner, "batch_size", None) for owner in (loader, getattr(loader, "batch_sampler", None))]
+    return {"batch_size": next((n for n in sizes if type(n) is int), None), "batches": length_of(loader)}
+
+
+def _of_loader(loader: Any) -> dict[str, Any]:
+    """Return the states of the loader's own generators, and whether it has worker processes that persist."""
+    has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
+    return {"own": [generator.get_state() for generator in _own(loader)], "persists": has_workers}
+
+
+def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
+    """Return in what the loader differs from the saved one, as far as can be seen."""
+    if _keeps_position(loader) != ("loader" in position):
+        one, other = ("a", "none") if "loader" in position else ("no", "one")
+        return f"the checkpoint is of a train_dataloader with {one} state_dict, and this one has {other}"
+    if len(_own_states(position)) != len(_own(loader)):
+        return "the checkpoint is of a train_dataloader with another number of generators of its own"
+    saved = {key: _entry(position, key, int, type(None)) for key in ("batch_size", "batches")}
+    if saved != (now := _size(loader)):
+        then, this = (f"batch_size {size['batch_size']} and {size['batches']} batches" for size in (saved, now))
+        return f"the checkpoint is of a train_dataloader with {then}, and this one has {this}"
+    return None
+
+
+def _entry(position: Any, key: str, *kinds: type) -> Any:
+    value = position.get(key) if isinstance(position, Mapping) else position
+    if type(value) not in kinds:
+        raise CheckpointError(f"the checkpoint has no position of a train_dataloader: {key} is {value!r:.80}")
+    return value
+
+
+def _own_states(position: Any) -> list[Any]:
+    states: list[Any] = _entry(position, "own", list)
+    return states
+
+
+def _put_back(loader: Any, states: list[Any]) -> None:
+    generators = _own(loader)
+    if len(generators) != len(states):
+        raise CheckpointError(
+            f"the checkpoint has {len(states)} generators of a train_dataloader with {len(generators)}"
+        )
+    for generator, saved in zip(generators, states, strict=True):
+        try:
+            generator.set_state(saved)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the train_dataloader's generator can't take back its state: {error}") from error
+
+
 def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
-    """Return an iterator over a loader without its first batches."""
+    """Return an iterator over a loader without its first batches, which are read."""
     if isinstance(loader, (list, tuple)):
-        rest: Iterator[Any] = iter(loader[batches:])
-        return rest
-    if isinstance(loader, torch_data.DataLoader) and why_inexact(loader) is None:
-        return _skipped(loader, batches)
+        return iter(loader[batches:])
     iterator: Iterator[Any] = iter(loader)
     for _ in range(batches):
         try:
@@ -148,53 +277,3 @@ def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
                 f"the train_dataloader has less than the {batches} batches of the saved run"
             ) from None
     return iterator
-
-
-class _Skipping:
-    """A sampler that leaves out the first indices of another, once."""
-
-    def __init__(self, sampler: Any, number: int) -> None:
-        self.whole, self._number = sampler, number
-        self._rest: Iterator[Any] | None = None
-        self._is_drawn = False
-
-    def draw(self) -> None:
-        """Draw the order now, while the generators are as they were."""
-        if not self._is_drawn:
-            self._is_drawn = True
-            self._rest = iter(self.whole)
-            for _ in range(self._number):
-                next(self._rest, None)
-
-    def __iter__(self) -> Iterator[Any]:
-        self.draw()
-        rest, self._rest = self._rest, None
-        return iter(self.whole) if rest is None else rest
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-
-def _skipped(loader: Any, batches: int) -> Iterator[Any]:
-    """Return an iterator of a DataLoader that begins after some batches, without reading their examples."""
-    batch_sampler = loader.batch_sampler
-    sampler = batch_sampler.sampler
-    skipping = batch_sampler.sampler = _Skipping(sampler, batches * batch_sampler.batch_size)
-    try:
-        iterator = iter(loader)
-        skipping.draw()
-    except BaseException:
-        batch_sampler.sampler = sampler
-        raise
-    return _until_begun(iterator, batch_sampler, sampler)
-
-
-def _until_begun(iterator: Iterator[Any], batch_sampler: Any, sampler: Any) -> Iterator[Any]:
-    """Put the loader's own sampler back when torch's batch sampler has begun, which may be as late as here."""
-    try:
-        first = next(iterator, None)
-    finally:
-        batch_sampler.sampler = sampler
-    if first is not None:
-        yield first
-        yield from iterator

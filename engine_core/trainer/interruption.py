@@ -57,6 +57,7 @@ def interruptible(state: State) -> Iterator[None]:
         yield
     finally:
         put_back()
+        state.interrupted_by = None
 
 
 def raise_if_interrupted(state: State) -> None:

@@ -53,6 +53,7 @@ def run_fit(run: Run, end: Time) -> None:
         if run.awaited is not None:
             checkpoint(run.awaited)
         fire("fit_end")
+        raise_if_interrupted(state)
 
     def is_epoch_over() -> bool:
         """Has the run been saved after the last batch of an epoch, whose end is still to come?"""
@@ -76,6 +77,8 @@ def run_fit(run: Run, end: Time) -> None:
                 engine.run_marker_only_event("after_dataloader")
                 break
             except BaseException:
+                if state.interrupted_by is not None:  # a signal to the whole group ends worker processes too
+                    checkpoint("batch_checkpoint")
                 if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
                     run.batches = None
                 raise
@@ -221,7 +224,7 @@ def run_fit(run: Run, end: Time) -> None:
         run.evaluated_at = state.timestamp.batch
         if state.evaluators:
             try:
-                run.evaluate(state.evaluators)
+                run.evaluate(state.evaluators, ends_at_signals=True)
             except EvaluationInterrupted:
                 run.evaluated_at, run.awaited = evaluated_at, then
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import check_flag
-from ..checkpoint import LATEST, Content, read_content, resolve
-from ..engine import Engine
+from ..checkpoint import Content, read_content, resolve
+from ..checkpoint.store import has_checkpoint
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning
 from ..event import Event
 from .arguments import check_seed
@@ -36,11 +37,13 @@ class Resumed:
     def seed(self, given: int | None) -> int:
         """Return the seed of the saved run, which decides what algorithms draw."""
         saved = self.content.manifest.get("seed")
-        if self.weights_only or not isinstance(saved, int):
+        if self.weights_only:
             return check_seed(given)
+        if type(saved) is not int or not 0 <= saved < 2**63:
+            raise CheckpointError(f"the checkpoint's manifest has the seed {saved!r}, which is none")
         if given not in (None, saved):
             _warn(f"it goes on with the seed {saved} of the saved run, not with seed={given}")
-        return check_seed(saved)
+        return saved
 
     def go_on(self, run: Run) -> None:
         """Load what was saved into a run that has begun, fire AFTER_LOAD, and let generators and loader go on.
@@ -52,11 +55,24 @@ class Resumed:
             load_weights(run.state.model, self.content.model, strict=self.strict)
             run.engine.run_event(Event.AFTER_LOAD)
             return
-        _check_same_algorithms(self.content.manifest, run.engine, strict=self.strict)
-        put_back(run, self.content, strict=self.strict)
+        with _blamed_on_the_checkpoint():
+            _check_same_run(self.content.manifest, run, strict=self.strict)
+            put_back(run, self.content, strict=self.strict)
         run.engine.run_event(Event.AFTER_LOAD)
-        resume_feed(run, self.content)
+        with _blamed_on_the_checkpoint():
+            resume_feed(run, self.content)
         run.is_loaded = True
+
+
+@contextmanager
+def _blamed_on_the_checkpoint() -> Iterator[None]:
+    """Let what its content makes others raise be an error of the checkpoint."""
+    try:
+        yield
+    except (CheckpointError, Warning):
+        raise
+    except Exception as error:
+        raise CheckpointError(f"the checkpoint holds what no run has saved: {error!r}") from error
 
 
 def find_resumed(
@@ -82,7 +98,7 @@ def find_resumed(
                 "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
             )
         for folder in folders:
-            if (folder / LATEST).exists():
+            if has_checkpoint(folder):
                 return Resumed(read_content(resolve(folder)), weights_only=False, strict=strict)
     if load_path is None:
         return None
@@ -93,19 +109,23 @@ def _warn(message: str) -> None:
     warnings.warn(message, CheckpointWarning, stacklevel=4)
 
 
-def _check_same_algorithms(manifest: Mapping[str, Any], engine: Engine, *, strict: bool) -> None:
+def _check_same_run(manifest: Mapping[str, Any], run: Run, *, strict: bool) -> None:
     """Raise if an algorithm is missing that the saved run needs; warn of all else that differs.
 
     Raises:
         CheckpointError: with name, distribution, version, and what to do.
     """
     saved = {entry["name"]: entry for entry in manifest["algorithms"]}
-    now = {entry["name"]: entry for entry in describe_run(engine)["algorithms"]}
+    described = describe_run(run)
+    now = {entry["name"]: entry for entry in described["algorithms"]}
     missing = [entry for name, entry in saved.items() if name not in now]
     for entry in missing:
         if entry["required_on_load"] or strict:
             raise CheckpointError(_missing(entry))
     changes = [_missing(entry) for entry in missing]
+    for name, value in described["settings"].items():
+        if (was := manifest["settings"].get(name)) != value:
+            changes.append(f"it has {name}={value!r}, and had {was!r}")
     changes += [f"{name} was not in the saved run, and begins anew" for name in now if name not in saved]
     for name in saved.keys() & now.keys():
         changes += _differences(saved[name], now[name])

@@ -60,14 +60,20 @@ class Run:
     has_gradients: bool = field(default=False, init=False)
     begins_anew: bool = field(default=False, init=False)
 
-    def evaluate(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
-        """Evaluate on loaders by label; the clock of training stands still."""
+    def evaluate(self, loaders: Mapping[str, Iterable[Any]], *, ends_at_signals: bool = False) -> dict[str, float]:
+        """Evaluate on loaders by label; the clock of training stands still.
+
+        Args:
+            ends_at_signals: raise EvaluationInterrupted after the batch in which a signal asks `fit` to end.
+        """
         if self.is_evaluating:
             raise EngineError("an evaluation runs already: eval() can't be called from one of its own events")
         started_s = time.perf_counter()
         self.is_evaluating = True
         try:
-            return run_eval(self.engine, loaders, self.metrics, self.precision, self.device)
+            return run_eval(
+                self.engine, loaders, self.metrics, self.precision, self.device, ends_at_signals=ends_at_signals
+            )
         finally:
             self.is_evaluating = False
             self.counted_s += time.perf_counter() - started_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +11,7 @@ import torch
 
 from ..algorithm import unique_names
 from ..checkpoint.files import Content
-from ..checkpoint.tree import Tensors, flatten, restore
+from ..checkpoint.tree import Tensors, check_tensor, flatten, restore
 from ..errors import CheckpointError, add_note
 from ..randomness import GlobalGenerators
 from ..time import Timestamp
@@ -40,10 +42,14 @@ def take_snapshot(run: Run) -> Snapshot:
     weights: Tensors = {}
     extra: dict[str, Any] = {}
     for name, value in model.state_dict().items():
-        (weights if isinstance(value, torch.Tensor) else extra)[name] = value
+        if isinstance(value, torch.Tensor):
+            check_tensor(value, f"model.{name}")
+            weights[name] = value
+        else:
+            extra[name] = value
     tensors: Tensors = {}
     state = {name: flatten(part, name, tensors) for name, part in {**_parts(run), "model": extra}.items()}
-    content = Content(_copies(weights), state, _copies(tensors), describe_run(run.engine))
+    content = Content(_copies(weights), state, _copies(tensors), describe_run(run))
     return Snapshot(run.state.timestamp, content)
 
 
@@ -55,30 +61,26 @@ def put_back(run: Run, content: Content, *, strict: bool) -> None:
     """
     saved = restore(content.state, content.tensors)
     state = run.state
-    try:
-        load_weights(run.state.model, {**content.model, **saved["model"]}, strict=strict)
-        _load_each("optimizers", state.optimizers, saved["optimizers"])
-        for optimizer in state.optimizers:
-            optimizer.__dict__["_opt_called"] = True  # or a scheduler warns that it steps before the optimizer
+    fits = load_weights(state.model, {**content.model, **saved["model"]}, strict=strict)
+    if fits:
+        _load_optimizers(run, saved["optimizers"])
         _load_each("schedulers", state.schedulers, saved["schedulers"])
-        _load_scaler(run, saved["scaler"])
-        state.timestamp = Timestamp(**saved["clock"])
-        state.metrics = dict(saved["metrics"])
-        run.evaluated_at, run.awaited = saved["evaluated_at"], saved["awaited"]
-        run.readings.was_finite = saved["was_finite"]
-        _load_named("algorithm", _algorithms(run), saved["algorithms"])
-        _load_named("callback", _listeners(run), saved["listeners"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"the state in the checkpoint is none of a run: {error!r}") from error
+    _load_scaler(run, saved["scaler"])
+    state.timestamp = _clock_of(saved["clock"])
+    state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
+    state.stop_requested = saved["stop_requested"] is True
+    run.evaluated_at, run.awaited = saved["evaluated_at"], saved["awaited"]
+    if run.awaited not in (None, "batch_checkpoint", "epoch_checkpoint"):
+        raise CheckpointError(f"the checkpoint awaits {run.awaited!r}, which no run does")
+    run.readings.was_finite = saved["was_finite"] is not False
+    _load_named("algorithm", _algorithms(run), saved["algorithms"])
+    _load_named("callback", _listeners(run), saved["listeners"])
 
 
 def resume_feed(run: Run, content: Content) -> None:
     """Go on in the middle of the epoch, if the run was saved there, and let the global generators go on."""
     saved = restore({name: content.state[name] for name in ("feed", "generators")}, content.tensors)
-    if saved["feed"] is not None:
-        run.batches = run.feed.resume(saved["feed"])
+    run.batches = run.feed.resume(saved["feed"])
     GlobalGenerators.of_state(saved["generators"], run.device).restore()
 
 
@@ -91,9 +93,13 @@ def _parts(run: Run) -> dict[str, Any]:
         "evaluated_at": run.evaluated_at,
         "awaited": run.awaited,
         "was_finite": run.readings.was_finite,
-        "feed": run.feed.position() if run.batches is not None else None,
+        "stop_requested": state.stop_requested,
+        "feed": run.feed.position(in_epoch=run.batches is not None),
         "generators": GlobalGenerators.capture(run.device).to_state(),
-        "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
+        "optimizers": [
+            {"parameters": _names_in(optimizer, state.model), "state": optimizer.state_dict()}
+            for optimizer in state.optimizers
+        ],
         "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
         "algorithms": _states(_algorithms(run), "algorithm"),
@@ -134,6 +140,53 @@ def _load_each(what: str, owners: Iterable[Any], states: list[Any]) -> None:
         raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run {len(owners)}")
     for place, (owner, state) in enumerate(zip(owners, states, strict=True)):
         _load(f"{what}[{place}], a {type(owner).__name__},", owner.load_state_dict, state)
+
+
+def _load_optimizers(run: Run, saved: list[Any]) -> None:
+    optimizers = list(run.state.optimizers)
+    if len(optimizers) != len(saved):
+        raise CheckpointError(f"the checkpoint has {len(saved)} optimizers, and this run {len(optimizers)}")
+    for place, (optimizer, entry) in enumerate(zip(optimizers, saved, strict=True)):
+        who = f"optimizers[{place}], a {type(optimizer).__name__},"
+        names = _names_in(optimizer, run.state.model)
+        if names != entry["parameters"]:
+            raise CheckpointError(
+                f"{who} has other parameters, or in another order, than the saved one: {_apart(names, entry)}"
+            )
+        _load(who, optimizer.load_state_dict, entry["state"])
+        _keep_dtypes(optimizer, entry["state"]["state"])
+        optimizer.__dict__["_opt_called"] = True  # or a scheduler warns that it steps before the optimizer
+
+
+def _names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
+    """Return the names of the parameters in each group; those that are not the model's have none."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def _apart(names: list[list[str]], entry: Mapping[str, Any]) -> str:
+    now, then = ([name for group in groups for name in group] for groups in (names, entry["parameters"]))
+    different = [(has, had) for has, had in itertools.zip_longest(now, then) if has != had]
+    return f"{different[0][0]!r} where it had {different[0][1]!r}" if different else "the groups differ"
+
+
+def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Put back tensors that torch has cast to the dtype of their parameter when it loaded them."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, values in saved.items():
+        own = optimizer.state[parameters[place]]
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and value.dtype is not own[name].dtype:
+                own[name] = value.to(own[name].device)
+
+
+def _clock_of(saved: Mapping[str, Any]) -> Timestamp:
+    clock = Timestamp(**saved)
+    for name, value in clock._asdict().items():
+        kinds: Any = (int, float) if name.startswith("elapsed") else int
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < math.inf:
+            raise CheckpointError(f"the clock in the checkpoint has {name}={value!r}")
+    return clock
 
 
 def _load_scaler(run: Run, saved: Any) -> None:

@@ -177,7 +177,7 @@ class Trainer:
         state: Any = self.state
         if state.timestamp.batch == 0 and self._run.batches is None:
             seed_generators(state.seed)  # whatever was drawn since the Trainer was made
-        self.state.stop_requested = False
+        self.state.stop_requested &= self._run.is_loaded  # the saved run may have been asked to stop
         run_fit(self._run, end)
 
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:

@@ -15,8 +15,8 @@ __all__ = ["load_weights"]
 _SHOWN = 5
 
 
-def load_weights(model: Any, weights: Mapping[str, Any], *, strict: bool) -> None:
-    """Load weights and buffers by their names in the model's state_dict.
+def load_weights(model: Any, weights: Mapping[str, Any], *, strict: bool) -> bool:
+    """Load weights and buffers by their names in the model's state_dict; say whether all of them fit.
 
     Args:
         strict: all has to fit; else what does not is left as it is, with one warning that names it.
@@ -42,6 +42,7 @@ def load_weights(model: Any, weights: Mapping[str, Any], *, strict: bool) -> Non
         warnings.warn("\n  ".join(["not all weights were loaded:", *lines]), CheckpointWarning, stacklevel=2)
     fitting = {name: value for name, value in weights.items() if name in own and name not in reshaped}
     model.load_state_dict({**own, **fitting})
+    return not lines
 
 
 def _listed(what: str, names: list[str], others: list[str]) -> list[str]:

@@ -198,6 +198,41 @@ def test_a_disk_that_fails_leaves_what_was_there(folder, call, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+def test_the_former_checkpoint_is_there_until_the_new_one_is(folder, monkeypatch):
+    """A process was killed between two renames, and the next one is too."""
+    replaced = folder.with_name(".ep0-ba3.old")
+    folder.rename(replaced)
+    looked = []
+
+    def killed(self, target):
+        looked.append(replaced.exists())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.rename", killed)
+        patched.setattr("shutil.rmtree", lambda path, **_: looked.append(path.name))
+        with pytest.raises(KeyboardInterrupt):
+            write_content(folder, Content({}, {}, {}))
+    assert True in looked
+    assert replaced.name not in looked
+    assert read_content(replaced).state == CONTENT.state
+
+
+def test_a_second_rename_that_fails_undoes_the_first(folder, monkeypatch):
+    rename = type(folder).rename
+
+    def fail(self, target):
+        if self.name.endswith(".new"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr("pathlib.Path.rename", fail)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        write_content(folder, Content({}, {}, {}))
+    assert read_content(folder).state == CONTENT.state
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
 def test_json_that_could_not_be_read_again_is_not_written(tmp_path):
     with pytest.raises(CheckpointError, match=r"state\.json would take .* bytes"):
         write_content(tmp_path / "ep0-ba0", Content({}, {"x": "a" * 2**24}, {}))

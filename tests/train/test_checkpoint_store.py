@@ -1,11 +1,11 @@
-"""A saver's folder: which checkpoint is the latest, which stay, and that two runs don't share it."""
+"""A saver's folder: which checkpoint is the latest, and which stay."""
 
-import subprocess
-import sys
+import os
 
 import pytest
 
 from engine_core.checkpoint import Content, Store, resolve
+from engine_core.checkpoint.store import has_checkpoint
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
@@ -20,30 +20,35 @@ def names(store):
     return [path.name for path in store.saved()]
 
 
+def saved(folder, *positions):
+    """Save at these positions, a second apart."""
+    store = Store(folder)
+    for second, position in enumerate(positions):
+        path = store.save(position, EMPTY)
+        os.utime(path / "manifest.json", (second, second))
+    return store
+
+
 def test_the_latest_is_the_last_that_was_saved(tmp_path):
-    store = Store(tmp_path)
-    for position in (at(0, 2), at(1, 10), at(0, 4)):
-        store.save(position, EMPTY)
-    assert names(store) == ["ep0-ba2", "ep0-ba4", "ep1-ba10"]
+    store = saved(tmp_path, at(0, 2), at(1, 10), at(0, 4))
+    assert names(store) == ["ep0-ba2", "ep1-ba10", "ep0-ba4"]
     assert (tmp_path / "latest").read_text() == "ep0-ba4\n"
     assert resolve(tmp_path) == tmp_path / "ep0-ba4"
     assert resolve(tmp_path / "ep0-ba2") == tmp_path / "ep0-ba2"
 
 
-def test_an_epoch_that_ended_counts_as_later_than_its_last_batch(tmp_path):
-    store = Store(tmp_path)
-    for position in (at(1, 10), at(0, 10), at(0, 9)):
-        store.save(position, EMPTY)
+def test_of_those_saved_at_one_time_an_epoch_that_ended_counts_as_later_than_its_last_batch(tmp_path):
+    store = saved(tmp_path, at(1, 10), at(0, 10), at(0, 9))
+    for path in store.saved():
+        os.utime(path / "manifest.json", (1, 1))
     assert names(store) == ["ep0-ba9", "ep0-ba10", "ep1-ba10"]
 
 
-def test_only_the_last_stay_with_the_latest_and_those_that_are_named(tmp_path):
-    store = Store(tmp_path)
-    for batch in (1, 2, 3, 4, 5):
-        store.save(at(0, batch), EMPTY)
-    store.save(at(0, 2), EMPTY)
-    store.keep(1, [tmp_path / "ep0-ba3"])
-    assert names(store) == ["ep0-ba2", "ep0-ba3", "ep0-ba5"]
+def test_only_those_saved_last_stay_with_the_latest_and_those_that_are_named(tmp_path):
+    store = saved(tmp_path, *(at(0, batch) for batch in (1, 5, 6, 2, 3, 4)))
+    (tmp_path / "latest").write_text("ep0-ba1\n")
+    store.keep(2, [tmp_path / "ep0-ba5"])
+    assert names(store) == ["ep0-ba1", "ep0-ba5", "ep0-ba3", "ep0-ba4"]
 
 
 def test_foreign_files_are_left_alone(tmp_path):
@@ -65,6 +70,36 @@ def test_where_a_process_ended_between_two_renames_the_former_checkpoint_is_the_
     assert resolve(tmp_path) == tmp_path / ".ep0-ba1.old"
 
 
+def test_where_a_process_ended_before_it_named_the_latest_that_is_the_last_that_can_be_read(tmp_path):
+    store = saved(tmp_path / "checkpoints", at(0, 3), at(1, 4), at(0, 2))
+    (store.folder / "latest").unlink()
+    assert resolve(tmp_path) == resolve(store.folder) == store.folder / "ep0-ba2"
+    for name in ("ep0-ba2", "ep1-ba4"):
+        (store.folder / name / "manifest.json").write_text("{")
+    assert resolve(store.folder) == store.folder / "ep0-ba3"
+    (store.folder / "ep0-ba3").rename(store.folder / ".ep0-ba3.old")
+    assert resolve(store.folder) == store.folder / ".ep0-ba3.old"
+
+
+def test_a_folder_has_a_checkpoint_if_anything_in_it_says_so(tmp_path):
+    assert not has_checkpoint(tmp_path / "nowhere")
+    assert not has_checkpoint(tmp_path)
+    (tmp_path / ".ep0-ba1.77.new").mkdir()
+    assert not has_checkpoint(tmp_path)
+    for name in ("latest", "ep0-ba1", ".ep0-ba1.old"):
+        (tmp_path / name).mkdir()
+        assert has_checkpoint(tmp_path)
+        (tmp_path / name).rmdir()
+
+
+def test_a_latest_that_is_no_file_is_refused(tmp_path):
+    Store(tmp_path).save(at(0, 1), EMPTY)
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(CheckpointError, match=r"latest' is no file"):
+        resolve(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["../elsewhere", "", "ep0-ba1/../..", "/", "\x00", "ep1-ba1 " + "x" * 10_000])
 def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path, text):
     Store(tmp_path).save(at(0, 1), EMPTY)
@@ -76,53 +111,3 @@ def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path, text):
 def test_there_is_no_checkpoint_where_nothing_is(tmp_path):
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         resolve(tmp_path / "nowhere")
-
-
-LOCKS = """
-import sys
-from pathlib import Path
-from engine_core.checkpoint import Store
-from engine_core.errors import CheckpointError
-store = Store(Path(sys.argv[1]))
-try:
-    store.lock()
-except CheckpointError as error:
-    sys.exit(str(error))
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
-def locking(folder):
-    return subprocess.Popen(
-        [sys.executable, "-c", LOCKS, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_a_folder_in_use_is_refused_and_free_when_its_process_is_killed(tmp_path):
-    with locking(tmp_path) as first:
-        assert first.stdout.readline() == "locked\n"
-        with pytest.raises(CheckpointError, match=rf"in use by another run \(process {first.pid}\)"):
-            Store(tmp_path).lock()
-        first.kill()
-    store = Store(tmp_path)
-    store.lock()
-    store.lock()
-    with locking(tmp_path) as second:
-        assert "in use by another run" in second.communicate()[1]
-    store.unlock()
-    with locking(tmp_path) as third:
-        assert third.communicate("")[0] == "locked\n"
-
-
-def test_what_a_killed_process_had_begun_is_taken_away(tmp_path):
-    begun = tmp_path / ".ep0-ba1.77.new"
-    begun.mkdir()
-    store = Store(tmp_path)
-    store.lock()
-    store.unlock()
-    assert not begun.exists()

@@ -59,6 +59,11 @@ class Stream(IterableDataset):
         return iter(torch.arange(11))
 
 
+class Rereadable:
+    def __iter__(self):
+        return iter(torch.arange(4))
+
+
 def loader(dataset=None, **settings):
     return DataLoader(Rows() if dataset is None else dataset, batch_size=3, **settings)
 
@@ -79,76 +84,108 @@ LOADERS = {
     "noisy": lambda: loader(Noisy(), shuffle=True),
     "two workers": lambda: loader(shuffle=True, num_workers=2),
     "persistent workers": lambda: loader(shuffle=True, num_workers=1, persistent_workers=True),
+    "persistent workers, own generator": lambda: loader(
+        shuffle=True, num_workers=1, persistent_workers=True, generator=generator()
+    ),
 }
 FOREIGN = {
     "a sampler of one's own": lambda: loader(sampler=Backwards()),
     "a batch sampler of one's own": lambda: DataLoader(Rows(), batch_sampler=[[1, 2], [3, 4], [5]]),
     "no batching": lambda: DataLoader(Rows(), batch_size=None, shuffle=True),
     "a stream": lambda: loader(Stream()),
-    "an iterable": lambda: itertools.repeat(torch.zeros(1), 4),
+    "an iterable": Rereadable,
 }
 LISTS = {"a list": lambda: [torch.tensor([n]) for n in range(4)], "a tuple": lambda: (1, 2, 3, 4)}
 
 
-def feed_of(made, done=0, epoch=0):
-    state = State(train_dataloader=made, seed=1)
-    state.timestamp = state.timestamp._replace(epoch=epoch, batch_in_epoch=done)
-    return Feed(state, CPU)
+def feed_of(made, epoch=0):
+    feed = Feed(State(train_dataloader=made, seed=1), CPU)
+    feed._state.timestamp = feed._state.timestamp._replace(epoch=epoch)
+    return feed
+
+
+def started(feed, epoch):
+    feed._state.timestamp = feed._state.timestamp._replace(epoch=epoch)
+    return feed.start_epoch()
+
+
+def after(batches, made):
+    """Return the position after some batches of an epoch, and its iterator."""
+    feed = feed_of(made)
+    iterator = feed.start_epoch()
+    for _ in range(batches):
+        next(iterator)
+    return feed.position(in_epoch=True), iterator
 
 
 def shown(batches):
     return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in batches]
 
 
-@pytest.mark.parametrize("done", [0, 1, 2, 3])
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+@pytest.mark.parametrize("done", [0, 1, 2, 3, "between"])
 @pytest.mark.parametrize(
     "make", [*LOADERS.values(), *LISTS.values(), *FOREIGN.values()], ids=[*LOADERS, *LISTS, *FOREIGN]
 )
-def test_the_rest_of_the_epoch_is_that_of_the_uninterrupted_one(make, done):
+def test_the_rest_of_the_run_is_that_of_the_uninterrupted_one(make, done, epoch):
     """The generators are put back after the loader goes on, as a Trainer does."""
     torch.manual_seed(7)
     first = feed_of(make())
-    iterator = first.start_epoch()
-    for _ in range(done):
+    for earlier in range(epoch):
+        list(started(first, earlier))
+    in_epoch = done != "between"
+    iterator = itertools.islice(started(first, epoch), 99) if in_epoch else None
+    for _ in range(done if in_epoch else 0):
         next(iterator)
-    position, generators = first.position(), GlobalGenerators.capture(CPU)
-    rest, after = shown(iterator), torch.rand(1)
+    position, generators = first.position(in_epoch=in_epoch), GlobalGenerators.capture(CPU)
+    rest = shown(iterator or ())
+    after = shown(started(first, epoch + in_epoch)), torch.rand(1)
 
     torch.manual_seed(99)
-    resumed = feed_of(make(), done).resume(position)
+    second = feed_of(make(), epoch=epoch)
+    resumed = second.resume(position)
     generators.restore()
-    assert shown(resumed) == rest
-    assert torch.equal(torch.rand(1), after)
+    assert (resumed is not None) == in_epoch
+    assert shown(resumed or ()) == rest
+    assert (shown(started(second, epoch + in_epoch)), torch.rand(1)) == after
 
 
-@pytest.mark.parametrize("make", list(LOADERS.values())[:-2], ids=list(LOADERS)[:-2])
+@pytest.mark.parametrize("make", list(LOADERS.values())[:-3], ids=list(LOADERS)[:-3])
 def test_what_was_trained_on_is_not_read_again(make):
-    first = feed_of(make())
-    next(first.start_epoch())
+    position, _ = after(2, make())
     made = make()
-    list(feed_of(made, 2).resume(first.position()))
+    list(feed_of(made).resume(position))
     assert len(made.dataset.read) == len(made) * 3 - 6 - (made.drop_last is False and len(made.sampler) % 3 > 0)
 
 
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 def test_the_loader_is_afterwards_what_it_was(make):
-    first = feed_of(make())
-    first.start_epoch()
+    position, _ = after(1, make())
     made = make()
-    sampler = made.batch_sampler.sampler
-    rest = feed_of(made, 1).resume(first.position())
-    next(rest)
-    assert made.batch_sampler.sampler is sampler
+    batch_sampler, sampler = made.batch_sampler, made.batch_sampler.sampler
+    rest = feed_of(made).resume(position)
+    assert (made.batch_sampler, made.batch_sampler.sampler) == (batch_sampler, sampler)
+    assert len(list(rest)) == len(made) - 1
     assert sum(len(batch) for batch in made) == len(sampler) - (len(sampler) % 3 if made.drop_last else 0)
 
 
-def test_an_evaluation_on_the_train_loader_sees_all_of_it_while_the_epoch_is_resumed():
-    first = feed_of(loader(shuffle=True))
-    first.start_epoch()
+@pytest.mark.parametrize("done", [0, 2])
+def test_an_evaluation_on_the_train_loader_sees_all_of_it_while_the_epoch_is_resumed(done):
+    position, _ = after(done, loader(shuffle=True))
     made = loader(shuffle=True)
-    rest = feed_of(made, 2).resume(first.position())
-    next(rest)
+    rest = feed_of(made).resume(position)
     assert sorted(itertools.chain(*shown(made))) == [[n] for n in range(11)]
+    assert len(list(rest)) == 4 - done
+
+
+def test_a_loader_that_was_in_use_goes_on_as_a_new_one_does():
+    make = LOADERS["persistent workers"]
+    torch.manual_seed(7)
+    position, rest = after(1, make())
+    made = make()
+    list(made)
+    torch.manual_seed(99)
+    assert shown(feed_of(made).resume(position)) == shown(rest)
 
 
 def test_a_distributed_sampler_goes_on_in_the_epoch_that_was_saved():
@@ -156,14 +193,14 @@ def test_a_distributed_sampler_goes_on_in_the_epoch_that_was_saved():
     first = feed_of(make(), epoch=4)
     iterator = first.start_epoch()
     next(iterator)
-    assert shown(feed_of(make(), 1, epoch=4).resume(first.position())) == shown(iterator)
+    assert shown(feed_of(make(), epoch=4).resume(first.position(in_epoch=True))) == shown(iterator)
 
 
 class Counted:
     """A loader that keeps its position itself."""
 
-    def __init__(self):
-        self.at = 0
+    def __init__(self, at=0):
+        self.at = at
 
     def __iter__(self):
         while self.at < 4:
@@ -179,26 +216,28 @@ class Counted:
 
 
 def test_a_loader_with_a_state_is_used_as_it_is():
-    first = feed_of(Counted())
-    iterator = first.start_epoch()
-    next(iterator)
-    assert first.position() == {"loader": {"at": 1}}
-    assert list(feed_of(Counted(), 1).resume(first.position())) == [2, 3, 4]
+    position, _ = after(1, Counted())
+    assert position["loader"] == {"at": 1}
+    assert list(feed_of(Counted()).resume(position)) == [2, 3, 4]
+
+
+def test_a_loader_with_a_state_has_it_back_between_epochs_too():
+    first, made = feed_of(Counted(at=3)), Counted()
+    assert feed_of(made).resume(first.position(in_epoch=False)) is None
+    assert made.at == 3
 
 
 @pytest.mark.parametrize(("saved", "now"), [(Counted, loader), (loader, Counted), (loader, LOADERS["own generator"])])
 def test_a_loader_of_another_kind_than_the_saved_one_is_refused(saved, now):
-    first = feed_of(saved())
-    first.start_epoch()
+    position, _ = after(0, saved())
     with pytest.raises(CheckpointError, match="the checkpoint is of"):
-        feed_of(now(), 1).resume(first.position())
+        feed_of(now()).resume(position)
 
 
 def test_a_loader_that_has_become_shorter_is_refused():
-    first = feed_of(iter_of(4))
-    first.start_epoch()
+    position, _ = after(3, iter_of(4))
     with pytest.raises(CheckpointError, match="has less than the 3 batches"):
-        feed_of(iter_of(2), 3).resume(first.position())
+        feed_of(iter_of(2)).resume(position)
 
 
 def iter_of(count):
@@ -221,3 +260,14 @@ def test_a_subclass_of_a_known_sampler_may_do_anything():
         pass
 
     assert "a Other, has no state_dict" in why_inexact(loader(sampler=Other(Rows())))
+
+
+def test_a_loader_that_iterates_in_a_way_of_its_own_may_do_anything():
+    class Doubled(DataLoader):
+        def __iter__(self):
+            return map(torch.neg, super().__iter__())
+
+    position, rest = after(2, Doubled(Rows(), 3, shuffle=True))
+    made = Doubled(Rows(), 3, shuffle=True)
+    assert "has an __iter__ of its own" in why_inexact(made)
+    assert shown(feed_of(made).resume(position)) == shown(rest)

@@ -1,0 +1,138 @@
+"""`RunFiles` of a resumed run: what was logged after the checkpoint is taken away, and nothing else."""
+
+import json
+
+import pytest
+
+from engine_core import Logger, State
+from engine_core.errors import ArgumentError
+from engine_core.loggers.run_files import RunFiles
+
+
+def logged(folder, steps):
+    """Log these steps and return the state after each."""
+    files = RunFiles(folder)
+    states = []
+    for step in steps:
+        files.log_metrics({"loss": step / 2}, step)
+        states.append(json.loads(json.dumps(files.state_dict())))
+    files.close()
+    return states
+
+
+def resumed(folder, state):
+    files = RunFiles(folder)
+    files.load_state_dict(state)
+    return files
+
+
+def start(files):
+    files.fit_start(State(), Logger())
+
+
+def steps(folder):
+    return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def table(folder):
+    return (folder / "metrics.csv").read_text().splitlines()
+
+
+def test_what_was_logged_after_the_checkpoint_goes_when_the_fit_starts(tmp_path):
+    state = logged(tmp_path, range(4))[1]
+    files = resumed(tmp_path, state)
+    assert files.latest == {"loss": 0.5}
+    assert steps(tmp_path) == [0, 1, 2, 3]  # a run that is still alive may be writing them
+    start(files)
+    assert steps(tmp_path) == [0, 1]
+    files.log_metrics({"loss": 5.0}, 2)
+    files.close()
+    assert steps(tmp_path) == [0, 1, 2]
+    assert table(tmp_path) == ["step,loss", "0,0.0", "1,0.5", "2,5.0"]
+
+
+def test_a_run_that_does_not_come_to_its_fit_changes_nothing(tmp_path):
+    state = logged(tmp_path, range(4))[1]
+    before = table(tmp_path)
+    resumed(tmp_path, state).close()
+    assert (steps(tmp_path), table(tmp_path)) == ([0, 1, 2, 3], before)
+
+
+def test_what_is_logged_before_the_fit_comes_after_what_stays(tmp_path):
+    state = logged(tmp_path, range(4))[1]
+    files = resumed(tmp_path, state)
+    files.log_metrics({"eval/loss": 7.0}, 2)
+    assert files.latest == {"loss": 0.5, "eval/loss": 7.0}
+    assert json.loads(json.dumps(files.state_dict())) == {**state, "latest": files.latest}
+    start(files)
+    files.close()
+    assert steps(tmp_path) == [0, 1, 2]
+    assert table(tmp_path) == ["step,loss,eval/loss", "0,0.0,", "1,0.5,", "2,,7.0"]
+
+
+def test_what_is_logged_without_a_fit_is_written_at_the_end(tmp_path):
+    files = resumed(tmp_path, logged(tmp_path, range(2))[0])
+    files.log_metrics({"eval/loss": 7.0}, 1)
+    files.close()
+    assert steps(tmp_path) == [0, 1, 1]
+
+
+@pytest.mark.parametrize("size", [3, 200])
+def test_files_of_another_run_are_continued_as_they_are(size, tmp_path):
+    state = logged(tmp_path / "a", range(size))[-2]
+    logged(tmp_path / "b", range(size))
+    begun = (tmp_path / "b" / "metrics.jsonl").read_bytes()
+    files = resumed(tmp_path / "b", {**state, "bytes": min(state["bytes"], len(begun) - 1)})
+    start(files)
+    files.log_metrics({"loss": 1.0}, 1000)
+    files.close()
+    assert (tmp_path / "b" / "metrics.jsonl").read_bytes().startswith(begun)
+    assert steps(tmp_path / "b") == [*range(size), 1000]
+    assert len(table(tmp_path / "b")) == 1 + size + 1
+
+
+def test_a_folder_that_is_gone_is_begun_anew(tmp_path):
+    files = resumed(tmp_path / "new", logged(tmp_path / "a", range(3))[1])
+    start(files)
+    files.log_metrics({"loss": 1.0}, 2)
+    files.close()
+    assert steps(tmp_path / "new") == [2]
+
+
+def test_nothing_stays_nothing_in_the_table(tmp_path):
+    files = RunFiles(tmp_path)
+    files.log_metrics({"a": None, "b": 1}, 0)
+    state = json.loads(json.dumps(files.state_dict()))
+    files.close()
+    whole = table(tmp_path)
+    files = resumed(tmp_path, state)
+    start(files)
+    assert files.latest == {"a": None, "b": 1}
+    files.close()
+    assert table(tmp_path) == whole == ["step,a,b", "0,,1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bytes", "12"),
+        ("bytes", -1),
+        ("bytes", True),
+        ("digest", None),
+        ("table", [1]),
+        ("table", {"rows": 1.5, "row": {}}),
+        ("table", {"rows": 1, "row": []}),
+        ("table", {"rows": 1, "row": {"loss": 1}}),
+        ("latest", [1]),
+        ("runs", {"MixUp/INIT": "2"}),
+        ("runs", 3),
+    ],
+)
+def test_a_state_that_no_run_files_had_is_refused(name, value, tmp_path):
+    state = logged(tmp_path, range(4))[1]
+    files = RunFiles(tmp_path)
+    with pytest.raises(ArgumentError, match=rf"^{name}.* in the state of RunFiles is nothing that it has saved"):
+        files.load_state_dict({**state, name: value})
+    assert (files.latest, files.runs) == ({}, {})
+    start(files)
+    assert steps(tmp_path) == [0, 1, 2, 3]

@@ -1,0 +1,193 @@
+"""Where resuming meets signals, evaluations of one's own, requests to stop, and what only a checkpoint can say."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import read_content, resolve
+from engine_core.errors import CheckpointError, CheckpointWarning
+from engine_core.randomness import GlobalGenerators
+
+from .parts import at, batches, rows, same, trainer
+from .test_resume import all_of, run, saved_runs
+
+CPU = torch.device("cpu")
+
+
+def interrupt(number: int = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+
+
+def ended(made: Any) -> int:
+    """Return the exit code with which a fit ends."""
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as end, made:
+        made.fit()
+    return int(end.value.code) if isinstance(end.value, SystemExit) else 130
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("event", ["before_dataloader", "after_forward", "batch_end", "eval_batch_end", "epoch_end"])
+def test_a_signal_at_any_event_ends_with_a_checkpoint_from_which_the_run_goes_on(
+    event: str, number: int, code: int, tmp_path: Path
+) -> None:
+    once = iter([True])
+    handlers = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
+
+    def act(state: Any) -> None:
+        if state.timestamp.batch == 4 and next(once, False):
+            interrupt(number)
+
+    whole, _ = saved_runs(tmp_path / "whole")
+    made, _ = run([at(event, act), CheckpointSaver(tmp_path / "run", "1h")])
+    assert ended(made) == code
+    assert [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)] == handlers
+    resumed, _ = run(
+        [at(event, lambda state: None), CheckpointSaver(tmp_path / "run", "1h")], autoresume=True, seed=None
+    )
+    with resumed:
+        resumed.fit()
+    assert same(all_of(resumed), whole)
+
+
+def test_a_signal_at_the_very_end_is_obeyed_too(tmp_path: Path) -> None:
+    made = trainer(callbacks=[at("fit_end", lambda state: interrupt()), CheckpointSaver(tmp_path)])
+    assert ended(made) == 143
+    assert resolve(tmp_path).name == "ep1-ba2"
+
+
+def test_an_evaluation_of_ones_own_is_ended_by_no_signal(tmp_path: Path) -> None:
+    found: list[Any] = []
+    made = trainer(batches(8, 8, 8), callbacks=[CheckpointSaver(tmp_path)])
+
+    def evaluate(state: Any) -> None:
+        if state.timestamp.batch == 1:
+            interrupt()
+            found.append(made.eval([rows(4), rows(3)]))
+
+    made.state.callbacks.append(at("batch_end", evaluate))
+    assert ended(made) == 143
+    assert len(found) == 1
+    assert resolve(tmp_path).name == "ep0-ba1"
+
+
+def test_after_an_interrupted_fit_an_evaluation_runs(tmp_path: Path) -> None:
+    made = trainer(callbacks=[at("batch_end", lambda state: interrupt()), CheckpointSaver(tmp_path)])
+    with pytest.raises(SystemExit):
+        made.fit()
+    assert made.state.interrupted_by is None
+    assert made.eval([rows(4)]).keys() == {"eval/loss"}
+    made.close()
+
+
+def test_without_a_saver_a_signal_acts_at_once() -> None:
+    made = trainer(batches(8, 8, 8), callbacks=at("after_forward", lambda state: interrupt(signal.SIGINT)))
+    with pytest.raises(KeyboardInterrupt), made:
+        made.fit()
+    assert made.state.timestamp.batch == 0
+
+
+def test_a_run_that_was_asked_to_stop_has_ended(tmp_path: Path) -> None:
+    stop = at("batch_end", lambda state: state.stop_training() if state.timestamp.batch == 2 else None)
+    made = trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")])
+    with made:
+        made.fit()
+    again = trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")], autoresume=True)
+    with again:
+        again.fit()
+        assert again.state.timestamp.batch == 2
+        again.fit()
+        assert again.state.timestamp.batch == 3
+
+
+def test_optimizer_state_keeps_the_dtype_that_torch_would_cast(tmp_path: Path) -> None:
+    def doubles(**settings: Any) -> Any:
+        model = torch.nn.Linear(4, 3).double()
+        with torch.no_grad():
+            model.weight.fill_(0.1)
+            model.bias.fill_(0.2)
+        data = [(x.double(), y) for x, y in batches(8, 8, 8, 8)]
+        return trainer(data, model, optimizers=lambda p: torch.optim.NAdam(p, lr=0.01), **settings)
+
+    whole = doubles(callbacks=CheckpointSaver(tmp_path, "2ba"))
+    with whole:
+        whole.fit()
+    rest = doubles(load_path=tmp_path / "ep0-ba2")
+    with rest:
+        rest.fit()
+    assert same(dict(rest.state.model.state_dict()), dict(whole.state.model.state_dict()))
+
+
+def test_optimizers_with_the_same_parameters_in_another_order_are_refused(tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep")
+    with pytest.raises(
+        CheckpointError,
+        match=r"other parameters, or in another order, than the saved one: '4\.bias' where it had '0\.weight'",
+    ):
+        run(optimizers=lambda p: torch.optim.SGD(list(p)[::-1], lr=0.1), load_path=tmp_path, seed=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision": "amp_bf16"}, "it has precision='amp_bf16', and had 'fp32'"),
+        ({"microbatch_size": 2}, "it has microbatch_size=2, and had None"),
+        ({"grad_clip_norm": 0.5}, r"it has grad_clip_norm=0\.5, and had None"),
+    ],
+)
+def test_settings_that_have_changed_are_said_to_have(settings: Any, message: str, tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep")
+    with pytest.warns(CheckpointWarning, match=message):
+        made, _ = run(load_path=tmp_path, seed=None, **settings)
+    made.close()
+
+
+def test_what_the_manifest_says_of_the_run(tmp_path: Path) -> None:
+    saved_runs(tmp_path, "1ep")
+    manifest = read_content(resolve(tmp_path)).manifest
+    assert manifest["settings"] == {"precision": "fp32", "microbatch_size": None, "grad_clip_norm": None}
+    assert manifest["seed"] == 4
+    assert manifest["config"] is None
+    assert [entry["settings"] for entry in manifest["algorithms"]] == [{"std": 0.1}, {"std": 0.2}]
+
+
+def test_the_states_of_all_generators_come_back() -> None:
+    def drawn() -> list[float]:
+        return [torch.rand(()).item(), float(np.random.rand()), float(np.random.normal()), random.random()]
+
+    import random  # noqa: PLC0415
+
+    np.random.normal()  # which leaves a second number behind
+    state = GlobalGenerators.capture(CPU).to_state()
+    first = drawn()
+    GlobalGenerators.of_state(state, CPU).restore()
+    assert drawn() == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("torch"),
+        lambda state: state.update(torch=torch.zeros(3)),
+        lambda state: state.update(torch=None),
+        lambda state: state.update(python=[3, torch.zeros(625, dtype=torch.int64) - 1, None]),
+        lambda state: state.update(python=[9, torch.zeros(4), None]),
+        lambda state: state.update(python=7),
+        lambda state: state["numpy"].__setitem__(2, 2**30),
+        lambda state: state["numpy"].__setitem__(2, -5),
+        lambda state: state["numpy"].__setitem__(1, torch.zeros(3)),
+        lambda state: state.update(numpy=[]),
+    ],
+)
+def test_states_of_generators_that_can_not_be_are_refused_and_none_is_moved(change: Any) -> None:
+    state = GlobalGenerators.capture(CPU).to_state()
+    before = GlobalGenerators.capture(CPU).to_state()
+    change(state)
+    with pytest.raises(ValueError, match="the states of the random generators are none"):
+        GlobalGenerators.of_state(state, CPU)
+    assert same(GlobalGenerators.capture(CPU).to_state()["torch"], before["torch"])

@@ -1,0 +1,177 @@
+"""What the saver does when a write fails, when a folder is not to be had, and which results count for the best."""
+
+import errno
+import math
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import read_content, resolve, write_content
+from engine_core.errors import ArgumentError, CheckpointError, CheckpointWarning
+from engine_core.loggers.run_files import RunFiles
+
+from .parts import at, batches, rows, trainer
+
+WRITE = "engine_core.checkpoint.store.write_content"
+
+
+class Accuracy:
+    """Gives these values, one at each evaluation."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._values = iter(values)
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        """Take nothing."""
+
+    def compute(self) -> float:
+        return next(self._values)
+
+    def reset(self) -> None:
+        """Keep nothing."""
+
+
+def best_of(saver: CheckpointSaver, values: Iterable[float], *callbacks: Any, **settings: Any) -> list[Any]:
+    """Train on epochs of four batches with these accuracies, and return which checkpoints are the best."""
+    made = trainer(
+        batches(4, 4, 4, 4),
+        callbacks=[*callbacks, saver],
+        eval_dataloader=[rows(4)],
+        metrics={"accuracy": Accuracy(values)},
+        **{"max_duration": "3ep", **settings},
+    )
+    with made:
+        made.fit()
+    best: list[Any] = saver.state_dict()["best"]
+    return best
+
+
+def best_saver(folder: Path, interval: str = "1ep", keep_best: int = 1) -> CheckpointSaver:
+    return CheckpointSaver(folder, interval, keep_last=1, keep_best=keep_best, metric="eval/accuracy")
+
+
+def failing_once(name: str) -> Any:
+    """Return a `write_content` that fails the first time that a checkpoint of this name is written."""
+    failed = []
+
+    def write(folder: Path, content: Any) -> None:
+        if folder.name == name and not failed:
+            failed.append(name)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_content(folder, content)
+
+    return write
+
+
+def test_what_could_not_be_written_is_not_among_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITE, failing_once("ep2-ba8"))
+    with pytest.warns(CheckpointWarning, match="No space left"):
+        best = best_of(best_saver(tmp_path), [0.5, 0.9, 0.1])
+    assert best == [[0.5, "ep1-ba4"]]
+    assert (tmp_path / "ep1-ba4").is_dir()
+
+
+def test_a_result_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
+    assert best_of(best_saver(tmp_path), [math.nan, math.inf, 0.1]) == [[0.1, "ep3-ba12"]]
+
+
+def test_a_result_counts_for_one_checkpoint(tmp_path: Path) -> None:
+    best = best_of(best_saver(tmp_path, "1ba", keep_best=2), [0.9, 0.1, 0.2])
+    assert best == [[0.9, "ep1-ba5"], [0.2, "ep3-ba12"]]
+
+
+def test_a_resumed_run_does_not_rank_a_result_again(tmp_path: Path) -> None:
+    best_of(best_saver(tmp_path / "a", "2ba"), [0.9, 0.1], max_duration="6ba")
+    best = best_of(best_saver(tmp_path / "b", "2ba"), [0.3, 0.2], load_path=tmp_path / "a" / "ep1-ba6")
+    assert best == [[0.3, "ep2-ba10"]]
+
+
+def test_one_of_the_best_that_somebody_has_removed_is_none(tmp_path: Path) -> None:
+    saver = best_saver(tmp_path)
+    metrics = {"accuracy": Accuracy([0.9, 0.1, 0.2])}
+    made = trainer(batches(4), callbacks=saver, eval_dataloader=[rows(4)], metrics=metrics, max_duration="3ep")
+    with made:
+        made.fit("1ep")
+        (tmp_path / "ep1-ba1").rename(tmp_path / "gone")
+        made.fit("1ep")
+    assert saver.state_dict() == {"best": [[0.1, "ep2-ba2"]]}
+
+
+@pytest.mark.parametrize("interval", ["1ep", "3ba"])
+@pytest.mark.parametrize("batch", [4, 12])
+def test_the_result_of_an_evaluation_that_a_signal_broke_off_counts_when_it_comes(
+    batch: int, interval: str, tmp_path: Path
+) -> None:
+    values = {4: [0.9, 0.2, 0.1], 12: [0.1, 0.2, 0.9]}[batch]
+
+    def ask(state: Any) -> None:
+        if state.timestamp.batch == batch:
+            signal.raise_signal(signal.SIGTERM)
+
+    best = best_of(best_saver(tmp_path / "whole", interval), values)
+    with pytest.raises(SystemExit):
+        best_of(best_saver(tmp_path / "parted", interval), values, at("eval_batch_end", ask))
+    again = best_of(best_saver(tmp_path / "parted", interval), values[batch // 6 :], autoresume=True)
+    assert again[0][0] == best[0][0] == 0.9
+    assert read_content(resolve(tmp_path / "parted")).state["metrics"]["eval/accuracy"] == values[-1]
+
+
+@pytest.mark.parametrize("best", [3, [3], [["a", "ep0-ba1"]], [[0.5, 3]], [[True, "ep0-ba1"]], {"a": 1}])
+def test_a_state_that_no_saver_had_is_refused(best: Any, tmp_path: Path) -> None:
+    saver = CheckpointSaver(tmp_path)
+    saver.load_state_dict({"best": [[0.5, "ep0-ba1"]]})
+    with pytest.raises(ArgumentError, match="in the state of CheckpointSaver has to be a list"):
+        saver.load_state_dict({"best": best})
+    assert saver.state_dict() == {"best": [[0.5, "ep0-ba1"]]}
+
+
+def test_the_end_is_saved_again_if_it_could_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITE, failing_once("ep0-ba3"))
+    made = trainer(batches(4, 4, 4, 4), callbacks=CheckpointSaver(tmp_path, "1ba"), max_duration="3ba")
+    with pytest.warns(CheckpointWarning, match="No space left"), made:
+        made.fit()
+    assert resolve(tmp_path).name == "ep0-ba3"
+
+
+def test_new_checkpoints_stay_where_those_of_an_abandoned_run_are_further_on(tmp_path: Path) -> None:
+    with trainer(batches(4, 4, 4, 4), callbacks=CheckpointSaver(tmp_path, "2ba", keep_last=None)) as made:
+        made.fit()
+    again = CheckpointSaver(tmp_path, "1ba", keep_last=2)
+    with trainer(batches(4, 4, 4, 4), callbacks=again, load_path=tmp_path / "ep0-ba2", max_duration="2ep") as made:
+        made.fit("3ba")
+    assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba4", "ep1-ba5"]
+
+
+def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first(tmp_path: Path) -> None:
+    def made(**settings: Any) -> Any:
+        saver = CheckpointSaver(tmp_path / "checkpoints", "2ba")
+        return trainer(batches(4, 4, 4, 4), callbacks=saver, loggers=RunFiles(tmp_path), **settings)
+
+    with made() as first:
+        first.fit("3ba")
+        first.fit("1ba")
+        before = [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "metrics.csv")]
+        second = made(load_path=tmp_path / "checkpoints" / "ep0-ba3")
+        with pytest.raises(CheckpointError, match="is in use by another run"), second:
+            second.fit()
+        assert [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "metrics.csv")] == before
+
+
+def test_without_its_folder_a_run_is_not_saved(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    made = trainer(batches(4, 4), callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", "1ba"))
+    with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*; training goes on") as warned, made:
+        made.fit()
+    assert made.state.timestamp.batch == 2
+    assert len(warned) == 1
+
+
+def test_without_its_folder_a_run_stops_if_it_shall(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    made = trainer(callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", on_error="stop"))
+    with pytest.raises(CheckpointError, match="no checkpoint was written"), made:
+        made.fit()
