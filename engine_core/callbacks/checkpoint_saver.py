@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments import check_whole
 from ..callback import Callback
-from ..checkpoint.store import Store
-from ..checkpoint.writer import BackgroundWriter
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError, did_you_mean
 from ..intervals import Interval
 from ..time import Time, Timestamp
-from ..trainer.feed import why_inexact
 
 if TYPE_CHECKING:
     from ..logger import Logger
@@ -66,6 +63,9 @@ class CheckpointSaver(Callback):
         if on_error not in ("warn", "stop"):
             raise ArgumentError(f"on_error={on_error!r} has to be 'warn' or 'stop'")
         self.metric, self.on_error = metric, on_error
+        from ..checkpoint.store import Store  # noqa: PLC0415  it can be listed and examined without torch
+        from ..checkpoint.writer import BackgroundWriter  # noqa: PLC0415
+
         self._store = Store(self.checkpoint_folder)
         self._writer = BackgroundWriter()
         self._looked_at = self._saved_at = Timestamp()
@@ -86,6 +86,8 @@ class CheckpointSaver(Callback):
             self._is_off = True
             self._fail(error)
             return
+        from ..trainer.feed import why_inexact  # noqa: PLC0415
+
         if state.train_dataloader is not None and (why := why_inexact(state.train_dataloader)):
             warnings.warn(
                 f"this run can't be resumed exactly in the middle of an epoch: {why}", CheckpointWarning, stacklevel=2

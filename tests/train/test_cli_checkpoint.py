@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,9 @@ MODULE = """
         return torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
 """
 CONFIG = """
-model: {target: "nap:net"}
-data: {target: "nap:loader"}
-eval_data: {target: "nap:loader"}
+model: {target: "kept:net"}
+data: {target: "kept:loader"}
+eval_data: {target: "kept:loader"}
 loss: {target: "torch.nn:CrossEntropyLoss"}
 optimizer: {target: "torch.optim:AdamW", args: {lr: 0.1}}
 trainer: {max_duration: 3ep, seed: 7, device: cpu}
@@ -86,13 +87,13 @@ trainer: {max_duration: 3ep, seed: 7, device: cpu}
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "nap.py").write_text(textwrap.dedent(MODULE))
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "kept.py").write_text(textwrap.dedent(MODULE))
     (tmp_path / "run.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "nap", raising=False)
-    return tmp_path / "run.yaml"
+    yield tmp_path / "run.yaml"
+    sys.modules.pop("kept", None)
 
 
 def logged(folder: Path) -> Any:
