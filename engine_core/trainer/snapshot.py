@@ -135,19 +135,21 @@ def _copies(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 
 def _load_each(what: str, owners: Iterable[Any], states: list[Any]) -> None:
+    for who, owner, state in _paired(what, owners, states):
+        _load(who, owner.load_state_dict, state)
+
+
+def _paired(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
+    """Return each owner with its state and what it is called in errors, if there are as many."""
     owners = list(owners)
     if len(owners) != len(states):
         raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run {len(owners)}")
-    for place, (owner, state) in enumerate(zip(owners, states, strict=True)):
-        _load(f"{what}[{place}], a {type(owner).__name__},", owner.load_state_dict, state)
+    pairs = enumerate(zip(owners, states, strict=True))
+    return [(f"{what}[{place}], a {type(owner).__name__},", owner, state) for place, (owner, state) in pairs]
 
 
 def _load_optimizers(run: Run, saved: list[Any]) -> None:
-    optimizers = list(run.state.optimizers)
-    if len(optimizers) != len(saved):
-        raise CheckpointError(f"the checkpoint has {len(saved)} optimizers, and this run {len(optimizers)}")
-    for place, (optimizer, entry) in enumerate(zip(optimizers, saved, strict=True)):
-        who = f"optimizers[{place}], a {type(optimizer).__name__},"
+    for who, optimizer, entry in _paired("optimizers", run.state.optimizers, saved):
         names = _names_in(optimizer, run.state.model)
         if names != entry["parameters"]:
             raise CheckpointError(
