@@ -49,7 +49,7 @@ def install(plugins: list[Path], *, require_torch: bool) -> None:
     reason = install_torch()
     if not reason:
         WHY_NO_TORCH.unlink(missing_ok=True)
-        pip_install(f"{ROOT}[examples,metrics]", *map(str, plugins))
+        pip_install(f"{ROOT}[examples,metrics,torchdata]", *map(str, plugins))
         return
     if require_torch:
         sys.exit(f"{reason}, and this environment needs it")

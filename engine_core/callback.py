@@ -29,6 +29,9 @@ class Callback:
     def post_close(self) -> None:
         """Do what has to wait until every callback is closed; called if `close` succeeded."""
 
+    def start_over(self) -> None:
+        """Let go of what an earlier attempt has left behind: the run was to be resumed, and nothing of it was saved."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs: tensors and JSON values only."""
         return {}

@@ -42,8 +42,20 @@ class CheckpointError(EngineError):
     """A checkpoint can't be written, or is not what it has to be, or is of another run."""
 
 
+class NonFiniteLossError(EngineError):
+    """A loss or a gradient is NaN or infinite, and training was asked not to go on with it."""
+
+
+class OutOfMemoryError(EngineError, MemoryError):
+    """Memory has run out; the message names the sizes, and what to set."""
+
+
 class CheckpointWarning(UserWarning):
     """A run can't be saved, or can't be resumed exactly."""
+
+
+class DestinationWarning(UserWarning):
+    """A logger destination raised, and training goes on without what it missed."""
 
 
 class NonFiniteLossWarning(UserWarning):

@@ -115,7 +115,8 @@ def after_backward(event: Event, state: State, logger: Logger, traces: Traces) -
 def after_train_batch(event: Event, state: State, logger: Logger, traces: Traces) -> None:
     """Fire after all microbatches, gradients unscaled and clipped, before the optimizer's step.
 
-    `state.batch` is the whole batch again and `state.loss` its loss. The last moment to change the gradients.
+    `state.batch` is the whole batch again and `state.loss` its loss. The last moment to change the gradients, or to
+    have the step left out with `state.skip_step()`.
     """
 
 
@@ -129,7 +130,10 @@ def batch_end(event: Event, state: State, logger: Logger, traces: Traces) -> Non
 
 @hookspec
 def batch_checkpoint(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire after BATCH_END and the evaluation that may follow it: the moment to save, not to change anything."""
+    """Fire after BATCH_END and the evaluation that may follow it: the moment to save, not to change anything.
+
+    It fires once more at the same position where the loader fails to give the next batch.
+    """
 
 
 @hookspec

@@ -27,6 +27,7 @@ Listener = Callable[[State, Logger], None]
 
 _EVENTS = tuple(event.value for event in Event)
 _CONTRACT = {name for name in dir(LoggerDestination) if not name.startswith("_")}
+_BEFORE_TRAINING = (Event.INIT, Event.FIT_START)
 _RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
@@ -84,18 +85,25 @@ def listen(
     """Return an adapter for each listener, in the order in which they have to be registered.
 
     pluggy calls who registered last first, so the list is turned round; at INIT destinations go before callbacks.
-    The functions take no arguments, which pluggy would have to sort out for each of them at each event.
+    The functions take no arguments, which pluggy would have to sort out for each of them at each event. What a
+    destination raises stops the run only at INIT and FIT_START, where no training is lost and a wrong setting shows.
     """
     receives = {id(destination) for destination in destinations}
-    profiler = state.profiler
+    isolated = receives - {id(callback) for callback in state.callbacks}
+    isolation, profiler, registry = logger.isolation, state.profiler, Registry.scan()
+    names = unique_names(listeners)
+    titles = [describe(n, registry.distribution_of(x)) for n, x in zip(names, listeners, strict=True)]
+    isolation.titles = {id(x): title for title, x in zip(titles, listeners, strict=True)}
     adapters = []
-    for name, callback in zip(unique_names(listeners), listeners, strict=True):
-        title = describe(name, Registry.scan().distribution_of(callback))
+    for name, title, callback in zip(names, titles, listeners, strict=True):
         adapter = Adapter()
         for event in Event:
             method = method_of(callback, event.value)
             if method is not None:
-                function = _noting(method, state, logger, f"callback {title} at {event.name}")
+                if id(callback) in isolated and event not in _BEFORE_TRAINING:
+                    function = isolation.listening(callback, event.value, method, state, logger)
+                else:
+                    function = _noting(method, state, logger, f"callback {title} at {event.name}")
                 if profiler is not None:
                     function = _timed(function, profiler, f"callback/{name}/{event}")
                 adapter.add(event, function, tryfirst=event is Event.INIT and id(callback) in receives)

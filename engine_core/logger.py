@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .algorithm import Members
 from .callback import Callback
+from .isolation import Isolation
 
 if TYPE_CHECKING:
     from .state import State
@@ -32,12 +33,15 @@ class LoggerDestination(Callback):
 class Logger:
     """Hands what is logged to each destination, and does nothing where there is none.
 
+    A destination that raises is told of by a DestinationWarning, and disabled when it does so three times in a row.
+
     Example:
         >>> Logger().log_metrics({"loss": 0.5}, step=3)
     """
 
     def __init__(self, destinations: Iterable[LoggerDestination] = ()) -> None:
         self.destinations: Members[LoggerDestination] = Members(destinations)
+        self.isolation = Isolation()
         self._state: weakref.ref[State] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -50,6 +54,7 @@ class Logger:
     def follow(self, state: State) -> None:
         """Take the step of what is logged without one from the clock of `state`; an engine calls this."""
         self._state = weakref.ref(state)
+        self.isolation.begin(self._state)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values by name; `step` defaults to the number of complete batches."""
@@ -58,15 +63,12 @@ class Logger:
         if step is None:
             state = self._state() if self._state is not None else None
             step = state.timestamp.batch if state is not None else 0
-        for destination in self.destinations:
-            destination.log_metrics(metrics, step)
+        self.isolation.tell(self.destinations, "log_metrics", metrics, step)
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Log settings of the run."""
-        for destination in self.destinations:
-            destination.log_hyperparameters(hyperparameters)
+        self.isolation.tell(self.destinations, "log_hyperparameters", hyperparameters)
 
     def log_traces(self, traces: Traces) -> None:
         """Log what the algorithms of an event did."""
-        for destination in self.destinations:
-            destination.log_traces(traces)
+        self.isolation.tell(self.destinations, "log_traces", traces)

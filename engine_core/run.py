@@ -53,6 +53,7 @@ class RunResults:
         seconds: wall-clock time of training, evaluation included.
         samples_per_second: evaluation left out; counted as loaded, before an algorithm prunes a batch.
         algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`.
+        is_paused: has the run come to a pause, as by a time limit, and not to its end? Then there is no `results.json`.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class RunResults:
     samples: int
     samples_per_second: float
     algorithms: Mapping[str, int]
+    is_paused: bool = False
 
 
 def train(
@@ -105,7 +107,9 @@ def train(
         add_note(interruption, f"what was logged until then is in {folder}")
         raise
     results = _results(trainer, files, seconds)
-    flat = {name: value for name, value in asdict(results).items() if name not in ("folder", "metrics")}
+    if results.is_paused:
+        return results
+    flat = {name: value for name, value in asdict(results).items() if name not in ("folder", "metrics", "is_paused")}
     (folder / "results.json").write_text(_as_json({**finite(results.metrics), **flat}), encoding="utf-8")
     return results
 
@@ -218,6 +222,7 @@ def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
         samples=now.sample,
         samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
         algorithms=dict(files.runs),
+        is_paused=trainer.state.pause_requested,
     )
 
 

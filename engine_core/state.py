@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from .callbacks.profiler import Profiler
+    from .checkpoint import Content
     from .trainer.snapshot import Snapshot
 
 __all__ = ["State", "length_of"]
@@ -34,6 +35,8 @@ class State:
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one where it is None.
+        stop_requested, pause_requested: is `fit` asked to end, and shall a resumed run go on from there all the same?
+        skip_requested: is the loop asked to leave the next step of the optimizers out?
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
         config: what describes the run, where a file does; savers keep it.
         metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
@@ -42,6 +45,8 @@ class State:
             loss; for AFTER_TRAIN_BATCH. None in a loop that has none.
         snapshot: returns a copy of all that the rest of the run depends on, for savers; for BATCH_CHECKPOINT and
             EPOCH_CHECKPOINT. None in a loop that has none.
+        go_back: takes back weights, states of optimizers and of algorithms from a saved run, and leaves position,
+            schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None in a loop that has none.
 
     Example:
         >>> state = State(max_duration="10ba", timestamp=Timestamp(batch=4))
@@ -73,6 +78,8 @@ class State:
     dataloader_label: str | None = None
     dataloader_len: int | None = None
     stop_requested: bool = False
+    pause_requested: bool = False
+    skip_requested: bool = False
     interrupted_by: int | None = None
 
     batch: Any = None
@@ -80,6 +87,7 @@ class State:
     loss: Any = None
     closure: Callable[[], torch.Tensor] | None = None
     snapshot: Callable[[], Snapshot] | None = None
+    go_back: Callable[[Content], None] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,8 +125,25 @@ class State:
         self.batch = set_item(self.batch, key, value)
 
     def stop_training(self) -> None:
-        """Ask the loop to end `fit` after the current batch."""
-        self.stop_requested = True
+        """Ask the loop to end `fit` after the current batch; the run is at its end then."""
+        self.stop_requested, self.pause_requested = True, False
+
+    def pause_training(self) -> None:
+        """Ask the loop to end `fit` after the current batch, as a signal does: the run is saved, and can be resumed.
+
+        There is no evaluation at the end then, one that runs is broken off, and both are made up for later.
+        """
+        if not self.stop_requested:
+            self.stop_requested = self.pause_requested = True
+
+    def skip_step(self) -> None:
+        """Ask the loop to leave the optimizers' step of this batch out; for AFTER_TRAIN_BATCH."""
+        self.skip_requested = True
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Does a signal, or somebody who asked for a pause, end `fit` before the run is at its end?"""
+        return self.pause_requested or self.interrupted_by is not None
 
     def derive_seed(self, name: str, *, shared: bool = False) -> int:
         """Return the seed of the generator that belongs to `name`, from the run's seed, the name and the rank.

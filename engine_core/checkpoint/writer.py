@@ -22,12 +22,13 @@ class BackgroundWriter:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._done = threading.Event()  # a join that a signal's handler breaks off says that the thread has ended
         self._error: BaseException | None = None
 
     @property
     def is_busy(self) -> bool:
         """Is a write under way?"""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._done.is_set()
 
     def start(self, write: Callable[[], None]) -> None:
         """Begin a write; wait for the former one first, and raise what it raised."""
@@ -38,9 +39,13 @@ class BackgroundWriter:
                 write()
             except BaseException as error:  # noqa: BLE001  raised where somebody can catch it
                 self._error = error
+            finally:
+                self._done.set()
 
-        self._thread = threading.Thread(target=run, name="engine-core checkpoint")
-        self._thread.start()
+        self._done.clear()
+        thread = threading.Thread(target=run, name="engine-core checkpoint")
+        thread.start()
+        self._thread = thread
 
     def raise_error(self) -> None:
         """Raise what the former write raised, once; don't wait for one that is under way."""
@@ -49,9 +54,10 @@ class BackgroundWriter:
 
     def wait(self) -> None:
         """Wait until nothing is written any more, and raise what was raised, once."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        if self._thread is not None:
+            self._done.wait()
+            self._thread.join()
+            self._thread = None
         error, self._error = self._error, None
         if error is not None:
             raise error

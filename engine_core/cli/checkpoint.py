@@ -70,6 +70,7 @@ def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         ("clock", ", ".join(f"{unit} {count}" for unit, count in manifest["clock"].items())),
         ("seed", str(manifest["seed"])),
         *((name, str(version)) for name, version in manifest["versions"].items()),
+        *((name, str(value)) for name, value in manifest.get("machine", {}).items()),
         *(("algorithm", _described(entry)) for entry in manifest["algorithms"]),
         *((name, f"{file['bytes']} bytes") for name, file in manifest["files"].items()),
     ]

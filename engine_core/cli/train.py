@@ -22,6 +22,9 @@ __all__ = ["train"]
 
 Rows = Sequence[tuple[str, str]]
 
+PAUSED = 75
+"""EX_TEMPFAIL of sysexits.h: try again later."""
+
 
 @click.command()
 @click.argument("config", required=False, metavar="CONFIG.yaml", type=click.Path(path_type=Path))
@@ -47,6 +50,7 @@ def train(
     """Train what CONFIG.yaml describes, or a built-in example.
 
     Options overrule the config. The run's folder gets manifest.json, metrics.jsonl, metrics.csv and results.json.
+    A run that a time limit has paused exits with 75, and goes on with --autoresume.
     """
     if (config is None) == (example is None):
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
@@ -59,6 +63,12 @@ def train(
 
     results = run_training(checked, out, profile, checkpoint_every)
     show_results(results)
+    if results.is_paused:
+        click.echo(
+            f"paused at batch {results.batches}; the same command with --out {results.folder} --autoresume goes on",
+            err=True,
+        )
+        sys.exit(PAUSED)
 
 
 def show_results(results: RunResults) -> None:

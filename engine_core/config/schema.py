@@ -165,6 +165,7 @@ class TrainerSettings(_Section):
     autoresume: bool = False
     load_weights_only: bool = False
     load_strict: bool = True
+    load_changed: Literal["error", "warn", "adopt"] = "warn"
 
 
 Plugins = list[Annotated[PluginEntry, BeforeValidator(_named)]]

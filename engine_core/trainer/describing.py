@@ -1,9 +1,11 @@
-"""What is good to know of a run, in a checkpoint's manifest: versions, algorithms, their order. Knows no weights."""
+"""What is good to know of a run: for a checkpoint's manifest, and for the logger destinations. Knows no weights."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import platform
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,11 +17,11 @@ from ..registry import CORE, Registry
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["describe_run"]
+__all__ = ["describe_run", "hyperparameters_of"]
 
 
 def describe_run(run: Run) -> dict[str, Any]:
-    """Return the manifest of a checkpoint of this run: versions, settings, algorithms and their order, the config."""
+    """Return the manifest of a checkpoint of this run: versions, machine, settings, algorithms, order, config."""
     engine, state, registry = run.engine, run.state, Registry.scan()
     members, _ = engine.lineup
     owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
@@ -41,13 +43,14 @@ def describe_run(run: Run) -> dict[str, Any]:
             CORE: registry.version_of(CORE),
             **versions,
         },
+        "machine": _machine_of(run.device),
         "algorithms": [
             {
                 "name": record.algorithm,
                 "registered": record.name,
                 "distribution": record.distribution,
                 "version": record.version,
-                "required_on_load": bool(member.algorithm.required_on_load()),
+                "required_on_load": bool(getattr(member.algorithm, "required_on_load", bool)()),
                 "settings": _settings_of(member.algorithm),
             }
             for member, record in records
@@ -57,13 +60,45 @@ def describe_run(run: Run) -> dict[str, Any]:
     }
 
 
+def _arguments_of(cls: type) -> Iterable[str]:
+    try:
+        return inspect.signature(cls).parameters
+    except ValueError:  # of a class that is written in C, as SimpleNamespace
+        return ()
+
+
+def hyperparameters_of(run: Run) -> dict[str, Any]:
+    """Return what the logger destinations are told about the run."""
+    state = run.state
+    return {
+        "run_name": state.run_name,
+        "seed": state.seed,
+        "max_duration": None if state.max_duration is None else str(state.max_duration),
+        "precision": state.precision,
+        "device": str(run.device),
+        "microbatch_size": run.microbatch_size,
+        "grad_clip_norm": run.grad_clip_norm,
+        "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
+    }
+
+
+def _machine_of(device: torch.device) -> dict[str, Any]:
+    """Return what the bits of a sum depend on, beside the program: how many add it up, and with which instructions."""
+    machine: dict[str, Any] = {"device": device.type, "deterministic": torch.are_deterministic_algorithms_enabled()}
+    if device.type == "cpu":
+        return {**machine, "threads": torch.get_num_threads(), "instructions": torch.backends.cpu.get_cpu_capability()}
+    if device.type == "cuda":
+        return {**machine, "device_name": torch.cuda.get_device_name(device)}
+    return machine
+
+
 def _settings_of(algorithm: object) -> dict[str, Any]:
-    """Return the public attributes of an algorithm that JSON can say: what its constructor was given, by custom."""
-    settings = {}
-    for name, value in getattr(algorithm, "__dict__", {}).items():
-        if not name.startswith("_") and name != "metadata":
+    """Return the attributes of an algorithm that are called as arguments of its constructor, and that JSON can say."""
+    settings, attributes = {}, getattr(algorithm, "__dict__", {})
+    for name in _arguments_of(type(algorithm)):
+        if name in attributes:
             try:
-                settings[name] = json.loads(json.dumps(value, allow_nan=False))
+                settings[name] = json.loads(json.dumps(attributes[name], allow_nan=False))
             except (TypeError, ValueError):
                 continue
     return settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..state import State, length_of
 from ..time import Timestamp
 from .arguments import check_loader
 from .interruption import EvaluationInterrupted
+from .memory import explain_out_of_memory
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .shares import is_sum
 
@@ -67,20 +68,17 @@ def _evaluate_loader(
     losses: list[tuple[torch.Tensor, int]] = []
     fire(Event.EVAL_START)
     for batch in loader:
-        started_s = time.perf_counter()
-        state.batch = move_batch(batch, device) if device.type != "cpu" else batch
-        rows = count_rows(state.batch)
-        fire(Event.EVAL_BATCH_START)
-        fire(Event.EVAL_BEFORE_FORWARD)
-        targets = forward(state)
-        fire(Event.EVAL_AFTER_FORWARD)
-        state.loss, _ = reduce_loss(loss_of(state), None)
+        started_s, rows = time.perf_counter(), count_rows(batch)
+        try:
+            state.batch = move_batch(batch, device) if device.type != "cpu" else batch
+            _measure(engine, metrics, forward, loss_of)
+        except Exception as error:
+            explain_out_of_memory(error, state, rows, None)
+            raise
         losses.append((state.loss, rows))
-        for metric in metrics.values():
-            metric.update(state.outputs, state.batch[1] if targets is None else targets)
         state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
         fire(Event.EVAL_BATCH_END)
-        if ends_at_signals and state.interrupted_by is not None:
+        if ends_at_signals and state.is_interrupted:
             raise EvaluationInterrupted
     results = {f"{label}/loss": _mean(losses, label, state)}
     for name, metric in metrics.items():
@@ -88,6 +86,20 @@ def _evaluate_loader(
     state.metrics = {**state.metrics, **results}
     fire(Event.EVAL_END)
     engine.logger.log_metrics(results)
+
+
+def _measure(
+    engine: Engine, metrics: Mapping[str, Any], forward: Callable[[State], Any], loss_of: Callable[[State], Any]
+) -> None:
+    """Run the model on the batch in work, set its loss, and let the metrics see its outputs."""
+    state, fire = engine.state, engine.run_event
+    fire(Event.EVAL_BATCH_START)
+    fire(Event.EVAL_BEFORE_FORWARD)
+    targets = forward(state)
+    fire(Event.EVAL_AFTER_FORWARD)
+    state.loss, _ = reduce_loss(loss_of(state), None)
+    for metric in metrics.values():
+        metric.update(state.outputs, state.batch[1] if targets is None else targets)
 
 
 def _mean(losses: list[tuple[torch.Tensor, int]], label: str | None, state: State) -> float:

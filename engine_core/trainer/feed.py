@@ -13,7 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning
 from ..randomness import GlobalGenerators
 from ..state import State, length_of
-from .order import Order, has_persistent_workers, restart_workers
+from .order import Order, as_if_started, has_persistent_workers, restart_workers
 
 __all__ = ["Feed", "enter_loader", "why_inexact"]
 
@@ -30,14 +30,15 @@ _KNOWN_SAMPLERS = (
 class Feed:
     """Begins epochs of the train loader, and knows what it takes to go on in the middle of one, or after one.
 
-    A loader with `state_dict` tells its position itself. For any other the generators are kept as they were when the
-    epoch began: beginning it once more with them gives the same batches, of which those that were taken are left out.
+    The generators are kept as they were when the epoch began: beginning it once more with them gives the same batches,
+    of which those that were taken are left out. A loader with `state_dict` tells itself where it is in them.
     With samplers of torch's own nothing is read for that; of other iterables the batches are read again.
     """
 
     def __init__(self, state: State, device: torch.device) -> None:
         self.taken = 0
         """How many batches of this epoch the loader has given, or failed to; not all have to be on the clock."""
+        self.is_exhausted = True
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
@@ -56,9 +57,17 @@ class Feed:
         position = {"in_epoch": in_epoch, **_size(loader), **_of_loader(loader)}
         if _keeps_position(loader):
             position["loader"] = loader.state_dict()
-        elif in_epoch:
+        if in_epoch:
             position |= {"began": self._began, "taken": self.taken}
         return position
+
+    def end_epoch(self, batches: Iterator[Any] | None) -> None:
+        """Let a loader that tells its position know that the epoch is over, if nobody has asked it for one more batch.
+
+        Else its state is that of an epoch of which no batch is left, and would be gone on with as that.
+        """
+        if batches is not None and not self.is_exhausted and _keeps_position(self._state.train_dataloader):
+            next(batches, None)
 
     def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
         """Return an iterator over what is left of the epoch, None between epochs; the global generators change.
@@ -87,39 +96,52 @@ class Feed:
     def _resume_by_state(self, position: Mapping[str, Any], *, in_epoch: bool) -> Iterator[Any] | None:
         loader: Any = self._enter_epoch() if in_epoch else self._state.train_dataloader
         own = _own_states(position)
-        if len(own) == len(_own(loader)):
+        is_ours, is_torchs = len(own) == len(_own(loader)), isinstance(loader, torch_data.DataLoader)
+        if in_epoch:
+            self.taken = _entry(position, "taken", int)
+            self._begin_again(loader, _entry(position, "began", dict))
+        if is_ours and not (in_epoch and is_torchs):
             _put_back(loader, own)  # before its state, which knows better
         if "loader" not in position:
             return None
         try:
             loader.load_state_dict(position["loader"])
-            return self._counted(iter(loader), 0) if in_epoch else None
+            with as_if_started(loader, persists=in_epoch and self._began["persists"] is True):
+                iterator = self._counted(iter(loader), self.taken) if in_epoch else None
+            if is_torchs:  # torchdata's too
+                loader.state_dict()  # between epochs it takes its state back only now, and draws for that
+                if is_ours:
+                    _put_back(loader, own)  # collate_fn may draw from them too
         except Exception as error:
             raise CheckpointError(f"the train_dataloader can't take back its state: {error!r}") from error
+        return iterator
 
-    def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
-        began, taken, length = _entry(position, "began", dict), _entry(position, "taken", int), position["batches"]
-        own_then = _own_states(began)
-        loader: Any = self._enter_epoch()
-        is_skippable = _is_skippable(loader)
-        if taken < 0 or (length is not None and taken > length and (is_skippable or isinstance(loader, (list, tuple)))):
-            raise CheckpointError(f"the checkpoint has taken {taken} of {length} batches of the epoch")
+    def _begin_again(self, loader: Any, began: Any) -> None:
+        """Put all generators back to where the epoch began: samplers without a state draw their order from them."""
         try:
             then = GlobalGenerators.of_state(_entry(began, "global", dict), self._device)
         except ArgumentError as error:
             raise CheckpointError(f"the train_dataloader can't begin the saved epoch: {error}") from error
-        order = restart_workers(loader, persists=_entry(began, "persists", bool))
         then.restore()
-        _put_back(loader, own_then)
+        _put_back(loader, _own_states(began))
+        self._began = dict(began)
+
+    def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
+        began, taken, length = _entry(position, "began", dict), _entry(position, "taken", int), position["batches"]
+        loader: Any = self._enter_epoch()
+        is_skippable = _is_skippable(loader)
+        if taken < 0 or (length is not None and taken > length and (is_skippable or isinstance(loader, (list, tuple)))):
+            raise CheckpointError(f"the checkpoint has taken {taken} of {length} batches of the epoch")
+        order = restart_workers(loader, persists=_entry(began, "persists", bool))
+        self._begin_again(loader, began)
         iterator = (
             order.skip(loader, taken) if order is not None and is_skippable else _without_the_first(loader, taken)
         )
         _put_back(loader, own)
-        self._began = dict(began)
         return self._counted(iterator, taken)
 
     def _counted(self, iterator: Iterator[Any], taken: int) -> Iterator[Any]:
-        self.taken = taken
+        self.taken, self.is_exhausted = taken, False
         return (_CountedGenerator if isinstance(iterator, Generator) else _Counted)(iterator, self)
 
     def _enter_epoch(self) -> Any:
@@ -146,9 +168,7 @@ class _Counted:
         try:
             batch = self._next()
         except StopIteration:
-            raise
-        except Exception:
-            self._feed.taken += 1  # a DataLoader goes on behind it
+            self._feed.is_exhausted = True
             raise
         self._feed.taken += 1
         return batch

@@ -10,16 +10,18 @@ from typing import Any
 import torch
 
 from ..batch import count_rows, move_batch
-from ..errors import EngineError
+from ..errors import EngineError, add_note
 from ..event import Event
 from ..intervals import end_test
 from ..time import Time, Timestamp
 from .feed import enter_loader
 from .interruption import EvaluationInterrupted, interruptible, raise_if_interrupted
+from .memory import explain_out_of_memory
 from .objective import compute_loss, compute_outputs, reduce_loss
+from .optimizing import pass_for_stepped
 from .run import Run
 from .shares import split_with_shares
-from .snapshot import take_snapshot
+from .snapshot import go_back, take_snapshot
 
 __all__ = ["run_fit"]
 
@@ -49,9 +51,10 @@ def run_fit(run: Run, end: Time) -> None:
             checkpoint(awaited)
         while not at_end() or is_epoch_over():
             epoch()
-        evaluate("batch_checkpoint")
-        if run.awaited is not None:
-            checkpoint(run.awaited)
+        if not state.pause_requested:
+            evaluate("batch_checkpoint")
+            if run.awaited is not None:
+                checkpoint(run.awaited)
         fire("fit_end")
         raise_if_interrupted(state)
 
@@ -76,11 +79,8 @@ def run_fit(run: Run, end: Time) -> None:
             except StopIteration:
                 engine.run_marker_only_event("after_dataloader")
                 break
-            except BaseException:
-                if state.interrupted_by is not None:  # a signal to the whole group ends worker processes too
-                    checkpoint("batch_checkpoint")
-                if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
-                    run.batches = None
+            except BaseException as error:
+                lose_no_batch(error)
                 raise
             batch()
             if at_end():
@@ -89,14 +89,42 @@ def run_fit(run: Run, end: Time) -> None:
                 return
         end_epoch()
 
+    def lose_no_batch(error: BaseException) -> None:
+        """Let savers save all that the loader gave before it failed; a resumed run asks for the same batch again."""
+        try:
+            # a signal to the whole group ends worker processes too
+            if isinstance(error, Exception) or state.interrupted_by is not None:
+                at = state.timestamp
+                add_note(error, f"the train_dataloader failed at batch {at.batch_in_epoch} of epoch {at.epoch}")
+                if at.batch:
+                    save_before(error)
+        finally:
+            run.feed.taken += isinstance(error, Exception)  # a DataLoader goes on behind it
+            if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
+                run.batches = None
+
+    def save_before(error: BaseException) -> None:
+        """Save as for a pause, before `error` goes on; what goes wrong with that is a note on it."""
+        state.pause_requested = True
+        try:
+            checkpoint("batch_checkpoint")
+        except Exception as second:  # noqa: BLE001  nothing may take the place of the error that came first
+            add_note(error, f"the run could not be saved then: {second}")
+        finally:
+            state.pause_requested = False
+
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
-        if moves:
-            state.batch = move_batch(state.batch, device)
         samples = count_rows(state.batch)
-        fire("after_dataloader")
-        fire("batch_start")
-        train_batch()
+        try:
+            if moves:
+                state.batch = move_batch(state.batch, device)
+            fire("after_dataloader")
+            fire("batch_start")
+            train_batch()
+        except Exception as error:
+            explain_out_of_memory(error, state, samples, microbatch_size)
+            raise
         before = state.timestamp
         now_s = time.perf_counter()
         state.timestamp = after = before.to_next_batch(samples, 0, now_s - run.counted_s)
@@ -120,10 +148,13 @@ def run_fit(run: Run, end: Time) -> None:
         run.has_gradients = False
         read(loss, parts)
         for optimizer in optimizers:
-            if scaler is None:
+            if state.skip_requested:
+                pass_for_stepped(optimizer)
+            elif scaler is None:
                 optimizer.step()
             else:
                 scaler.step(optimizer)
+        state.skip_requested = False
         if scaler is not None:
             scaler.update()
 
@@ -195,6 +226,7 @@ def run_fit(run: Run, end: Time) -> None:
 
     def end_epoch() -> None:
         """Count the epoch, step the schedulers of epochs, evaluate."""
+        run.feed.end_epoch(run.batches)
         run.batches = None
         before = state.timestamp
         if not before.batch_in_epoch:
@@ -235,7 +267,8 @@ def run_fit(run: Run, end: Time) -> None:
             raise_if_interrupted(state)
 
     run.is_fitting, run.has_gradients, run.is_loaded, state.closure = True, False, False, closure
-    state.snapshot = lambda: take_snapshot(run)
+    state.pause_requested = state.skip_requested = False
+    state.snapshot, state.go_back = lambda: take_snapshot(run), lambda content: go_back(run, content)
     try:
         with interruptible(state):
             fit()
@@ -244,7 +277,7 @@ def run_fit(run: Run, end: Time) -> None:
         run.readings.salvage(error)
         raise
     finally:
-        run.is_fitting, state.closure, state.snapshot = False, None, None
+        run.is_fitting, state.closure, state.snapshot, state.go_back = False, None, None, None
 
 
 def backward_with_first_graph(loss: Any) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "make_optimizers",
     "make_schedulers",
     "optimizers_among",
+    "pass_for_stepped",
 ]
 
 
@@ -48,6 +49,11 @@ def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.
         _check_optimizer(item if isinstance(item, torch.optim.Optimizer) else item(model.parameters()))
         for item in items
     ]
+
+
+def pass_for_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Keep schedulers from warning that they step before an optimizer that has left out a step, or was loaded."""
+    optimizer.__dict__["_opt_called"] = True
 
 
 def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:

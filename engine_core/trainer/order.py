@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.utils import data as torch_data
 
-__all__ = ["Order", "has_persistent_workers", "restart_workers"]
+__all__ = ["Order", "as_if_started", "has_persistent_workers", "restart_workers"]
 
 
 class Order:
@@ -86,6 +88,22 @@ def restart_workers(loader: Any, *, persists: bool) -> Order | None:
         if persists:
             order.pass_by(loader)
     return order
+
+
+@contextmanager
+def as_if_started(loader: Any, *, persists: bool) -> Iterator[None]:
+    """Let a loader that has its state back start worker processes that persist without a draw that others would miss.
+
+    The saved run has started them in an earlier epoch, and the seed that they draw is in the state.
+    """
+    if not (persists and has_persistent_workers(loader)):
+        yield
+        return
+    given, loader.generator = loader.generator, torch.Generator()
+    try:
+        yield
+    finally:
+        loader.generator = given
 
 
 def has_persistent_workers(loader: Any) -> bool:

@@ -22,6 +22,7 @@ class _Reading(NamedTuple):
     loss: Any
     parts: Mapping[str, Any]
     rates: Mapping[str, float]
+    is_skipped: bool
 
 
 class LossReader:
@@ -40,7 +41,8 @@ class LossReader:
         if not logs and not self._late and self.was_finite and math.isfinite(loss.item()):
             return
         now = self._state.timestamp
-        reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, self._rates() if logs else {})
+        rates = self._rates() if logs else {}
+        reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, rates, self._state.skip_requested)
         if self._late:
             detached = {name: part.detach() for name, part in reading.parts.items()}
             reading, self._held = self._held, reading._replace(loss=loss.detach(), parts=detached)  # type: ignore[assignment]
@@ -63,10 +65,10 @@ class LossReader:
     def _read(self, reading: _Reading) -> None:
         value = reading.loss.item()
         was_finite, self.was_finite = self.was_finite, math.isfinite(value)
-        if was_finite and not self.was_finite:
+        if was_finite and not self.was_finite and not reading.is_skipped:  # who skips it says so
             warnings.warn(
                 f"the training loss is {value} at batch {reading.step} (epoch {reading.epoch}); training goes on. "
-                "To stop instead: warnings.simplefilter('error', engine_core.errors.NonFiniteLossWarning)",
+                "To skip such a batch, stop or roll back instead: callbacks=[('loss_guard', {'policy': 'skip'})]",
                 NonFiniteLossWarning,
                 stacklevel=2,
             )

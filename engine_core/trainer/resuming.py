@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import check_flag
 from ..checkpoint import Content, read_content, resolve
 from ..checkpoint.store import has_checkpoint
-from ..errors import ArgumentError, CheckpointError, CheckpointWarning
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning, did_you_mean
 from ..event import Event
+from ..warn import warn
 from .arguments import check_seed
+from .comparing import differences, missing_algorithms, what_is_missing
 from .describing import describe_run
 from .interruption import saver_folders
 from .snapshot import put_back, resume_feed
@@ -23,7 +24,9 @@ from .weights import load_weights
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["Resumed", "find_resumed"]
+__all__ = ["Resumed", "find_resumed", "start_over"]
+
+_POLICIES = ("error", "warn", "adopt")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,9 @@ class Resumed:
     content: Content
     weights_only: bool
     strict: bool
+    changed: str
+    is_own: bool = False
+    """Is it the latest of the run's own saver?"""
 
     def seed(self, given: int | None) -> int:
         """Return the seed of the saved run, which decides what algorithms draw."""
@@ -41,12 +47,13 @@ class Resumed:
             return check_seed(given)
         if type(saved) is not int or not 0 <= saved < 2**63:
             raise CheckpointError(f"the checkpoint's manifest has the seed {saved!r}, which is none")
-        if given not in (None, saved):
-            _warn(f"it goes on with the seed {saved} of the saved run, not with seed={given}")
         return saved
 
-    def go_on(self, run: Run) -> None:
+    def go_on(self, run: Run, seed: int | None) -> None:
         """Load what was saved into a run that has begun, fire AFTER_LOAD, and let generators and loader go on.
+
+        Args:
+            seed: the one that was asked for.
 
         Raises:
             CheckpointError: if the run can't be the one that was saved.
@@ -56,12 +63,31 @@ class Resumed:
             run.engine.run_event(Event.AFTER_LOAD)
             return
         with _blamed_on_the_checkpoint():
-            _check_same_run(self.content.manifest, run, strict=self.strict)
+            self._check_same_run(run, seed)
             put_back(run, self.content, strict=self.strict)
         run.engine.run_event(Event.AFTER_LOAD)
         with _blamed_on_the_checkpoint():
             resume_feed(run, self.content)
         run.is_loaded = True
+
+    def _check_same_run(self, run: Run, seed: int | None) -> None:
+        """Say in what the run differs from the one that was saved, as the policy has it.
+
+        Raises:
+            CheckpointError: for an algorithm without which it can't go on, and for all differences if none may be.
+        """
+        saved, now = self.content.manifest, describe_run(run)
+        missing = missing_algorithms(saved, now)
+        fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict]
+        kept = f"it goes on with the seed {saved['seed']} of the saved run, not with seed={seed}"
+        seeds = [] if seed in (None, saved["seed"]) else [kept]
+        changes = [*map(what_is_missing, missing), *differences(saved, now)]
+        if self.changed == "error" and (seeds or changes):
+            raise CheckpointError(_refusal([*seeds, *changes]))
+        if fatal:
+            raise CheckpointError("; ".join(fatal))
+        for change in seeds if self.changed == "adopt" else [*seeds, *changes]:
+            warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
 
 
 @contextmanager
@@ -81,6 +107,7 @@ def find_resumed(
     autoresume: bool,  # noqa: FBT001  the Trainer's arguments, as they are given
     weights_only: bool,  # noqa: FBT001
     strict: bool,  # noqa: FBT001
+    changed: str,
 ) -> Resumed | None:
     """Return what the run begins with; None: at the beginning.
 
@@ -90,6 +117,10 @@ def find_resumed(
     """
     weights_only = check_flag("load_weights_only", weights_only)
     strict = check_flag("load_strict", strict)
+    if changed not in _POLICIES:
+        raise ArgumentError(
+            f"load_changed is 'error', 'warn' or 'adopt', not {changed!r}{did_you_mean(str(changed), _POLICIES)}"
+        )
     if check_flag("autoresume", autoresume):
         folders = saver_folders(callbacks)
         if not folders:
@@ -99,54 +130,23 @@ def find_resumed(
             )
         for folder in folders:
             if has_checkpoint(folder):
-                return Resumed(read_content(resolve(folder)), weights_only=False, strict=strict)
+                content = read_content(resolve(folder))
+                return Resumed(content, weights_only=False, strict=strict, changed=changed, is_own=True)
     if load_path is None:
         return None
-    return Resumed(read_content(resolve(Path(load_path))), weights_only, strict)
+    return Resumed(read_content(resolve(Path(load_path))), weights_only, strict, changed)
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, CheckpointWarning, stacklevel=4)
+def start_over(listeners: Iterable[Any]) -> None:
+    """Tell callbacks and destinations that autoresume has found nothing of this run that was saved."""
+    for listener in listeners:
+        if callable(getattr(listener, "start_over", None)):
+            listener.start_over()
 
 
-def _check_same_run(manifest: Mapping[str, Any], run: Run, *, strict: bool) -> None:
-    """Raise if an algorithm is missing that the saved run needs; warn of all else that differs.
-
-    Raises:
-        CheckpointError: with name, distribution, version, and what to do.
-    """
-    saved = {entry["name"]: entry for entry in manifest["algorithms"]}
-    described = describe_run(run)
-    now = {entry["name"]: entry for entry in described["algorithms"]}
-    missing = [entry for name, entry in saved.items() if name not in now]
-    for entry in missing:
-        if entry["required_on_load"] or strict:
-            raise CheckpointError(_missing(entry))
-    changes = [_missing(entry) for entry in missing]
-    for name, value in described["settings"].items():
-        if (was := manifest["settings"].get(name)) != value:
-            changes.append(f"it has {name}={value!r}, and had {was!r}")
-    changes += [f"{name} was not in the saved run, and begins anew" for name in now if name not in saved]
-    for name in saved.keys() & now.keys():
-        changes += _differences(saved[name], now[name])
-    for change in changes:
-        _warn(f"this run differs from the one that was saved: {change}")
-
-
-def _missing(entry: Mapping[str, Any]) -> str:
-    shipped, version = entry["distribution"], entry["version"]
-    origin = f" ({shipped} {version})" if shipped else ""
-    remedy = f"pip install {shipped}=={version}, and " if shipped else ""
-    return f"the saved run had {entry['name']}{origin}: {remedy}add {entry['registered']!r} to algorithms"
-
-
-def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    name, differing = saved["name"], []
-    before, after = ((entry["distribution"], entry["version"]) for entry in (saved, now))
-    if before != after:
-        differing.append(f"{name} is of {after[0]} {after[1]}, and was of {before[0]} {before[1]}")
-    for setting in {**saved["settings"], **now["settings"]}:
-        was, has = (entry["settings"].get(setting) for entry in (saved, now))
-        if was != has:
-            differing.append(f"{name} has {setting}={has!r}, and had {was!r}")
-    return differing
+def _refusal(changes: list[str]) -> str:
+    lines = "".join(f"\n  {change}" for change in changes)
+    return (
+        f"this run differs from the one that was saved, and load_changed='error' lets nothing differ:{lines}\n"
+        "put it back as it was, or accept all of it with load_changed='warn' or 'adopt'; nothing has been loaded"
+    )

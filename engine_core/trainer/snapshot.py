@@ -16,12 +16,13 @@ from ..errors import CheckpointError, add_note
 from ..randomness import GlobalGenerators
 from ..time import Timestamp
 from .describing import describe_run
+from .optimizing import pass_for_stepped
 from .weights import load_weights
 
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["Snapshot", "put_back", "resume_feed", "take_snapshot"]
+__all__ = ["Snapshot", "go_back", "put_back", "resume_feed", "take_snapshot"]
 
 
 class Snapshot(NamedTuple):
@@ -84,6 +85,31 @@ def resume_feed(run: Run, content: Content) -> None:
     GlobalGenerators.of_state(saved["generators"], run.device).restore()
 
 
+def go_back(run: Run, content: Content) -> None:
+    """Take back what has been learned since a checkpoint: weights, states of optimizers, scaler and algorithms.
+
+    Clock, schedules, loader and generators stay where they are, so that what follows is trained on other data.
+
+    Raises:
+        CheckpointError: if the content is not of such a run, with the part that differs.
+    """
+    saved = restore(content.state, content.tensors)
+    optimizers = run.state.optimizers
+    scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
+    load_weights(run.state.model, {**content.model, **saved["model"]}, strict=True)
+    _load_optimizers(run, saved["optimizers"])
+    for optimizer, groups in zip(optimizers, scheduled, strict=True):
+        for group, kept in zip(optimizer.param_groups, groups, strict=True):
+            group.update(kept)
+    _load_scaler(run, saved["scaler"])
+    algorithms = _algorithms(run)
+    _load_named("algorithm", algorithms, {name: saved["algorithms"].get(name, {}) for name in algorithms})
+
+
+_SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
+"""What schedules change in the groups of an optimizer."""
+
+
 def _parts(run: Run) -> dict[str, Any]:
     state = run.state
     scaler = run.precision.scaler
@@ -93,7 +119,7 @@ def _parts(run: Run) -> dict[str, Any]:
         "evaluated_at": run.evaluated_at,
         "awaited": run.awaited,
         "was_finite": run.readings.was_finite,
-        "stop_requested": state.stop_requested,
+        "stop_requested": state.stop_requested and not state.pause_requested,
         "feed": run.feed.position(in_epoch=run.batches is not None),
         "generators": GlobalGenerators.capture(run.device).to_state(),
         "optimizers": [
@@ -157,7 +183,7 @@ def _load_optimizers(run: Run, saved: list[Any]) -> None:
             )
         _load(who, optimizer.load_state_dict, entry["state"])
         _keep_dtypes(optimizer, entry["state"]["state"])
-        optimizer.__dict__["_opt_called"] = True  # or a scheduler warns that it steps before the optimizer
+        pass_for_stepped(optimizer)
 
 
 def _names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:

@@ -31,6 +31,7 @@ from .arguments import (
     new_name,
 )
 from .arguments import progress_bar as bar
+from .describing import hyperparameters_of
 from .evaluation import as_loaders, check_metrics
 from .feed import Feed
 from .loop import run_fit
@@ -44,7 +45,7 @@ from .optimizing import (
     optimizers_among,
 )
 from .readings import LossReader
-from .resuming import find_resumed
+from .resuming import find_resumed, start_over
 from .run import Run
 
 __all__ = ["Trainer"]
@@ -78,6 +79,8 @@ class Trainer:
         load_path: a checkpoint to go on from, or a folder of a CheckpointSaver, then its latest.
         autoresume: go on from the latest in the folder of the run's CheckpointSaver, if there is one.
         load_weights_only, load_strict: begin at the beginning with these weights; all has to fit, or is left and named.
+        load_changed: what if plugins, settings, versions or the machine are not those of the saved run: `error`; `warn`
+            of each difference; or `adopt` what is there now.
 
     Raises:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work; nothing has started then.
@@ -121,6 +124,7 @@ class Trainer:
         autoresume: bool = False,
         load_weights_only: bool = False,
         load_strict: bool = True,
+        load_changed: Literal["error", "warn", "adopt"] = "warn",
     ) -> None:
         self._device = choose_device(device, check_model(model))
         self._precision = Precision(precision, self._device)
@@ -136,7 +140,7 @@ class Trainer:
             check_loader(train_dataloader, "train_dataloader")
         callbacks = [*as_plugins("callbacks", callbacks, "callbacks"), *as_plugins("callbacks", bar(progress_bar), "")]
         self.logger = Logger(as_plugins("callbacks", loggers, "loggers"))
-        resumed = find_resumed(load_path, callbacks, autoresume, load_weights_only, load_strict)
+        resumed = find_resumed(load_path, callbacks, autoresume, load_weights_only, load_strict, load_changed)
         self.state = State(
             model=model,
             train_dataloader=train_dataloader,
@@ -153,8 +157,10 @@ class Trainer:
         self.engine = Engine(self.state, self.logger, algorithm_passes)
         try:
             self._initialise()
+            if autoresume and not (resumed is not None and resumed.is_own):
+                start_over([*callbacks, *self.logger.destinations])
             if resumed is not None:
-                resumed.go_on(self._run)
+                resumed.go_on(self._run, seed)
         except BaseException:
             self.close()
             raise
@@ -239,21 +245,7 @@ class Trainer:
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,
         )
-        self.logger.log_hyperparameters(self._settings())
-
-    def _settings(self) -> dict[str, Any]:
-        """Return what the logger destinations are told about the run."""
-        state = self.state
-        return {
-            "run_name": state.run_name,
-            "seed": state.seed,
-            "max_duration": None if state.max_duration is None else str(state.max_duration),
-            "precision": state.precision,
-            "device": str(self._device),
-            "microbatch_size": self._microbatch_size,
-            "grad_clip_norm": self._grad_clip_norm,
-            "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
-        }
+        self.logger.log_hyperparameters(hyperparameters_of(self._run))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     ["errors", "event", "time", "metadata"],
     ["ordering", "hookspecs", "trace", "items", "warn", "installed", "requirements", "soundness", "failures"],
-    ["callback", "algorithm", "logger", "state", "intervals", "arguments", "swap"],
+    ["callback", "algorithm", "isolation", "logger", "state", "intervals", "arguments", "watched", "swap"],
     ["records", "kinds", "loading", "provenance", "registry", "passes", "course", "order", "host", "closing"],
     ["members", "cautions", "listening", "pairs", "pipeline", "dispatch", "engine"],
     [

@@ -135,4 +135,26 @@ def test_a_state_that_no_run_files_had_is_refused(name, value, tmp_path):
         files.load_state_dict({**state, name: value})
     assert (files.latest, files.runs) == ({}, {})
     start(files)
+    files.close()
+    assert steps(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_run_that_was_never_saved_begins_its_files_anew_when_the_fit_starts(tmp_path):
+    logged(tmp_path, range(4))
+    files = RunFiles(tmp_path)
+    files.start_over()
+    files.log_metrics({"loss": 7.0}, 0)  # at INIT
+    assert steps(tmp_path) == [0, 1, 2, 3]
+    start(files)
+    files.log_metrics({"loss": 5.0}, 1)
+    files.close()
+    assert steps(tmp_path) == [0, 1]
+    assert table(tmp_path) == ["step,loss", "0,7.0", "1,5.0"]
+
+
+def test_to_start_over_without_a_fit_takes_nothing_away(tmp_path):
+    logged(tmp_path, range(4))
+    files = RunFiles(tmp_path)
+    files.start_over()
+    files.close()
     assert steps(tmp_path) == [0, 1, 2, 3]

@@ -92,4 +92,4 @@ def same(a: Any, b: Any) -> bool:
         return isinstance(b, Mapping) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
+    return bool(a == b) or bool(a != a and b != b)  # noqa: PLR0124

@@ -162,6 +162,56 @@ def test_of_a_loader_that_is_not_resumed_exactly_it_warns_at_the_start(tmp_path:
         made.fit()
 
 
+def test_a_run_that_is_paused_is_saved(tmp_path: Path) -> None:
+    pausing = at("batch_end", lambda state: state.pause_training() if state.timestamp.batch == 2 else None)
+    told: list[int] = []
+    saver = CheckpointSaver(tmp_path, "1h")
+    asking = at("batch_checkpoint", lambda state: told.append(len(saver.written())))
+    with trainer(batches(8, 8, 8), callbacks=[pausing, saver, asking]) as made:
+        made.fit()
+    assert told == [0, 1]
+    assert saved(tmp_path) == ["ep0-ba2"]
+
+
+def test_what_is_written_is_told_after_the_write_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[str]] = []
+    saver = CheckpointSaver(tmp_path, "1ba", keep_last=2)
+
+    def late(folder: Path, content: Any) -> None:
+        time.sleep(0.05)
+        write_content(folder, content)
+
+    monkeypatch.setattr(WRITE, late)
+    asking = at("batch_checkpoint", lambda state: told.append([path.name for path in saver.written()]))
+    with trainer(batches(8, 8, 8), callbacks=[saver, asking]) as made:
+        made.fit()
+    assert told == [["ep0-ba1"], ["ep0-ba1", "ep0-ba2"], ["ep0-ba2", "ep0-ba3"]]
+
+
+def test_who_asks_what_is_written_is_told_of_a_failure_as_the_saver_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WRITE, full)
+    saver = CheckpointSaver(tmp_path, "1ba", on_error="stop")
+    made = trainer(batches(8, 8, 8), callbacks=[saver, at("batch_checkpoint", lambda state: saver.written())])
+    with pytest.raises(CheckpointError, match="No space left"), made:
+        made.fit()
+    assert made.state.timestamp.batch == 1
+
+
+def test_without_its_folder_nothing_is_written_though_another_run_has_saved_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted(tmp_path, 8)
+    monkeypatch.setattr("engine_core.checkpoint.store.Store.lock", full)
+    saver = CheckpointSaver(tmp_path)
+    with trainer(callbacks=saver) as made, pytest.warns(CheckpointWarning, match="No space left"):
+        made.fit()
+    assert saver.written() == []
+
+
 def full(*args: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -67,7 +67,12 @@ def test_export_writes_the_weights_once(folder: Path, tmp_path: Path) -> None:
 
 
 MODULE = """
-    import torch
+    import time, torch
+    from engine_core import Callback
+
+    class Nap(Callback):
+        def batch_start(self, state, logger):
+            time.sleep(1.1 if state.timestamp.batch == 4 else 0)
 
     def net():
         return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
@@ -134,6 +139,24 @@ def test_a_run_that_was_not_finished_goes_on_in_its_folder(config: Path, tmp_pat
     assert done.exit_code == 0, done.output
     assert logged(parts) == logged(whole)
     assert (parts / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
+    assert (parts / "results.json").exists()
+
+
+def test_a_run_that_a_time_limit_pauses_has_no_results_and_goes_on(config: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    options = ("--checkpoint-every", "4ba", "--autoresume")
+    assert call("train", config, "--out", whole, *options).exit_code == 0
+    limited = tmp_path / "limited.yaml"
+    limits = "callbacks: [{name: time_limit, args: {limit: 1sec}}, {target: 'kept:Nap'}]\n"
+    limited.write_text(config.read_text() + limits)
+    paused = call("train", limited, "--out", parts, *options)
+    assert paused.exit_code == 75, paused.output
+    assert paused.output.splitlines()[-1] == (
+        f"paused at batch 5; the same command with --out {parts} --autoresume goes on"
+    )
+    assert not (parts / "results.json").exists()
+    assert call("train", config, "--out", parts, *options).exit_code == 0
+    assert logged(parts) == logged(whole)
     assert (parts / "results.json").exists()
 
 

@@ -96,6 +96,7 @@ def test_a_batch_that_could_not_be_read_is_behind(workers):
     next(iterator)
     with pytest.raises(OSError, match="for now"):
         next(iterator)
+    first.taken += 1  # as the loop does, when it has let savers save
     next(iterator)
     rest = feed_of(DataLoader(Rows(), 3, num_workers=workers)).resume(first.position(in_epoch=True))
     assert shown(rest) == shown(iterator) == [[[9], [10]]]

@@ -32,6 +32,7 @@ SIGNATURE = {
     "autoresume": False,
     "load_weights_only": False,
     "load_strict": True,
+    "load_changed": "warn",  # decided before what was saved is put back, and so before a callback can say anything
 }
 
 

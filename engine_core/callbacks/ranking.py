@@ -1,0 +1,110 @@
+"""Which checkpoints are the best by an evaluation result; each result counts for one checkpoint. Writes nothing."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import ArgumentError, CheckpointWarning, did_you_mean
+
+if TYPE_CHECKING:
+    from ..state import State
+    from ..watched import Watched
+
+__all__ = ["Ranking"]
+
+Best = list[tuple[float, str]]
+"""Values with the names of their checkpoints, the best one first."""
+
+
+class _Counted(NamedTuple):
+    """The result that was counted last: what it was found with, its value, and the checkpoint that it counts for."""
+
+    among: Mapping[str, float]
+    value: float | None
+    checkpoint: str
+
+    def is_in(self, state: State, key: str) -> bool:
+        """Is it still the latest? A later evaluation has results of its own; a loop may write into the former."""
+        value = state.metrics.get(key)
+        return self.among is state.metrics and (self.value is value or self.value == value)  # a NaN is not equal
+
+
+class Ranking:
+    """The best checkpoints in a folder, and whether the latest result is still to be counted.
+
+    Args:
+        watched: what they are ranked by; None: there will be no new ones.
+        keep: how many are the best.
+    """
+
+    def __init__(self, folder: Path, watched: Watched | None, keep: int) -> None:
+        self._folder = folder
+        self._watched = watched
+        self._keep = keep
+        self.best: Best = []
+        self.is_evaluating = False
+        self._counted = _Counted({}, None, "")
+
+    def start(self, state: State) -> None:
+        """Leave out what is no longer in the folder, and results that were found before this fit: of other weights."""
+        self.best = self._still_there()
+        self.is_evaluating = False
+        if self._watched is not None:
+            self._counted = _Counted(state.metrics, state.metrics.get(self._watched.key), "")
+
+    def awaits_checkpoint(self, state: State) -> bool:
+        """Is there a result that counts for no checkpoint yet?"""
+        watched = self._watched
+        return watched is not None and watched.key in state.metrics and not self._counted.is_in(state, watched.key)
+
+    def with_checkpoint(self, name: str, state: State) -> Best:
+        """Return what is the best when a checkpoint of this name is saved, which the latest result then counts for."""
+        best, watched = self._still_there(), self._watched
+        if watched is None:
+            return best
+        if watched.key not in state.metrics:
+            _warn_of_no_result(watched, state)
+            return best
+        is_broken_off = self.is_evaluating and state.is_interrupted
+        is_anothers = self._counted.is_in(state, watched.key) and self._counted.checkpoint != name
+        if is_broken_off or is_anothers:
+            return best
+        value = state.metrics[watched.key]
+        self._counted = _Counted(state.metrics, value, name)
+        if not math.isfinite(value):
+            return best
+        ranked = [*(pair for pair in best if pair[1] != name), (float(value), name)]
+        ranked.sort(key=lambda pair: pair[0], reverse=not watched.smaller_is_better)
+        return ranked[: self._keep]
+
+    def load(self, best: Any) -> None:
+        """Take what was the best in a saved run.
+
+        Raises:
+            ArgumentError: (a ValueError) for what never is.
+        """
+        if not isinstance(best, list) or not all(map(_is_rank, best)):
+            raise ArgumentError(f"best={best!r} in the state of CheckpointSaver has to be a list of [value, name]")
+        self.best = [(float(value), name) for value, name in best]
+
+    def _still_there(self) -> Best:
+        return [(value, name) for value, name in self.best if (self._folder / name).is_dir()]
+
+
+def _warn_of_no_result(watched: Watched, state: State) -> None:
+    if state.evaluators and not state.metrics:  # no evaluation has ended yet
+        return
+    why = did_you_mean(watched.key, state.metrics)
+    warnings.warn(f"no evaluation has a result {watched.key!r} to keep the best by{why}", CheckpointWarning, 2)
+
+
+def _is_rank(pair: Any) -> bool:
+    """Is this a value with the name of a checkpoint?"""
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        return False
+    value, name = pair
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isinstance(name, str)

@@ -1,0 +1,71 @@
+"""End a fit after so much time on the clock of the wall, so that a later process goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ..callback import Callback
+from ..errors import ArgumentError
+from ..intervals import Interval
+from ..time import Time, TimeUnit
+from ..trainer.interruption import saver_folders
+
+if TYPE_CHECKING:
+    from ..logger import Logger
+    from ..state import State
+
+__all__ = ["TimeLimit"]
+
+
+class TimeLimit(Callback):
+    """Ends each `fit` after so much wall-clock time, evaluation included; other than `max_duration`, which counts on.
+
+    It is looked at after each batch, so leave time for one, and for the last checkpoint.
+
+    Args:
+        limit: as `"23h30m"` or `"600sec"`.
+        then: `pause` has the run saved as a signal does, and a resumed one has the whole limit again; `stop` ends the
+            training, with the last evaluation.
+
+    Raises:
+        ArgumentError: (a ValueError) for what an argument can't be, and when a fit starts whose pause nobody saves.
+
+    Example:
+        >>> TimeLimit("1h30m", then="stop").limit
+        Time('5400sec')
+    """
+
+    def __init__(self, limit: Time | str, then: str = "pause") -> None:
+        self.limit = Interval(limit, "limit").length
+        if self.limit.unit is not TimeUnit.SECOND:
+            raise ArgumentError(
+                f"limit={str(self.limit)!r} has to be a time as '23h30m'; max_duration takes the others"
+            )
+        if then not in ("pause", "stop"):
+            raise ArgumentError(f"then={then!r} has to be 'pause' or 'stop'")
+        self.then = then
+        self._ends_s: float | None = None
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Begin to count."""
+        if self.then == "pause" and not saver_folders(state.callbacks):
+            raise ArgumentError(
+                f"time_limit pauses the run after {self.limit}, and no callback saves it then: add "
+                "('checkpoint_saver', {'folder': 'checkpoints'}) to callbacks, or end it with then='stop'"
+            )
+        self._ends_s = time.monotonic() + self.limit.value
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """End the fit if its time is up."""
+        if self._ends_s is not None and time.monotonic() >= self._ends_s:
+            (state.pause_training if self.then == "pause" else state.stop_training)()
+
+    def eval_batch_end(self, state: State, logger: Logger) -> None:
+        """Break the evaluation off if it can be made up for later."""
+        if self.then == "pause":
+            self.batch_end(state, logger)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Leave evaluations outside of a fit alone."""
+        self._ends_s = None

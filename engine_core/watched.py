@@ -1,0 +1,91 @@
+"""An evaluation result that a callback watches: its name, its value, which of two values is better. Runs nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .errors import ArgumentError, ArgumentTypeError, did_you_mean
+
+if TYPE_CHECKING:
+    from .state import State
+
+__all__ = ["Watched"]
+
+_WAYS = ("min:", "max:")
+
+
+class Watched:
+    """An evaluation result by its name, `<label>/<metric>`, and which of two of its values is the better one.
+
+    Larger is better, of a result whose last part is `loss` smaller; `min:` or `max:` before the name says so. A value
+    that is not finite is never better.
+
+    Attributes:
+        key: the name among `state.metrics`.
+        label: that of the evaluation loader.
+
+    Raises:
+        ArgumentError: (a ValueError) for what is no such name.
+
+    Example:
+        >>> Watched("eval/loss").is_better(0.3, than=0.5)
+        True
+        >>> Watched("min:eval/perplexity").key
+        'eval/perplexity'
+    """
+
+    def __init__(self, metric: str) -> None:
+        if not isinstance(metric, str):
+            raise ArgumentTypeError(f"metric={metric!r} ({type(metric).__name__}) has to be a name, as 'eval/loss'")
+        way = next(filter(metric.startswith, _WAYS), "")
+        self.key = metric.removeprefix(way)
+        self.label, _, last = self.key.partition("/")
+        if not self.label or not last:
+            raise ArgumentError(
+                f"metric={metric!r} has to be the label of an evaluation loader and a result, as 'eval/loss' or "
+                "'min:eval/perplexity'"
+            )
+        self.smaller_is_better = way == "min:" or (not way and self.key.endswith("/loss"))
+
+    def check_loader(self, state: State) -> None:
+        """Raise unless there is the evaluation loader that gives the result.
+
+        Raises:
+            ArgumentError: (a ValueError) that says what there is, or what to do.
+        """
+        if not state.evaluators:
+            raise ArgumentError(
+                f"nobody evaluates, so there is no {self.key!r} to watch: give eval_dataloader to the Trainer, or set "
+                "state.evaluators in a loop of your own"
+            )
+        if self.label not in state.evaluators:
+            raise ArgumentError(
+                f"no evaluation loader is called {self.label!r}, so there is no {self.key!r} to watch"
+                f"{did_you_mean(self.label, state.evaluators)}"
+            )
+
+    def value_in(self, state: State) -> float:
+        """Return what the latest evaluation has found.
+
+        Raises:
+            ArgumentError: (a ValueError) that says the nearest name, if it has found no such result.
+        """
+        if self.key not in state.metrics:
+            raise ArgumentError(f"the evaluation has no result {self.key!r}{did_you_mean(self.key, state.metrics)}")
+        return float(state.metrics[self.key])
+
+    def is_better(self, value: float, than: float | None, by_more_than: float = 0.0) -> bool:
+        """Is the value better, by more than so much? A finite one is better than None."""
+        if not math.isfinite(value):
+            return False
+        if than is None:
+            return True
+        gain = than - value if self.smaller_is_better else value - than
+        return gain > by_more_than
+
+    def reaches(self, value: float, threshold: float) -> bool:
+        """Is the value finite, and at least as good as the threshold?"""
+        if not math.isfinite(value):
+            return False
+        return value <= threshold if self.smaller_is_better else value >= threshold

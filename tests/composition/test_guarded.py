@@ -1,0 +1,43 @@
+"""A batch that is skipped, and a run that is rolled back, with each algorithm of the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core import Callback, Logger, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.callbacks.loss_guard import LossGuard
+from engine_core.errors import NonFiniteLossWarning
+
+from .conftest import NAMES, VARIANTS, make, trainer_of, weights
+
+
+class Explode(Callback):
+    """Makes the gradients of some batches infinite."""
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        if state.timestamp.batch in (3, 6):
+            for parameter in state.model.parameters():  # type: ignore[union-attr]
+                if parameter.grad is not None:
+                    parameter.grad.fill_(float("inf"))
+
+
+def guarded(name: str, policy: str, folder: Path) -> dict[str, torch.Tensor]:
+    saver = CheckpointSaver(folder, "2ba", keep_last=None)
+    with trainer_of([make(name)], callbacks=[Explode(), saver, LossGuard(policy)]) as trainer:
+        trainer.fit()
+    return weights(trainer)
+
+
+@pytest.mark.parametrize("policy", ["skip", "rollback"])
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
+def test_what_is_not_finite_stays_out_of_the_weights(name: str, policy: str, tmp_path: Path) -> None:
+    with pytest.warns(NonFiniteLossWarning, match="its step is skipped"):
+        learned = guarded(name, policy, tmp_path / "once")
+    assert all(value.isfinite().all() for value in learned.values())
+    with pytest.warns(NonFiniteLossWarning):
+        again = guarded(name, policy, tmp_path / "again")
+    assert all(torch.equal(value, again[name]) for name, value in learned.items())

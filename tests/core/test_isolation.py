@@ -1,0 +1,260 @@
+"""A logger destination that raises: the run goes on, it is told, and who goes on failing is disabled."""
+
+import gc
+import warnings
+import weakref
+
+import pytest
+
+from engine_core import Algorithm, Callback, Engine, Event, Logger, LoggerDestination, State, Timestamp, Traces
+from engine_core.errors import DestinationWarning
+from engine_core.loggers.run_files import RunFiles
+from engine_core.registry import Registry
+from engine_core.testing import RecordingDestination
+
+LATER_EVENTS = [event for event in Event if event not in (Event.INIT, Event.FIT_START)]
+
+
+class Faulty(LoggerDestination):
+    """Raises in the methods that `fails` names, and notes what it is told."""
+
+    def __init__(self, *fails, error=OSError):
+        self.fails, self.error, self.heard = set(fails), error, []
+
+    def _hear(self, method):
+        self.heard.append(method)
+        if method in self.fails:
+            raise self.error("disk full")
+
+    def log_metrics(self, metrics, step):
+        self._hear("log_metrics")
+
+    def log_hyperparameters(self, hyperparameters):
+        self._hear("log_hyperparameters")
+
+    def log_traces(self, traces):
+        self._hear("log_traces")
+
+    def close(self, state, logger):
+        self.heard.append("close")
+
+
+for event in Event:
+    setattr(Faulty, event.value, lambda self, state, logger, name=event.value: self._hear(name))
+
+
+def running(*destinations, **fields):
+    return Engine(State(**fields), Logger(destinations))
+
+
+def log(logger, method):
+    getattr(logger, method)(Traces() if method == "log_traces" else {"loss": 0.5})
+
+
+def test_the_warning_says_who_failed_in_what_when_and_why_and_what_comes_of_it(recwarn):
+    engine = running(Faulty("log_metrics"), timestamp=Timestamp(epoch=1, batch=7))
+    engine.logger.log_metrics({"loss": 0.5})
+    (warning,) = recwarn
+    place = f"(at {__file__}:{Faulty._hear.__code__.co_firstlineno + 3})"
+    assert str(warning.message) == (
+        f"logger destination Faulty failed in log_metrics at batch 7 (epoch 1): OSError: disk full {place}; training "
+        "goes on, and the other destinations are told; failure 1 of 3 in a row, after which it is disabled. To stop "
+        "instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning)"
+    )
+    assert (warning.category, warning.filename) == (DestinationWarning, __file__)
+
+
+def test_the_warning_names_the_distribution(recwarn, tmp_path):
+    files = RunFiles(tmp_path)
+    with running(files) as engine:
+        engine.run_event("init")
+        engine.logger.log_metrics({("not", "a name"): 1}, step=0)
+    title = f"RunFiles (engine-core {Registry.scan().version_of('engine-core')})"
+    assert f"destination {title} failed in log_metrics at batch 0 " in str(recwarn.pop(DestinationWarning).message)
+
+
+@pytest.mark.parametrize("method", ["log_metrics", "log_hyperparameters", "log_traces"])
+def test_the_other_destinations_get_what_one_could_not_take(method, recwarn):
+    first, last = RecordingDestination(), RecordingDestination()
+    engine = running(first, Faulty(method), last)
+    log(engine.logger, method)
+    got = [(d.metrics, d.hyperparameters, d.traces) for d in (first, last)]
+    assert (got[0], sum(map(len, got[0]))) == (got[1], 1)
+    assert [w.category for w in recwarn] == [DestinationWarning]
+
+
+@pytest.mark.parametrize("event", LATER_EVENTS)
+def test_an_event_at_which_a_destination_raises_goes_on(event, recwarn):
+    last = Faulty()
+    engine = running(Faulty(event.value), last)
+    engine.run_event(event)
+    assert last.heard == [event.value]
+    assert [str(w.message).partition(" at batch")[0] for w in recwarn] == [
+        f"logger destination Faulty failed in {event.value}"
+    ]
+
+
+@pytest.mark.parametrize("event", [Event.INIT, Event.FIT_START])
+def test_before_training_what_it_raises_stops_the_run(event):
+    with pytest.raises(OSError, match="disk full") as failure:
+        running(Faulty(event.value)).run_event(event)
+    assert failure.value.__notes__ == [f"raised by callback Faulty at {event.name}"]
+
+
+def test_after_three_failures_in_a_row_it_is_disabled_and_only_closed(recwarn):
+    faulty = Faulty("log_metrics")
+    with running(faulty) as engine:
+        for _ in range(5):
+            engine.logger.log_metrics({"loss": 0.5})
+            engine.logger.log_traces(Traces())
+            engine.run_event("batch_end")
+    assert faulty.heard == ["log_metrics", "log_traces", "batch_end"] * 2 + ["log_metrics", "close"]
+    assert [str(w.message).rpartition("; ")[2].partition(".")[0] for w in recwarn] == [
+        "failure 1 of 3 in a row, after which it is disabled",
+        "failure 2 of 3 in a row, after which it is disabled",
+        "training goes on without it: after 3 failures of log_metrics in a row it is disabled, and gets nothing more",
+    ]
+
+
+def test_one_that_fails_at_an_event_is_disabled_too(recwarn):
+    faulty = Faulty("batch_end")
+    engine = running(faulty)
+    for _ in range(5):
+        engine.run_event("batch_end")
+        engine.logger.log_metrics({"loss": 0.5})
+    assert faulty.heard == ["batch_end", "log_metrics"] * 2 + ["batch_end"]
+
+
+def test_a_success_makes_the_count_begin_anew(recwarn):
+    faulty = Faulty()
+    engine = running(faulty)
+    for batch in range(12):
+        engine.state.timestamp = Timestamp(batch=batch)
+        faulty.fails = {"log_metrics", "batch_end"} if batch % 3 else set()
+        engine.logger.log_metrics({"loss": 0.5})
+        engine.run_event("batch_end")
+    assert faulty.heard == ["log_metrics", "batch_end"] * 12
+    assert len(recwarn) == 16
+
+
+def test_each_method_is_counted_for_itself(recwarn):
+    faulty = Faulty("log_metrics", "log_traces", "batch_end", "epoch_end")
+    engine = running(faulty)
+    for _ in range(2):
+        engine.logger.log_metrics({"loss": 0.5})
+        engine.logger.log_traces(Traces())
+        engine.run_event("batch_end")
+        engine.run_event("epoch_end")
+    assert len(faulty.heard) == len(recwarn) == 8
+
+
+def test_one_that_fails_does_not_count_for_another(recwarn):
+    faulty, sound = Faulty("log_metrics"), Faulty()
+    engine = running(sound, faulty)
+    for _ in range(4):
+        engine.logger.log_metrics({"loss": 0.5})
+    assert (len(sound.heard), len(faulty.heard)) == (4, 3)
+
+
+@pytest.mark.parametrize("method", ["log_metrics", "batch_end"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_is_no_exception_goes_on(error, method):
+    engine = running(Faulty(method, error=error))
+    with pytest.raises(error):
+        engine.run_event(method) if method == "batch_end" else log(engine.logger, method)
+
+
+@pytest.mark.parametrize("method", ["log_metrics", "batch_end"])
+def test_a_filter_that_makes_the_warning_an_error_stops_the_run(method):
+    engine = running(Faulty(method))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DestinationWarning)
+        with pytest.raises(DestinationWarning, match=f"failed in {method}") as failure:
+            engine.run_event(method) if method == "batch_end" else log(engine.logger, method)
+    assert repr(failure.value.__context__) == "OSError('disk full')"
+
+
+def test_a_destination_that_logs_is_not_blamed_for_one_that_fails():
+    class Logs(LoggerDestination):
+        def batch_end(self, state, logger):
+            logger.log_metrics({"loss": 0.5})
+
+    with pytest.raises(DestinationWarning, match=r"^logger destination Faulty failed in log_metrics"):
+        running(Logs(), Faulty("log_metrics")).run_event("batch_end")
+
+
+def test_of_a_callback_that_is_a_destination_too_only_what_it_receives_is_isolated(recwarn):
+    both = Faulty("log_metrics", "batch_end")
+    engine = running(both, callbacks=[both])
+    for _ in range(4):
+        engine.logger.log_metrics({"loss": 0.5})
+    assert both.heard == ["log_metrics"] * 3
+    with pytest.raises(OSError, match="disk full"):
+        engine.run_event("batch_end")
+
+
+def test_callbacks_and_algorithms_that_raise_stop_the_run_as_ever():
+    class Bad(Algorithm):
+        def match(self, event, state):
+            return event is Event.BATCH_END
+
+        def apply(self, event, state, logger):
+            raise ZeroDivisionError
+
+    class Worse(Callback):
+        def epoch_end(self, state, logger):
+            raise LookupError
+
+    engine = running(LoggerDestination(), algorithms=[Bad()], callbacks=[Worse()])
+    with pytest.raises(ZeroDivisionError):
+        engine.run_event("batch_end")
+    with pytest.raises(LookupError):
+        engine.run_event("epoch_end")
+
+
+def test_one_that_is_disabled_stays_so_when_the_list_is_edited(recwarn):
+    faulty, late = Faulty("log_metrics"), Faulty()
+    engine = running(faulty)
+    for _ in range(3):
+        engine.logger.log_metrics({"loss": 0.5})
+    engine.logger.destinations = [late]
+    engine.run_event("batch_end")
+    engine.logger.destinations.append(faulty)
+    engine.run_event("batch_end")
+    engine.logger.log_metrics({"loss": 0.5})
+    assert late.heard == ["batch_end", "batch_end", "log_metrics"]
+    assert faulty.heard == ["log_metrics"] * 3
+
+
+def test_with_the_next_engine_it_begins_anew(recwarn):
+    faulty = Faulty("log_metrics")
+    logger = Logger([faulty])
+    for _ in range(2):
+        with Engine(State(), logger):
+            for _ in range(4):
+                logger.log_metrics({"loss": 0.5})
+    assert faulty.heard == ["log_metrics"] * 6
+
+
+def test_two_of_one_class_are_told_apart(recwarn):
+    running(Faulty(), Faulty("batch_end")).run_event("batch_end")
+    assert "destination Faulty-2 failed in batch_end" in str(recwarn.pop(DestinationWarning).message)
+
+
+def test_a_logger_without_an_engine_isolates_too(recwarn):
+    last = RecordingDestination()
+    Logger([Faulty("log_metrics"), last]).log_metrics({"loss": 0.5}, step=3)
+    assert last.metrics == [(3, {"loss": 0.5})]
+    assert "destination Faulty failed in log_metrics: OSError: disk full" in str(recwarn.pop().message)
+
+
+def test_a_failure_does_not_keep_the_state_alive(recwarn):
+    logger = Logger([Faulty("log_metrics", "batch_end")])
+    state = State(outputs=[])
+    with Engine(state, logger) as engine:
+        logger.log_metrics({"loss": 0.5})
+        engine.run_event("batch_end")
+    watched = weakref.ref(state)
+    del engine, state
+    gc.collect()
+    assert watched() is None

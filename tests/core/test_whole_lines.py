@@ -1,0 +1,103 @@
+"""Files that grow by whole lines: what a full disk does not take is kept, neither halved nor merged with the next."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+from engine_core import State
+from engine_core.errors import ArgumentError
+from engine_core.loggers.run_files import RunFiles
+from engine_core.loggers.whole_lines import WholeLines
+
+PROGRAM = """
+import json, resource, sys, warnings
+from pathlib import Path
+from engine_core import Engine, Logger, State, Timestamp
+from engine_core.loggers.run_files import RunFiles
+
+warnings.simplefilter("always")
+state, files = State(), RunFiles(sys.argv[1])
+path = Path(sys.argv[1], sys.argv[2])
+with Engine(state, Logger([files])) as engine:
+    engine.run_event("init")
+    for batch in range(9):
+        state.timestamp = Timestamp(batch=batch)
+        room = path.stat().st_size + 9 if 3 <= batch < 5 else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        engine.logger.log_metrics({"train/loss": batch / 7, "text": "a" * 40})
+        saved = files.state_dict()
+        assert batch not in (3, 4) or saved["bytes"] == Path(sys.argv[1], "metrics.jsonl").stat().st_size
+        assert path.read_bytes().endswith(b"\\n")
+"""
+
+
+def steps_after_a_disk_was_full(folder, name):
+    """Let a file not grow by more than 9 bytes at steps 3 and 4, and return the steps in both files."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, folder, name], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("DestinationWarning: logger destination RunFiles") == 2
+    assert done.stderr.count("OSError: [Errno 27] File too large") == 2
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(len(row) == 3 and None not in row.values() for row in rows)
+    return [line["step"] for line in lines], [int(row["step"]) for row in rows]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_lines_that_a_full_disk_does_not_take_are_written_whole_when_there_is_room(tmp_path):
+    lines, rows = steps_after_a_disk_was_full(tmp_path, "metrics.jsonl")
+    assert (lines, rows) == ([*range(9)], [*range(9)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_so_are_rows_of_the_table(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step,train/loss,text\r\n" + "-1,0.25,x\r\n" * 99)  # the longer of the two
+    lines, rows = steps_after_a_disk_was_full(tmp_path, "metrics.csv")
+    assert (lines, rows) == ([*range(9)], [-1] * 99 + [*range(9)])
+
+
+def test_a_last_line_without_its_end_is_not_merged_with_the_next(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 0}\n{"st')
+    lines = WholeLines(path)
+    lines.add(b'{"step": 2}\n')
+    lines.add(b'{"step": 3}\n')
+    lines.close()
+    assert path.read_bytes() == b'{"step": 0}\n{"st\n{"step": 2}\n{"step": 3}\n'
+
+
+def test_what_another_has_written_to_the_file_stays(tmp_path):
+    first, second = WholeLines(tmp_path / "file"), WholeLines(tmp_path / "file")
+    for lines, line in ((first, b"a\n"), (second, b"b\n"), (first, b"c\n")):
+        lines.add(line)
+    first.close()
+    second.close()
+    assert (tmp_path / "file").read_bytes() == b"a\nb\nc\n"
+
+
+def test_a_folder_that_can_not_be_made_is_told_when_the_fit_starts(tmp_path):
+    (tmp_path / "file").touch()
+    files = RunFiles(tmp_path / "file" / "run")
+    with pytest.raises(ArgumentError, match=r"^RunFiles can't write in '.*run' \(.*\); give it a folder where you may"):
+        files.fit_start(State(), None)
+
+
+def test_files_that_are_opened_and_not_written_leave_nothing_to_resume(tmp_path):
+    files = RunFiles(tmp_path)
+    files.fit_start(State(), None)
+    assert files.state_dict() == {}
+    files.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.csv", "metrics.jsonl"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
+def test_a_line_that_is_kept_to_the_end_is_an_error_of_closing(tmp_path):
+    (tmp_path / "file").symlink_to("/dev/full")
+    lines = WholeLines(tmp_path / "file")
+    for close in (lambda: lines.add(b"a\n"), lines.close):
+        with pytest.raises(OSError, match="No space left on device"):
+            close()

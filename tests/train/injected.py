@@ -1,0 +1,203 @@
+"""Parts of a run that make a call at one place each: a fault that raises once, or nothing."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, Dataset
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
+
+from .parts import net, rows
+
+FAILS_AT = 7
+"""After how many batches of a run a fault raises."""
+
+
+class InjectedError(Exception):
+    """What no part of the engine raises."""
+
+
+class Fault:
+    """Raises once, at a call after so many batches of the run."""
+
+    def __init__(self, batch: int = FAILS_AT) -> None:
+        self.error: InjectedError | None = None
+        self.state: State | None = None
+        self._batch = batch
+
+    def __call__(self, *_: Any) -> None:
+        state = self.state
+        if state is not None and state.timestamp.batch >= self._batch and self.error is None:
+            self.error = InjectedError("on purpose")
+            raise self.error
+
+
+class Bystander(Callback):
+    """Counts how often it is closed, and hands the state to a fault."""
+
+    def __init__(self, fault: Any = None) -> None:
+        self.closed = 0
+        self._fault = fault
+
+    def init(self, state: State, logger: Logger) -> None:
+        if self._fault is not None:
+            self._fault.state = state
+
+    def close(self, state: State, logger: Logger) -> None:
+        self.closed += 1
+
+
+class Failing(Callback):
+    """Makes a call at one event."""
+
+    def __init__(self, event: str, call: Callable[..., None]) -> None:
+        setattr(self, event, call)
+
+
+class Acting(Algorithm):
+    """Makes a call at one of its events."""
+
+    def __init__(self, event: str, call: Callable[..., None], *events: str) -> None:
+        self.metadata = AlgorithmMetadata(events=tuple(map(Event, events)))
+        self._event, self._call = event, call
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        if event == self._event:
+            self._call()
+
+
+class Paired(Algorithm):
+    """Counts how often the first half of a pair has come and the second has not."""
+
+    def __init__(self, *pair: str) -> None:
+        self.metadata = AlgorithmMetadata(events=tuple(map(Event, pair)))
+        self._depth = 0
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        self._depth += 1 if event is self.metadata.events[0] else -1
+
+
+class Examples(Dataset[Any]):
+    """20 examples; `call` is made when one is read."""
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self._data, self._call = rows(20), call
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        self._call(index)
+        return tuple(part[index] for part in self._data)
+
+
+class Listed(list[Any]):
+    """A list of batches that makes a call before it gives one."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        super().__init__(zip(*(part.split(6) for part in rows(20)), strict=True))
+        self._call = call
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in super().__iter__():
+            self._call()
+            yield batch
+
+
+class Rows:
+    """A metric that counts rows, and makes a call in one of its methods."""
+
+    def __init__(self, where: str, call: Callable[..., None]) -> None:
+        self._where, self._call = where, call
+        self.reset()
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        self._tell("update")
+        self.count += len(targets)
+
+    def compute(self) -> int:
+        self._tell("compute")
+        return self.count
+
+    def reset(self) -> None:
+        self.count = 0
+
+    def _tell(self, where: str) -> None:
+        if where == self._where:
+            self._call()
+
+
+def nothing(*_: Any) -> None:
+    """Be the fault of a run that has none."""
+
+
+def loss_with(call: Callable[..., None]) -> Any:
+    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if outputs.requires_grad:
+            call()
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    return loss_fn
+
+
+def net_with(where: str, call: Callable[..., None]) -> Any:
+    model = net(dropout=0.3)
+    if where == "forward":
+        model[0].register_forward_hook(lambda *_: call() if model.training else None)
+    elif where == "backward":
+        model[0].weight.register_hook(lambda _: call())
+    return model
+
+
+def optimizer_with(call: Callable[..., None]) -> Any:
+    def make(parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        optimizer.register_step_pre_hook(lambda *_: call())
+        return optimizer
+
+    return make
+
+
+def scheduler_with(call: Callable[..., None]) -> Any:
+    class Decay(lr_scheduler.ExponentialLR):
+        def step(self, *epoch: Any) -> None:
+            call()
+            super().step(*epoch)
+
+    return (lambda optimizer: Decay(optimizer, 0.9), "1ba")
+
+
+def eval_rows(call: Callable[..., None]) -> Any:
+    class Batches(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            call()
+            return super().__iter__()
+
+    return Batches([rows(9)])
+
+
+PLACES: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "forward": lambda call: {"model": net_with("forward", call)},
+    "backward": lambda call: {"model": net_with("backward", call)},
+    "loss_fn": lambda call: {"loss_fn": loss_with(call)},
+    "optimizer": lambda call: {"optimizers": optimizer_with(call)},
+    "scheduler": lambda call: {"schedulers": scheduler_with(call)},
+    "update of a metric": lambda call: {"metrics": {"rows": Rows("update", call)}},
+    "compute of a metric": lambda call: {"metrics": {"rows": Rows("compute", call)}},
+    "dataset": lambda call: {"data": DataLoader(Examples(call), 6, shuffle=True)},
+    "train loader": lambda call: {"data": Listed(call)},
+    "eval loader": lambda call: {"eval_dataloader": eval_rows(call)},
+}
+DATA: dict[str, Callable[[Any], Any]] = {
+    "examples": lambda call: DataLoader(Examples(call), 6, shuffle=True),
+    "workers": lambda call: DataLoader(Examples(call), 6, shuffle=True, num_workers=2),
+    "list": Listed,
+}

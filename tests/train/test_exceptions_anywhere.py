@@ -1,0 +1,230 @@
+"""An exception anywhere in a run: it comes out, callbacks are closed once, and the latest checkpoint is of use."""
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import get_worker_info
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import read_content, resolve
+from engine_core.checkpoint.writer import BackgroundWriter
+
+from .injected import (
+    DATA,
+    FAILS_AT,
+    PLACES,
+    Acting,
+    Bystander,
+    Failing,
+    Fault,
+    InjectedError,
+    Paired,
+    Rows,
+    eval_rows,
+    nothing,
+    optimizer_with,
+    scheduler_with,
+)
+from .parts import EVENTS, net, notes, same, trainer
+
+SAVED = 4
+"""How many batches are trained before the run that fails goes on from them."""
+
+PAIRS = [
+    ("fit_start", "fit_end"),
+    ("epoch_start", "epoch_end"),
+    ("before_dataloader", "after_dataloader"),
+    ("batch_start", "batch_end"),
+    ("before_train_batch", "after_train_batch"),
+    ("before_forward", "after_forward"),
+    ("before_loss", "after_loss"),
+    ("before_backward", "after_backward"),
+    ("eval_start", "eval_end"),
+    ("eval_batch_start", "eval_batch_end"),
+    ("eval_before_forward", "eval_after_forward"),
+]
+EARLY = {"init": 0, "after_load": SAVED, "fit_start": SAVED}
+
+
+NEW_ONES = pytest.mark.filterwarnings("ignore:.* was not in the saved run:engine_core.errors.CheckpointWarning")
+
+
+def made_with(folder: Path, callbacks: Any = (), interval: str = "1h", **settings: Any) -> Any:
+    """Return a trainer that goes on in a folder, for twelve batches in three epochs."""
+    given = {
+        "data": DATA["examples"](nothing),
+        "model": net(dropout=0.3),
+        "optimizers": optimizer_with(nothing),
+        "schedulers": scheduler_with(nothing),
+        "eval_dataloader": eval_rows(nothing),
+        "metrics": {"rows": Rows("", nothing)},
+        "max_duration": "3ep",
+        "callbacks": [CheckpointSaver(folder, interval), *callbacks],
+        "autoresume": True,
+        "seed": 4,
+        **settings,
+    }
+    return trainer(**given)
+
+
+def come_to(made: Any) -> Any:
+    state = made.state
+    return [
+        dict(state.model.state_dict()),
+        state.optimizers[0].state_dict(),
+        state.schedulers[0].get_last_lr(),
+        state.metrics,
+        state.timestamp.batch,
+        torch.get_rng_state(),
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return `whole(kind)`, what an uninterrupted run comes to with the data of this kind."""
+    ends: dict[str, Any] = {}
+
+    def whole(kind: str) -> Any:
+        if kind not in ends:
+            with made_with(tmp_path_factory.mktemp("whole"), data=DATA[kind](nothing)) as made:
+                made.fit()
+            ends[kind] = come_to(made)
+        return ends[kind]
+
+    return whole
+
+
+@pytest.fixture(scope="module")
+def begin(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Return `begin(folder, kind)`, which lets a folder be that of a run with this data, to go on from."""
+    begun: dict[str, Path] = {}
+
+    def begin(folder: Path, kind: str = "examples") -> None:
+        if kind not in begun:
+            begun[kind] = tmp_path_factory.mktemp("begun")
+            with made_with(begun[kind], data=DATA[kind](nothing)) as made:
+                made.fit(f"{SAVED}ba")
+        shutil.copytree(begun[kind], folder, dirs_exist_ok=True)
+
+    return begin
+
+
+def failed(folder: Path, fault: Any, callbacks: Any = (), **settings: Any) -> pytest.ExceptionInfo[BaseException]:
+    """Go on until the fault; return what comes out, if all were closed once and what is saved can be read."""
+    bystanders = [Bystander(fault), Bystander()]
+    with pytest.raises(BaseException) as raised:  # noqa: PT011  which one it is the tests say
+        made = made_with(folder, [bystanders[0], *callbacks, bystanders[1]], "2ba", **settings)
+        with made:
+            made.fit()
+    assert [bystander.closed for bystander in bystanders] == [1, 1]
+    read_content(resolve(folder))
+    return raised
+
+
+def assert_goes_on(folder: Path, end: Any, least: int = FAILS_AT - 1, **settings: Any) -> None:
+    """Resume without the fault, from no earlier than expected."""
+    with made_with(folder, **settings) as made:
+        assert made.state.timestamp.batch >= least
+        made.fit()
+    assert same(come_to(made), end)
+
+
+def least_of(event: str) -> int:
+    return SAVED if event in EARLY else FAILS_AT - 1
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_in_a_callback(event: str, begin: Any, whole: Any, tmp_path: Path) -> None:
+    begin(tmp_path)
+    fault = Fault(EARLY.get(event, FAILS_AT))
+    raised = failed(tmp_path, fault, [Failing(event, fault)])
+    assert raised.value is fault.error
+    assert [note for note in notes(raised) if "Failing" in note and event.upper() in note]
+    assert_goes_on(tmp_path, whole("examples"), least_of(event))
+
+
+@NEW_ONES
+@pytest.mark.parametrize("event", EVENTS)
+def test_in_an_algorithm(event: str, begin: Any, whole: Any, tmp_path: Path) -> None:
+    begin(tmp_path)
+    fault = Fault(EARLY.get(event, FAILS_AT))
+    raised = failed(tmp_path, fault, algorithms=[Acting(event, fault, event)])
+    assert raised.value is fault.error
+    assert [note for note in notes(raised) if "Acting" in note and event.upper() in note]
+    assert_goes_on(tmp_path, whole("examples"), least_of(event), algorithms=[Acting(event, nothing, event)])
+
+
+@NEW_ONES
+@pytest.mark.parametrize("half", [0, 1], ids=["first half", "second half"])
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_in_one_half_of_a_pair(pair: tuple[str, str], half: int, begin: Any, whole: Any, tmp_path: Path) -> None:
+    begin(tmp_path)
+    fault = Fault(EARLY.get(pair[half], FAILS_AT))
+    algorithms = [Paired(*pair), Acting(pair[half], fault, *pair), Paired(*pair)]
+    raised = failed(tmp_path, fault, algorithms=algorithms)
+    assert raised.value is fault.error
+    assert [algorithms[0]._depth, algorithms[2]._depth] == [0, 0]
+    again = [Paired(*pair), Acting(pair[half], nothing, *pair), Paired(*pair)]
+    assert_goes_on(tmp_path, whole("examples"), least_of(pair[half]), algorithms=again)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_elsewhere(place: str, begin: Any, whole: Any, tmp_path: Path) -> None:
+    kind = "list" if place == "train loader" else "examples"
+    begin(tmp_path, kind)
+    fault = Fault()
+    assert failed(tmp_path, fault, **PLACES[place](fault)).value is fault.error
+    assert_goes_on(tmp_path, whole(kind), data=DATA[kind](nothing))
+
+
+def test_in_a_worker_process(begin: Any, whole: Any, tmp_path: Path) -> None:
+    def fails(index: int) -> None:
+        if index == 13:
+            raise InjectedError
+
+    begin(tmp_path, "workers")
+    assert failed(tmp_path, None, data=DATA["workers"](fails)).type is InjectedError
+    assert_goes_on(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
+
+
+@pytest.mark.parametrize("index", [5, 15])
+def test_when_a_worker_process_dies(index: int, begin: Any, whole: Any, tmp_path: Path) -> None:
+    def dies(wanted: int) -> None:
+        if wanted == index and get_worker_info() is not None:
+            time.sleep(0.1)  # until the former batch is handed over, or torch waits for seconds for what is half sent
+            os._exit(1)
+
+    begin(tmp_path, "workers")
+    raised = failed(tmp_path, None, data=DATA["workers"](dies))
+    assert raised.errisinstance((RuntimeError, EOFError, OSError))  # the latter if it dies while a batch is handed over
+    assert_goes_on(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers that signal are POSIX's")
+def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for() -> None:
+    """As torch's, which a signal handler raises when a worker process dies."""
+
+    def handle(*_: Any) -> None:
+        raise InjectedError
+
+    may_end, writer = threading.Event(), BackgroundWriter()
+    writer.start(lambda: may_end.wait() and None)
+    former = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(InjectedError):
+            writer.wait()
+        assert writer.is_busy
+    finally:
+        signal.signal(signal.SIGALRM, former)
+        may_end.set()
+        writer.wait()
+    assert not writer.is_busy

@@ -1,0 +1,134 @@
+"""A train loader that raises in mid-epoch: said where, saved before, and asked for the same batch again."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+
+from .parts import Memory, at, batches, net, notes, rows, same, trainer
+
+ROWS = 22
+
+
+class Faulty(Dataset[Any]):
+    """Rows, of which one raises or ends the process while a file is there."""
+
+    def __init__(self, marker: Path, row: int, *, dies: bool = False) -> None:
+        self.inputs, self.targets = rows(ROWS)
+        self.marker, self.row, self.dies = marker, row, dies
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.row and self.marker.exists():
+            if self.dies:
+                os._exit(3)
+            raise OSError(f"row {index} can't be read")
+        return self.inputs[index], self.targets[index]
+
+
+def run(folder: Path, row: int = 7, workers: int = 0, loggers: Any = (), **settings: Any) -> Any:
+    data = Faulty(folder / "faulty", row, dies=settings.pop("dies", False))
+    return trainer(
+        DataLoader(data, batch_size=4, shuffle=True, num_workers=workers),
+        net(dropout=0.2),
+        max_duration="2ep",
+        seed=3,
+        callbacks=CheckpointSaver(folder / "saved", "100ba"),
+        loggers=loggers,
+        **settings,
+    )
+
+
+def learned(made: Any) -> Any:
+    return dict(made.state.model.state_dict()), torch.get_rng_state()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    memory = Memory()
+    with run(tmp_path_factory.mktemp("whole"), loggers=memory) as made:
+        made.fit()
+    return learned(made), memory.metrics
+
+
+@pytest.mark.parametrize(("row", "workers"), [(7, 0), (1, 0), (7, 2)])
+def test_no_batch_is_lost_and_the_run_goes_on_when_the_row_can_be_read(
+    row: int, workers: int, whole: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "faulty").touch()
+    first, second = Memory(), Memory()
+    with run(tmp_path, row, workers, first) as made, pytest.raises(OSError, match=f"row {row} can't be read") as error:
+        made.fit()
+    at_fault = made.state.timestamp
+    assert notes(error) == [f"the train_dataloader failed at batch {at_fault.batch} of epoch 0"]
+    assert [path.name for path in (tmp_path / "saved").glob("ep*")] == [f"ep0-ba{at_fault.batch}"]
+    (tmp_path / "faulty").unlink()
+    with run(tmp_path, row, workers, second, autoresume=True) as made:
+        made.fit()
+    assert same(learned(made), whole[0])
+    assert first.metrics + second.metrics == whole[1]
+
+
+def test_a_worker_that_dies_loses_no_batch(whole: Any, tmp_path: Path) -> None:
+    (tmp_path / "faulty").touch()
+    with run(tmp_path, workers=2, dies=True) as made, pytest.raises(RuntimeError, match="exited unexpectedly") as error:
+        made.fit()
+    assert notes(error)[-1].startswith("the train_dataloader failed at batch ")
+    (tmp_path / "faulty").unlink()
+    with run(tmp_path, workers=2, autoresume=True) as made:
+        made.fit()
+    assert same(learned(made)[0], whole[0][0])
+
+
+def test_the_same_trainer_goes_on_behind_the_row(tmp_path: Path) -> None:
+    (tmp_path / "faulty").touch()
+    with run(tmp_path) as made:
+        with pytest.raises(OSError, match="row 7"):
+            made.fit()
+        (tmp_path / "faulty").unlink()
+        made.fit()
+    assert made.state.timestamp.batch == 11
+    assert not made.state.pause_requested
+
+
+def test_before_the_first_batch_there_is_nothing_to_save(tmp_path: Path) -> None:
+    def broken() -> Iterator[Any]:
+        raise ValueError("no such file")
+        yield
+
+    class Broken(list[Any]):
+        __iter__ = staticmethod(broken)
+
+    with (
+        trainer(Broken(batches(8)), callbacks=CheckpointSaver(tmp_path)) as made,
+        pytest.raises(ValueError, match="no such") as error,
+    ):
+        made.fit()
+    assert "the train_dataloader failed at batch 0 of epoch 0" in notes(error)
+    assert not list(tmp_path.glob("ep*"))
+
+
+def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
+    def fail(state: Any) -> None:
+        raise LookupError("a saver's")
+
+    def two() -> Iterator[Any]:
+        yield from batches(8)
+        raise ValueError("the loader's")
+
+    class Two:
+        __iter__ = staticmethod(two)
+
+    once = iter([False, True])
+    callback = at("batch_checkpoint", lambda state: fail(state) if next(once) else None)
+    with trainer(Two(), callbacks=callback) as made, pytest.raises(ValueError, match="the loader's") as error:
+        made.fit()
+    assert "the run could not be saved then: a saver's" in notes(error)

@@ -1,0 +1,136 @@
+"""Memory that runs out: what did not fit, and what to set."""
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core.errors import OutOfMemoryError
+
+from .parts import at, batches, notes, trainer
+
+TOO_MUCH = 10**15
+"""Elements that no machine has memory for."""
+
+
+class Greedy(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        torch.empty(TOO_MUCH)
+        return super().forward(inputs)
+
+
+def raised(**settings: Any) -> pytest.ExceptionInfo[OutOfMemoryError]:
+    with trainer(batches(8, 7), Greedy(4, 3), **settings) as made, pytest.raises(OutOfMemoryError) as error:
+        made.fit()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {},
+            "all of them at once: set microbatch_size=4 or less, which trains with the same gradients and batches of 8",
+        ),
+        ({"microbatch_size": 3}, "8 rows, in microbatches of 3: set microbatch_size=1 or less"),
+        (
+            {"microbatch_size": 1},
+            "8 rows, in microbatches of 1: a single row is too much: try precision='amp_bf16', an optimizer",
+        ),
+        ({"microbatch_size": 1, "precision": "amp_bf16"}, "a single row is too much: try an optimizer"),
+    ],
+    ids=str,
+)
+def test_the_error_names_sizes_and_remedy(settings: Any, said: str) -> None:
+    error = raised(**settings)
+    assert str(error.value).startswith("out of memory on cpu at batch 0 (epoch 0) with 8 rows")
+    assert said in str(error.value)
+    assert "can't allocate memory" in str(error.value)
+    assert isinstance(error.value.__cause__, RuntimeError)
+    assert isinstance(error.value, MemoryError)
+
+
+def test_in_an_evaluation_it_names_the_loader() -> None:
+    def evaluate(state: Any) -> None:
+        if state.dataloader_label == "large":
+            torch.empty(TOO_MUCH)
+
+    settings = {"eval_dataloader": {"small": batches(2), "large": batches(5)}}
+    made = trainer(callbacks=at("eval_before_forward", evaluate), **settings)
+    with (
+        made,
+        pytest.raises(
+            OutOfMemoryError, match="in the evaluation on 'large' with batches of 5 rows: give the loader"
+        ) as e,
+    ):
+        made.fit()
+    assert notes(e)[0] == "raised by callback At at EVAL_BEFORE_FORWARD"
+
+
+class Hungry(Algorithm):
+    metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,), writes=())
+
+    def apply(self, event: Any, state: Any, logger: Any) -> None:
+        bytearray(TOO_MUCH)
+
+    def match(self, event: Any, state: Any) -> bool:
+        return True
+
+
+def test_an_algorithm_that_asks_for_too_much_is_named() -> None:
+    with trainer(algorithms=Hungry()) as made, pytest.raises(OutOfMemoryError, match=r"of 8\. MemoryError\n") as error:
+        made.fit()
+    assert any("Hungry" in note and "AFTER_DATALOADER" in note for note in notes(error))
+
+
+def test_other_errors_are_left_as_they_are() -> None:
+    def fail(state: Any) -> None:
+        raise RuntimeError("a tensor of another shape")
+
+    with trainer(callbacks=at("after_forward", fail)) as made, pytest.raises(RuntimeError, match="another shape"):
+        made.fit()
+
+
+def test_cuda_s_own_error_is_one() -> None:
+    def fail(state: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+
+    made = trainer(callbacks=at("after_forward", fail))
+    with made, pytest.raises(OutOfMemoryError, match=r"Tried to allocate 2.00 GiB\.\n"):
+        made.fit()
+
+
+def test_with_the_remedy_training_goes_on() -> None:
+    class Wide(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            torch.empty(TOO_MUCH if len(inputs) > 4 else 1)
+            return super().forward(inputs)
+
+    with pytest.raises(OutOfMemoryError, match="microbatch_size=4"), trainer(batches(8), Wide(4, 3)) as made:
+        made.fit()
+    with trainer(batches(8), Wide(4, 3), microbatch_size=4) as made:
+        made.fit()
+    assert made.state.timestamp.batch == 1
+
+
+def test_where_the_process_has_no_more_memory() -> None:
+    program = """
+        import resource, torch
+        from engine_core import Trainer
+        data = [(torch.randn(200_000, 4), torch.randn(200_000, 4))]
+        model = torch.nn.Sequential(*[torch.nn.Linear(4, 256), torch.nn.Linear(256, 4)] * 8)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))
+        trainer = Trainer(model, data, max_duration="1ep", loss_fn=torch.nn.MSELoss(), progress_bar=False, device="cpu",
+                          optimizers=torch.optim.SGD(model.parameters(), lr=0.1))
+        trainer.fit()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith(
+        "engine_core.errors.OutOfMemoryError: out of memory on cpu at batch 0 (epoch 0) with 200000 rows"
+    ), done.stderr

@@ -1,0 +1,229 @@
+"""When training is stopped by an evaluation result, and which evaluations count."""
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from engine_core import Callback
+from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
+from engine_core.errors import ArgumentError
+
+from .parts import Memory, at, batches, rows, trainer
+
+NAN, INF = math.nan, math.inf
+ACCURACY, ERROR = "eval/accuracy", "min:eval/accuracy"
+
+
+def finding(values: Sequence[float], key: str = ACCURACY) -> Callback:
+    """Return a callback by which the evaluation after batch n finds the nth of these values."""
+
+    def find(state: Any) -> None:
+        if state.dataloader_label == key.partition("/")[0] and state.timestamp.batch:
+            state.metrics[key] = values[state.timestamp.batch - 1]
+
+    return at("eval_end", find)
+
+
+def made(values: Sequence[float], *callbacks: Any, data: Any = None, **settings: Any) -> Any:
+    """Return a trainer that evaluates after each of its epochs of one batch, and finds these values."""
+    given = {"max_duration": f"{len(values)}ba", "eval_dataloader": [rows(4)], **settings}
+    return trainer(data or batches(8), callbacks=[finding(values), *callbacks], **given)
+
+
+def ended_at(values: Sequence[float], *callbacks: Any, **settings: Any) -> int:
+    """Return after which batch a fit with these values ends."""
+    with made(values, *callbacks, **settings) as run:
+        run.fit()
+    batch: int = run.state.timestamp.batch
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "batch"),
+    [
+        ([0.1, 0.2, 0.2, 0.1, 0.3], {"patience": 2}, 4),
+        ([0.1, 0.2, 0.2, 0.1, 0.3], {"patience": 1}, 3),
+        ([0.1, 0.2, 0.2, 0.1, 0.3, 0.3], {"patience": 3}, 6),
+        ([0.5, 0.4, 0.6, 0.5, 0.6, 0.9], {"patience": 2}, 5),
+        ([0.5, 0.4, 0.3, 0.2, 0.3, 0.2], {"metric": ERROR, "patience": 2}, 6),
+        ([0.5, 0.6, 0.7, 0.8], {"metric": ERROR, "patience": 3}, 4),
+        ([0.5, 0.75, 0.75, 1.0], {"patience": 2, "min_delta": 0.25}, 3),
+        ([0.5, 0.75, 1.0, 1.0, 1.0], {"patience": 2, "min_delta": 0.25}, 5),
+        ([NAN, NAN, 0.1], {"patience": 2}, 2),
+        ([0.5, NAN, INF, 0.9], {"patience": 2}, 3),
+        ([NAN, 0.1, NAN, 0.2, NAN], {"patience": 2}, 5),
+    ],
+)
+def test_it_stops_when_so_many_evaluations_in_a_row_are_not_better(
+    values: list[float], arguments: dict[str, Any], batch: int
+) -> None:
+    assert ended_at(values, EarlyStopper(**{"metric": ACCURACY, **arguments})) == batch
+
+
+@pytest.mark.parametrize(
+    ("values", "metric", "batch"),
+    [
+        ([0.1, 0.5, 0.9], ACCURACY, 2),
+        ([0.1, 0.75, 0.9], ACCURACY, 2),
+        ([0.9, 0.8, 0.5, 0.1], ERROR, 3),
+        ([NAN, INF, 0.4, 0.9], ACCURACY, 4),
+        ([NAN, -INF, 0.6, 0.5], ERROR, 4),
+        ([0.1, 0.2], ACCURACY, 2),
+    ],
+)
+def test_it_stops_when_an_evaluation_is_good_enough(values: list[float], metric: str, batch: int) -> None:
+    assert ended_at(values, ThresholdStopper(metric, 0.5)) == batch
+
+
+@pytest.mark.parametrize("stopper", [EarlyStopper(patience=1), ThresholdStopper("eval/loss", 0.5)])
+def test_of_a_loss_smaller_is_better(stopper: Callback) -> None:
+    setting = finding([0.9, 0.8, 0.5, 0.7, 0.9], "eval/loss")
+    with trainer(batches(8), callbacks=[setting, stopper], eval_dataloader=[rows(4)], max_duration="5ep") as run:
+        run.fit()
+    assert run.state.timestamp.batch == (4 if isinstance(stopper, EarlyStopper) else 3)
+
+
+@pytest.mark.parametrize(("interval", "batch"), [("1ba", 2), ("2ba", 4), ("1ep", 6), ("2ep", 9)])
+def test_it_stops_after_the_evaluation_whatever_the_interval(interval: str, batch: int) -> None:
+    data, values = batches(8, 8, 8), [1.0] * 9
+    assert ended_at(values, EarlyStopper(ACCURACY, 1), data=data, eval_interval=interval) == batch
+
+
+def test_of_several_loaders_the_one_that_is_named_counts() -> None:
+    loaders = {"small": [rows(4)], "eval": [rows(4)], "large": [rows(8)]}
+    other = finding([0.1, 0.2, 0.3, 0.4], "large/accuracy")
+    assert ended_at([0.4, 0.3, 0.2, 0.1], other, EarlyStopper(ACCURACY, 2), eval_dataloader=loaders) == 3
+    assert ended_at([0.4, 0.3, 0.2, 0.1], other, EarlyStopper("large/accuracy", 2), eval_dataloader=loaders) == 4
+
+
+def test_evaluations_of_ones_own_do_not_count() -> None:
+    stopper = EarlyStopper(ACCURACY, patience=2)
+    with made([0.5, 0.4, 0.6, 0.5, 0.4], stopper) as run:
+        run.eval([rows(8)])
+        run.fit("2ba")
+        run.eval()
+        run.eval()
+        assert (stopper.best, stopper.waited) == (0.5, 1)
+        run.fit()
+        assert run.state.timestamp.batch == 5
+
+
+def test_an_evaluation_on_another_loader_during_a_fit_does_not_count() -> None:
+    stopper = ThresholdStopper(ACCURACY, 0.5)
+    with made([0.1, 0.9, 0.9], stopper, eval_interval="3ba") as run:
+        run.state.callbacks.append(at("batch_end", lambda state: run.eval([rows(8)])))
+        run.fit()
+        assert run.state.timestamp.batch == 3
+
+
+def test_evaluations_after_a_fit_that_has_failed_do_not_count() -> None:
+    def fail(state: Any) -> None:
+        if state.timestamp.batch == 1:
+            raise ZeroDivisionError
+
+    stopper = EarlyStopper(ACCURACY, patience=2)
+    with made([0.5, 0.4, 0.3], stopper, at("before_forward", fail), eval_interval="3ba") as run:
+        with pytest.raises(ZeroDivisionError):
+            run.fit()
+        run.eval()
+        assert (stopper.best, stopper.waited) == (None, 0)
+
+
+def test_a_fit_after_a_stop_goes_on_and_has_as_much_patience_as_the_first() -> None:
+    stopper = EarlyStopper(ACCURACY, patience=2)
+    with made([0.5, 0.4, 0.4, 0.4, 0.4, 0.4], stopper) as run:
+        run.fit()
+        assert run.state.timestamp.batch == 3
+        run.fit()
+        assert (run.state.timestamp.batch, stopper.best) == (5, 0.5)
+
+
+def test_a_fit_after_one_that_was_good_enough_goes_on_to_the_next_evaluation() -> None:
+    with made([0.1, 0.9, 0.1, 0.9, 0.9], ThresholdStopper(ACCURACY, 0.5)) as run:
+        run.fit()
+        run.fit()
+        assert run.state.timestamp.batch == 4
+
+
+def test_several_fits_are_counted_as_one() -> None:
+    stopper = EarlyStopper(ACCURACY, patience=3)
+    with made([0.5, 0.4, 0.4, 0.4, 0.4], stopper) as run:
+        for _ in range(3):
+            run.fit("1ba")
+        assert stopper.waited == 2
+        run.fit("2ba")
+        assert run.state.timestamp.batch == 4
+
+
+def test_a_stopper_of_a_former_run_begins_anew() -> None:
+    stopper = EarlyStopper(ACCURACY, patience=2)
+    assert ended_at([0.9, 0.8, 0.8], stopper) == 3
+    assert ended_at([0.5, 0.6, 0.7, 0.8], stopper) == 4
+
+
+def test_who_waits_for_the_end_is_told_why_it_has_come(caplog: pytest.LogCaptureFixture) -> None:
+    ended_at([0.5, 0.25, 0.25], EarlyStopper(ACCURACY, patience=2))
+    ended_at([NAN], EarlyStopper(ACCURACY, patience=1))
+    ended_at([0.25, 0.75], ThresholdStopper(ACCURACY, 0.5))
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (
+            logging.WARNING,
+            "EarlyStopper ends training at batch 3: eval/accuracy is not better than 0.5 for 2 evaluations in a row",
+        ),
+        (
+            logging.WARNING,
+            "EarlyStopper ends training at batch 1: eval/accuracy was never finite for 1 evaluations in a row",
+        ),
+        (logging.WARNING, "ThresholdStopper ends training at batch 2: eval/accuracy is 0.75, and 0.5 is good enough"),
+    ]
+
+
+def test_how_long_it_has_waited_is_logged() -> None:
+    memory = Memory()
+    ended_at([0.5, 0.4, 0.6, 0.5, 0.4], EarlyStopper(ACCURACY, patience=2), loggers=memory)
+    assert memory.values("early_stopper/waited/eval/accuracy") == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)]
+
+
+@pytest.mark.parametrize("stopper", [EarlyStopper("eval/acuracy"), ThresholdStopper("eval/acuracy", 1)])
+def test_a_result_that_nobody_measures_is_an_error_at_the_first_evaluation(stopper: Callback) -> None:
+    with (
+        pytest.raises(ArgumentError, match="no result 'eval/acuracy'; did you mean 'eval/accuracy'"),
+        made([0.5, 0.5], stopper) as run,
+    ):
+        run.fit()
+    assert run.state.timestamp.batch == 1
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (None, "nobody evaluates, so there is no 'eval/accuracy' to watch: give eval_dataloader"),
+        ({"evil": [rows(4)]}, "no evaluation loader is called 'eval', .*did you mean 'evil'"),
+    ],
+)
+@pytest.mark.parametrize("stopper", [EarlyStopper(ACCURACY), ThresholdStopper(ACCURACY, 1)])
+def test_without_the_loader_training_does_not_begin(stopper: Callback, loader: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message), made([0.5], stopper, eval_dataloader=loader) as run:
+        run.fit()
+    assert run.state.timestamp.batch == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EarlyStopper("loss"), "metric='loss' has to be the label"),
+        (lambda: EarlyStopper(patience=0), "patience=0 has to be within"),
+        (lambda: EarlyStopper(patience=1.5), r"patience=1\.5 \(float\) has to be a whole number"),  # type: ignore[arg-type]
+        (lambda: EarlyStopper(min_delta=-0.1), r"min_delta=-0\.1 has to be within"),
+        (lambda: EarlyStopper(min_delta=NAN), "min_delta=nan has to be a finite number"),
+        (lambda: ThresholdStopper("accuracy", 0.5), "metric='accuracy' has to be the label"),
+        (lambda: ThresholdStopper(ACCURACY, "90%"), r"threshold='90%' \(str\) has to be a number"),  # type: ignore[arg-type]
+        (lambda: ThresholdStopper(ACCURACY, INF), "threshold=inf has to be a finite number"),
+    ],
+)
+def test_arguments_are_looked_at_when_they_are_given(make: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()

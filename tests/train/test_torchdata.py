@@ -1,0 +1,232 @@
+"""torchdata's StatefulDataLoader, with and without worker processes: resumed anywhere, the run is the same."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import CheckpointError
+
+from .parts import Memory, at, net, rows, same, trainer
+from .test_resume import Noise, all_of, checkpoints
+
+stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs the extra 'torchdata'")
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it, with torch 2.13
+
+EXAMPLES, BATCH, EPOCHS = 22, 6, 3
+
+
+class Rows(Dataset):  # type: ignore[type-arg]
+    """Counts how often each of its rows is read, in its own process."""
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = rows(EXAMPLES)
+        self.reads: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads[index] += 1
+        return self.inputs[index], self.targets[index]
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    """Rows one after the other, each worker its own; knows where it is."""
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = rows(EXAMPLES)
+        self.next = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return Reader(self)
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+
+class Reader:
+    """One pass over a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        worker = get_worker_info()
+        self.stream, self.step = stream, worker.num_workers if worker else 1
+        self.next = worker.id if worker else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.next >= EXAMPLES:
+            raise StopIteration
+        place, self.next = self.next, self.next + self.step
+        return self.stream.inputs[place], self.stream.targets[place]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.next = state["next"]
+
+
+def with_own_generator(collates: bool = False) -> Any:
+    generator = torch.Generator().manual_seed(8)
+
+    def collate(examples: Any) -> Any:
+        inputs, targets = torch.utils.data.default_collate(examples)
+        return inputs + torch.rand(inputs.shape, generator=generator), targets
+
+    given = {"collate_fn": collate} if collates else {}
+    return {"dataset": Rows(), "shuffle": True, "generator": generator, **given}
+
+
+def with_sampler(**given: Any) -> Any:
+    dataset = Rows()
+    return {"dataset": dataset, "sampler": RandomSampler(dataset, **given)}
+
+
+WORKERS: dict[str, Any] = {
+    "no worker": {"num_workers": 0},
+    "2 workers": {"num_workers": 2},
+    "2 that persist": {"num_workers": 2, "persistent_workers": True},
+}
+DATA: dict[str, Any] = {
+    "shuffled": lambda: {"dataset": Rows(), "shuffle": True},
+    "in order": lambda: {"dataset": Rows()},
+    "own generator": with_own_generator,
+    "torch's sampler": with_sampler,
+    "with replacement": lambda: with_sampler(replacement=True, num_samples=EXAMPLES),
+    "stream": lambda: {"dataset": Stream()},
+}
+
+
+def loader(data: str = "shuffled", workers: str = "no worker", **settings: Any) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)  # from which torchdata draws the seed of its own sampler
+        return stateful.StatefulDataLoader(batch_size=BATCH, **DATA[data](), **WORKERS[workers], **settings)
+
+
+def run(data: Any, callbacks: Any = (), **settings: Any) -> Any:
+    """Return a trainer, what it logs, and the batches on which it trains."""
+    memory, seen = Memory(), []
+    noting = at("after_dataloader", lambda state: seen.append(state.batch[1].clone()))
+    given: dict[str, Any] = {
+        "max_duration": f"{EPOCHS}ep",
+        "algorithms": [Noise()],
+        "callbacks": [noting, *callbacks],
+        "loggers": memory,
+        "seed": 4,
+        **settings,
+    }
+    return trainer(data, net(dropout=0.3), **given), memory, seen
+
+
+def fitted(data: Any, callbacks: Any = (), **settings: Any) -> Any:
+    made, memory, seen = run(data, callbacks, **settings)
+    with made:
+        made.fit()
+    return [*all_of(made), memory.metrics, seen]
+
+
+def savers(folder: Path) -> list[CheckpointSaver]:
+    """Return two, which save after each batch, and between epochs."""
+    return [CheckpointSaver(folder / interval, interval, keep_last=None) for interval in ("1ba", "1ep")]
+
+
+def ends_alike(rest: list[Any], whole: list[Any]) -> bool:
+    """Is this how the whole run ends, and what it logged and saw last?"""
+    *state, logged, seen = rest
+    *wholly, all_logged, all_seen = whole
+    tails = logged == all_logged[len(all_logged) - len(logged) :], same(seen, all_seen[len(all_seen) - len(seen) :])
+    return same(state, wholly) and all(tails)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_resumed_anywhere_it_is_the_same_run(data: str, tmp_path: Path) -> None:
+    whole = fitted(loader(data), savers(tmp_path))
+    saved = [*checkpoints(tmp_path / "1ba"), *checkpoints(tmp_path / "1ep")]
+    assert len(saved) == 4 * EPOCHS + 1 + EPOCHS
+    for path in saved:
+        assert ends_alike(fitted(loader(data), load_path=path, seed=None), whole), path.name
+
+
+@pytest.mark.parametrize("workers", ["2 workers", "2 that persist"])
+@pytest.mark.parametrize("data", ["shuffled", "own generator", "torch's sampler", "stream"])
+def test_with_workers_too(data: str, workers: str, tmp_path: Path) -> None:
+    whole = fitted(loader(data, workers), savers(tmp_path))
+    for name in ("1ba/ep0-ba2", "1ep/ep1-ba4", "1ba/ep1-ba6", "1ba/ep1-ba8"):  # the last one after a last batch
+        rest = fitted(loader(data, workers), load_path=tmp_path / name, seed=None)
+        assert ends_alike(rest, whole), name
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_what_is_resumed_can_be_resumed_again(workers: str, tmp_path: Path) -> None:
+    whole = fitted(loader(workers=workers), savers(tmp_path))
+    for first, then in (("1ba/ep0-ba2", "1ba/ep0-ba3"), ("1ep/ep1-ba4", "1ba/ep1-ba7")):
+        again = tmp_path / f"after {Path(first).name}"
+        fitted(loader(workers=workers), savers(again), load_path=tmp_path / first, seed=None)
+        assert ends_alike(fitted(loader(workers=workers), load_path=again / then, seed=None), whole), (first, then)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("data", ["shuffled", "stream"])
+def test_an_end_in_batches_at_the_end_of_an_epoch_is_one_of_the_loader_too(
+    data: str, workers: str, tmp_path: Path
+) -> None:
+    whole = fitted(loader(data, workers), max_duration="12ba")
+    made, _, _ = run(loader(data, workers), savers(tmp_path), max_duration="12ba")
+    with made:
+        made.fit("8ba")
+    for path in (tmp_path / "1ba" / "ep1-ba8", tmp_path / "1ep" / "ep2-ba8"):
+        assert ends_alike(fitted(loader(data, workers), load_path=path, max_duration="12ba", seed=None), whole), path
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_fit_goes_on_in_the_next_epoch_after_one_that_ended_with_the_last_batch(workers: str) -> None:
+    whole = fitted(loader("stream", workers), max_duration="12ba")
+    made, memory, seen = run(loader("stream", workers), max_duration="12ba")
+    with made:
+        made.fit("4ba")
+        made.fit()
+    assert ends_alike([*all_of(made), memory.metrics, seen], whole)
+
+
+def test_what_was_taken_is_not_read_again(tmp_path: Path) -> None:
+    fitted(loader(), savers(tmp_path))
+    data = loader()
+    fitted(data, load_path=tmp_path / "1ba" / "ep2-ba10", seed=None)
+    assert sum(data.dataset.reads.values()) == EXAMPLES - 2 * BATCH
+
+
+def test_what_workers_have_read_ahead_is_not_on_the_clock(tmp_path: Path) -> None:
+    fitted(loader("in order", "2 workers", prefetch_factor=2), savers(tmp_path))
+    data = loader("in order", "2 workers", prefetch_factor=2)
+    *_, seen = fitted(data, load_path=tmp_path / "1ba" / "ep2-ba9", seed=None)
+    assert same(torch.cat(seen), rows(EXAMPLES)[1][BATCH:])
+
+
+def test_collate_may_draw_from_the_generator_of_the_loader(tmp_path: Path) -> None:
+    def drawing() -> Any:
+        return stateful.StatefulDataLoader(batch_size=BATCH, **with_own_generator(collates=True))
+
+    whole = fitted(drawing(), savers(tmp_path))
+    for path in [*checkpoints(tmp_path / "1ba"), *checkpoints(tmp_path / "1ep")]:
+        assert ends_alike(fitted(drawing(), load_path=path, seed=None), whole), path.name
+
+
+def test_a_state_of_the_dataset_that_a_checkpoint_can_not_hold_is_named(tmp_path: Path) -> None:
+    class Keeping(Rows):
+        def state_dict(self) -> Any:
+            return {"raw": b"bytes"}
+
+        def load_state_dict(self, state: Any) -> None:
+            raise AssertionError
+
+    made, _, _ = run(stateful.StatefulDataLoader(Keeping(), BATCH), [CheckpointSaver(tmp_path, on_error="stop")])
+    with made, pytest.raises(CheckpointError, match=r"feed\.loader\.dataset_state\.raw' is a builtins\.bytes"):
+        made.fit()
