@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from .errors import DestinationWarning
 from .failures import cause_of
@@ -18,109 +18,105 @@ if TYPE_CHECKING:
     from .logger import Logger
     from .state import State
 
-__all__ = ["PATIENCE", "Isolation"]
+__all__ = ["HOW_TO_STOP", "MOST_FAILURES", "PATIENCE", "Isolation"]
 
 PATIENCE = 3
 """How often in a row one method of a destination may raise; then the destination is disabled."""
 
+MOST_FAILURES = 30
+"""How often a destination may raise in all before it is disabled, so that the warnings have an end."""
+
+HOW_TO_STOP = (
+    "To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
+    "PYTHONWARNINGS='error:logger destination' for a command"
+)
+"""Ends each DestinationWarning; the variable takes the words with which they all begin."""
+
 
 class _Trouble:
-    """How often in a row each method of a destination has raised."""
+    """How often a destination has raised, in all and in a row of each method."""
 
     def __init__(self, destination: object) -> None:
-        self.destination = destination  # as long as it lives nobody else has its id
+        self.destination = destination  # held, so that no other object gets the id under which this is kept
         self.in_a_row: Counter[str] = Counter()
+        self.in_all = 0
         self.is_disabled = False
 
 
 class Isolation:
-    """Calls the destinations of a logger, and keeps the book of those that have raised.
+    """Keeps the book of the destinations of a logger that have raised, and warns of each failure.
 
     Only an Exception is kept back; KeyboardInterrupt and SystemExit go on, and so does a DestinationWarning that the
     user's filter has made an error.
     """
 
     def __init__(self) -> None:
-        self.titles: Mapping[int, str] = {}
+        self.titles: Sequence[tuple[object, str]] = ()
+        self.troubles: dict[int, _Trouble] = {}
         self._state: weakref.ref[State] | None = None
-        self._troubles: dict[int, _Trouble] = {}
 
     def begin(self, state: weakref.ref[State]) -> None:
         """Forget what has failed, as a new engine begins, and tell failures with the clock of `state`."""
-        self.titles, self._state = {}, state
-        self._troubles.clear()
-
-    def tell(self, destinations: Iterable[object], method: str, *values: Any) -> None:
-        """Call a method of each destination that is not disabled."""
-        troubles = self._troubles
-        for destination in destinations:
-            if troubles and self._is_disabled(destination):
-                continue
-            try:
-                getattr(destination, method)(*values)
-            except DestinationWarning:
-                raise
-            except Exception as error:  # noqa: BLE001  whatever it is, the run is worth more than its log
-                self._report(destination, method, error)
-            else:
-                if troubles:
-                    self._recover(destination, method)
+        self.titles, self._state = (), state
+        self.troubles.clear()
 
     def listening(
         self, destination: object, event: str, method: Callable[[State, Logger], None], state: State, logger: Logger
     ) -> Callable[[], None]:
         """Return a function that calls a destination's method for an event, unless the destination is disabled."""
-        troubles = self._troubles
+        troubles = self.troubles
 
         def call() -> None:
-            if troubles and self._is_disabled(destination):
+            if troubles and self.is_disabled(destination):
                 return
             try:
                 method(state, logger)
             except DestinationWarning:
                 raise
-            except Exception as error:  # noqa: BLE001  as above
-                self._report(destination, event, error)
+            except Exception as error:  # noqa: BLE001  whatever it is, the run is worth more than its log
+                self.report(destination, event, error)
             else:
                 if troubles:
-                    self._recover(destination, event)
+                    self.recover(destination, event)
 
         return call
 
-    def _is_disabled(self, destination: object) -> bool:
-        trouble = self._troubles.get(id(destination))
+    def is_disabled(self, destination: object) -> bool:
+        """Has the destination failed too often?"""
+        trouble = self.troubles.get(id(destination))
         return trouble is not None and trouble.is_disabled
 
-    def _recover(self, destination: object, method: str) -> None:
-        """Count anew, now that a method has done its work."""
-        trouble = self._troubles.get(id(destination))
-        if trouble is not None and not trouble.is_disabled:
+    def recover(self, destination: object, method: str) -> None:
+        """Count the failures in a row of a method anew, now that it has done its work."""
+        trouble = self.troubles.get(id(destination))
+        if trouble is not None:
             trouble.in_a_row.pop(method, None)
-            if not trouble.in_a_row:
-                del self._troubles[id(destination)]
 
-    def _report(self, destination: object, method: str, error: Exception) -> None:
+    def report(self, destination: object, method: str, error: Exception) -> None:
         """Count a failure and warn of it; the last one that is allowed disables the destination."""
-        trouble = self._troubles.setdefault(id(destination), _Trouble(destination))
+        trouble = self.troubles.setdefault(id(destination), _Trouble(destination))
+        if trouble.is_disabled:
+            return
+        trouble.in_all += 1
         trouble.in_a_row[method] += 1
         count = trouble.in_a_row[method]
-        trouble.is_disabled |= count >= PATIENCE
-        consequence = (
-            f"training goes on without it: after {count} failures of {method} in a row it is disabled, and gets "
-            "nothing more"
-            if trouble.is_disabled
-            else f"training goes on, and the other destinations are told; failure {count} of {PATIENCE} in a row, "
-            "after which it is disabled"
-        )
+        trouble.is_disabled |= count >= PATIENCE or trouble.in_all >= MOST_FAILURES
+        if trouble.is_disabled:
+            reason = f"{count} failures of {method} in a row" if count >= PATIENCE else f"{trouble.in_all} failures"
+            consequence = f"training goes on without it: after {reason} it is disabled, and gets nothing more"
+        else:
+            consequence = (
+                f"training goes on, and the other destinations are told; failure {count} of {PATIENCE} in a row, "
+                f"{trouble.in_all} of {MOST_FAILURES} in all, after which it is disabled"
+            )
         warn(
             f"logger destination {self._title(destination)} failed in {method}{self._when()}: {cause_of(error)}; "
-            f"{consequence}. To stop instead: "
-            "warnings.simplefilter('error', engine_core.errors.DestinationWarning)",
+            f"{consequence}. {HOW_TO_STOP}",
             DestinationWarning,
         )
 
     def _title(self, destination: object) -> str:
-        return self.titles.get(id(destination), type(destination).__name__)
+        return next((title for other, title in self.titles if other is destination), type(destination).__name__)
 
     def _when(self) -> str:
         state = self._state() if self._state is not None else None

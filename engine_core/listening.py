@@ -93,7 +93,7 @@ def listen(
     isolation, profiler, registry = logger.isolation, state.profiler, Registry.scan()
     names = unique_names(listeners)
     titles = [describe(n, registry.distribution_of(x)) for n, x in zip(names, listeners, strict=True)]
-    isolation.titles = {id(x): title for title, x in zip(titles, listeners, strict=True)}
+    isolation.titles = [(x, title) for title, x in zip(titles, listeners, strict=True) if id(x) in receives]
     adapters = []
     for name, title, callback in zip(names, titles, listeners, strict=True):
         adapter = Adapter()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .algorithm import Members
 from .callback import Callback
+from .errors import DestinationWarning
 from .isolation import Isolation
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class LoggerDestination(Callback):
 class Logger:
     """Hands what is logged to each destination, and does nothing where there is none.
 
-    A destination that raises is told of by a DestinationWarning, and disabled when it does so three times in a row.
+    A destination that raises is told of by a DestinationWarning, and disabled when it goes on doing so.
 
     Example:
         >>> Logger().log_metrics({"loss": 0.5}, step=3)
@@ -63,12 +64,44 @@ class Logger:
         if step is None:
             state = self._state() if self._state is not None else None
             step = state.timestamp.batch if state is not None else 0
-        self.isolation.tell(self.destinations, "log_metrics", metrics, step)
+        isolation = self.isolation
+        troubles = isolation.troubles
+        for destination in self.destinations:  # as in `_tell`, written out for what is called most
+            if troubles and isolation.is_disabled(destination):
+                continue
+            log = destination.log_metrics
+            try:
+                log(metrics, step)
+            except DestinationWarning:
+                raise
+            except Exception as error:  # noqa: BLE001  whatever it is, the run is worth more than its log
+                isolation.report(destination, "log_metrics", error)
+            else:
+                if troubles:
+                    isolation.recover(destination, "log_metrics")
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Log settings of the run."""
-        self.isolation.tell(self.destinations, "log_hyperparameters", hyperparameters)
+        self._tell("log_hyperparameters", hyperparameters)
 
     def log_traces(self, traces: Traces) -> None:
         """Log what the algorithms of an event did."""
-        self.isolation.tell(self.destinations, "log_traces", traces)
+        self._tell("log_traces", traces)
+
+    def _tell(self, method: str, *values: Any) -> None:
+        """Call a method of each destination that is not disabled; one that lacks it is a mistake of the program."""
+        isolation = self.isolation
+        troubles = isolation.troubles
+        for destination in self.destinations:
+            if troubles and isolation.is_disabled(destination):
+                continue
+            call = getattr(destination, method)
+            try:
+                call(*values)
+            except DestinationWarning:
+                raise
+            except Exception as error:  # noqa: BLE001  as above
+                isolation.report(destination, method, error)
+            else:
+                if troubles:
+                    isolation.recover(destination, method)

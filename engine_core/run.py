@@ -31,13 +31,14 @@ from .config import (
     make_factory,
 )
 from .config.building import load_plugin
-from .errors import ArgumentError, ArgumentTypeError, OrderError, add_note
+from .errors import ArgumentError, ArgumentTypeError, CheckpointError, OrderError, add_note
 from .explain import explain_engine
 from .loggers.run_files import RunFiles, finite
 from .manifest import SCHEMA
 from .randomness import seed_generators
 from .registry import CORE, Registry
 from .trainer.arguments import check_seed, new_name
+from .trainer.interruption import saver_folders
 from .trainer.trainer import Trainer
 
 __all__ = ["RunResults", "choose_folder", "make_trainer", "train"]
@@ -108,6 +109,7 @@ def train(
         raise
     results = _results(trainer, files, seconds)
     if results.is_paused:
+        _check_saved(trainer)
         return results
     flat = {name: value for name, value in asdict(results).items() if name not in ("folder", "metrics", "is_paused")}
     (folder / "results.json").write_text(_as_json({**finite(results.metrics), **flat}), encoding="utf-8")
@@ -211,11 +213,27 @@ def _import_all(config: Config) -> None:
             find_target(target.target, config.place(section, name))
 
 
+def _check_saved(trainer: Trainer) -> None:
+    """Raise if a pause has left nothing to go on from: who starts the run again would begin where it has begun.
+
+    Raises:
+        CheckpointError: with the folders.
+    """
+    now, folders = trainer.state.timestamp, saver_folders(trainer.state.callbacks)
+    for folder in folders:
+        if has_checkpoint(folder):
+            clock = read_manifest(resolve(folder))["clock"]
+            if (clock["epoch"], clock["batch"]) == (now.epoch, now.batch):
+                return
+    where = " or ".join(map(repr, map(str, folders)))
+    raise CheckpointError(f"the run has come to a pause at batch {now.batch}, and was not saved in {where}: see above")
+
+
 def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
     now = trainer.state.timestamp
     return RunResults(
         folder=files.folder,
-        metrics=files.latest,
+        metrics={**files.latest, **trainer.state.metrics},
         seconds=round(seconds, 3),
         epochs=now.epoch,
         batches=now.batch,

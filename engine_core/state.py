@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .algorithm import Algorithm, Members
@@ -38,6 +39,7 @@ class State:
         stop_requested, pause_requested: is `fit` asked to end, and shall a resumed run go on from there all the same?
         skip_requested: is the loop asked to leave the next step of the optimizers out?
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
+        loaded_from: the checkpoint that the run goes on from, where it is one.
         config: what describes the run, where a file does; savers keep it.
         metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
@@ -67,6 +69,7 @@ class State:
     precision: str = "fp32"
     seed: int | None = None
     run_name: str | None = None
+    loaded_from: Path | None = None
     config: Mapping[str, Any] | None = None
     profiler: Profiler | None = None
     rank: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +11,7 @@ from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..intervals import Interval
 from ..time import Time, Timestamp
+from ..warn import warn
 from ..watched import Watched
 from .ranking import Ranking
 
@@ -30,7 +30,8 @@ class CheckpointSaver(Callback):
 
     Args:
         folder: made at the first fit; no other run may save there at the same time.
-        interval: how often, in any unit of time.
+        interval: how often, in any unit of time. What is saved besides, at the end, for a pause or a signal, stays
+            until the next one is saved.
         keep_last: how many checkpoints stay; None: all.
         keep_best: how many stay for their value of `metric` besides.
         metric: an evaluation result, as `eval/accuracy`; larger is better, of a loss smaller; `min:` or `max:` before
@@ -54,7 +55,7 @@ class CheckpointSaver(Callback):
         metric: str | None = None,
         on_error: str = "warn",
     ) -> None:
-        self.checkpoint_folder = Path(folder)
+        self.checkpoint_folder = Path(folder).absolute()
         self._interval = Interval(interval, "interval")
         self.interval = str(self._interval.length)
         self.keep_last = None if keep_last is None else check_whole("keep_last", keep_last, "[1, inf)", "how many stay")
@@ -72,6 +73,7 @@ class CheckpointSaver(Callback):
         watched = None if metric is None else Watched(metric)
         self._ranking = Ranking(self.checkpoint_folder, watched, keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
+        self._due_at: Timestamp | None = None
         self._is_off = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -83,14 +85,12 @@ class CheckpointSaver(Callback):
             self._take_folder(state)
         except OSError as error:
             self._is_off = True
-            self._fail(error)
+            self._fail(error, state)
             return
-        from ..trainer.feed import why_inexact  # noqa: PLC0415
+        from ..trainer.loaders import why_inexact  # noqa: PLC0415
 
         if state.train_dataloader is not None and (why := why_inexact(state.train_dataloader)):
-            warnings.warn(
-                f"this run can't be resumed exactly in the middle of an epoch: {why}", CheckpointWarning, stacklevel=2
-            )
+            warn(f"this run can't be resumed exactly in the middle of an epoch: {why}", CheckpointWarning)
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save if an interval has passed, or a signal or a pause ends the run."""
@@ -110,15 +110,15 @@ class CheckpointSaver(Callback):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Save what no interval has saved, or could, and wait until it is written."""
-        self._finish(self._writer.wait)
+        self._finish(self._writer.wait, state)
         if not self._is_off and (state.timestamp != self._saved_at or self._was_measured_later(state)):
             self._save(state)
-            self._finish(self._writer.wait)
+            self._finish(self._writer.wait, state)
 
     def close(self, state: State, logger: Logger) -> None:
         """Wait for what is being written, and let others have the folder."""
         try:
-            self._finish(self._writer.wait)
+            self._finish(self._writer.wait, state)
         finally:
             self._store.unlock()
 
@@ -148,23 +148,31 @@ class CheckpointSaver(Callback):
 
     def _take_folder(self, state: State) -> None:
         """Lock the folder, and see what is in it."""
+        is_ours = self._store.is_locked or (
+            state.loaded_from is not None and state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
+        )
         self._store.lock()
         self._ranking.start(state)
-        if (self.checkpoint_folder / self._store.name_of(state.timestamp)).exists():
+        here = self.checkpoint_folder / self._store.name_of(state.timestamp)
+        if here.exists():
             self._saved_at = state.timestamp
-        if state.timestamp.batch == 0 and (saved := self._store.saved()):
+            self._due_at = state.timestamp if self._is_regular(here) else None
+        if not is_ours and (saved := self._store.saved()):
+            self._store.unlock()
             raise CheckpointError(
                 f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, as {saved[-1].name}: "
                 "go on from them with Trainer(autoresume=True), or save elsewhere"
             )
 
     def _save_if_due(self, state: State) -> None:
-        self._finish(self._writer.raise_error)
+        self._finish(self._writer.raise_error, state)
         before, self._looked_at = self._looked_at, state.timestamp
         if self._is_off:
             return
-        is_due = self._interval.passed(before, state.timestamp) or state.is_interrupted
-        if is_due or self._was_measured_later(state):
+        if self._interval.passed(before, state.timestamp):
+            self._due_at = state.timestamp
+        is_due = self._due_at == state.timestamp != before
+        if is_due or state.is_interrupted or self._was_measured_later(state):
             self._save(state)
 
     def _was_measured_later(self, state: State) -> bool:
@@ -172,8 +180,8 @@ class CheckpointSaver(Callback):
         return state.timestamp == self._saved_at and self._ranking.awaits_checkpoint(state)
 
     def _save(self, state: State) -> None:
-        self._finish(self._writer.wait)
-        self._finish(lambda: self._begin(state))
+        self._finish(self._writer.wait, state)
+        self._finish(lambda: self._begin(state), state)
 
     def _begin(self, state: State) -> None:
         """Copy the run, and let it be written; only what is written counts as saved, and can be among the best."""
@@ -184,24 +192,38 @@ class CheckpointSaver(Callback):
             taken = snapshot()
         finally:
             ranking.best = former
+        content = taken.content.described(is_regular=self._due_at == taken.at)
 
         def write() -> None:
-            self._store.save(taken.at, taken.content)
+            self._store.save(taken.at, content)
             self._saved_at, ranking.best = taken.at, best
             if self.keep_last is not None:
-                self._store.keep(self.keep_last, [self.checkpoint_folder / name for _, name in best])
+                *former, latest = self._store.saved()
+                lasting = [*filter(self._is_regular, former), latest]
+                self._store.keep([*lasting[-self.keep_last :], *(self.checkpoint_folder / name for _, name in best)])
 
         self._writer.start(write)
 
-    def _finish(self, write: Any) -> None:
+    @staticmethod
+    def _is_regular(checkpoint: Path) -> bool:
+        """Was it saved since an interval had passed? One that can't be read is left alone as if it were."""
+        from ..checkpoint import read_manifest  # noqa: PLC0415
+
+        try:
+            return bool(read_manifest(checkpoint).get("is_regular", True))
+        except CheckpointError:
+            return True
+
+    def _finish(self, write: Any, state: State | None = None) -> None:
         """Do something that raises what went wrong with a checkpoint, and obey `on_error`."""
         try:
             write()
         except (OSError, CheckpointError) as error:
-            self._fail(error)
+            self._fail(error, state)
 
-    def _fail(self, error: OSError | CheckpointError) -> None:
+    def _fail(self, error: OSError | CheckpointError, state: State | None) -> None:
         message = f"no checkpoint was written in {str(self.checkpoint_folder)!r}: {error}"
         if self.on_error == "stop":
             raise CheckpointError(message) from error
-        warnings.warn(f"{message}; training goes on", CheckpointWarning, stacklevel=2)
+        is_ending = state is not None and state.is_interrupted
+        warn(f"{message}; training {'ends without it' if is_ending else 'goes on'}", CheckpointWarning)

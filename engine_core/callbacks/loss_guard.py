@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, EngineError, NonFiniteLossError, NonFiniteLossWarning, did_you_mean
+from ..warn import warn
 
 if TYPE_CHECKING:
     import torch
 
     from ..logger import Logger
     from ..state import State
+    from .checkpoint_saver import CheckpointSaver
 
 __all__ = ["LossGuard"]
 
@@ -49,8 +50,9 @@ class LossGuard(Callback):
         self.policy = policy
         self.limit = check_whole("limit", limit, "[1, inf)", "how many batches in a row may be skipped")
         self._in_a_row = self._skipped = 0
+        self._gone_back_to: int | None = None
         self._has_asked = False
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._kept: list[_Kept] = []
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Look whether there will be something to go back to."""
@@ -58,33 +60,33 @@ class LossGuard(Callback):
             return
         if state.go_back is None:
             raise ArgumentError("loss_guard with policy='rollback' needs state.go_back, which this loop does not offer")
-        self._saver(state)
+        _savers(state)
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Keep what the forward pass changes beside the gradients: the model's buffers."""
-        if self.policy != "warn" and state.model is not None:
-            self._buffers = [(buffer, buffer.detach().clone()) for buffer in state.model.buffers()]
+        """Keep what the forward pass changes beside the gradients: buffers of the model and of the loss function."""
+        if self.policy != "warn":
+            self._kept = [_Kept(module) for part in _parts(state) for module in part.modules()]
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Act if the loss or a gradient is not finite."""
-        if self._has_asked and state.skip_requested:
+        if self._has_asked and state.skip_requested and state.go_back is None:  # the Trainer's loop looks
             raise EngineError(
                 "loss_guard has asked this loop to leave a step out, and nobody has looked: step only if "
                 "state.skip_requested is False after AFTER_TRAIN_BATCH, and set it back"
             )
         self._has_asked = False
-        kept, self._buffers = self._buffers, []
+        kept, self._kept = self._kept, []
         if _is_finite(state):
-            self._in_a_row = 0
+            self._in_a_row, self._gone_back_to = 0, None
             return
         self._in_a_row += 1
         what = _describe(state)
         if self.policy == "warn":
             if self._in_a_row == 1 and what.startswith("the gradient"):
-                _warn(f"{what}; training goes on")
+                warn(f"{what}; training goes on", NonFiniteLossWarning)
             return
-        for buffer, former in kept:
-            buffer.detach().copy_(former)
+        for buffers in kept:
+            buffers.put_back()
         if self.policy == "stop":
             raise NonFiniteLossError(f"{what}; the step was not made, the weights are those of the batch before")
         if self._in_a_row > self.limit:
@@ -96,11 +98,12 @@ class LossGuard(Callback):
         if self.policy == "rollback":
             done += f", and the weights are taken back from {self._roll_back(state, what)}"
         logger.log_metrics({"loss_guard/skipped": self._skipped})
-        _warn(f"{what}; {done}")
+        warn(f"{what}; {done}", NonFiniteLossWarning)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many batches were skipped, in all and in a row."""
-        return {"skipped": self._skipped, "in_a_row": self._in_a_row} if self._skipped else {}
+        counts = {"skipped": self._skipped, "in_a_row": self._in_a_row, "gone_back_to": self._gone_back_to}
+        return counts if self._skipped else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting.
@@ -111,31 +114,69 @@ class LossGuard(Callback):
         skipped, in_a_row = state.get("skipped", 0), state.get("in_a_row", 0)
         self._skipped = check_whole("skipped", skipped, "[0, inf)", "in the state of loss_guard")
         self._in_a_row = check_whole("in_a_row", in_a_row, "[0, inf)", "in the state of loss_guard")
-
-    def _saver(self, state: State) -> Any:
-        for callback in state.callbacks:
-            if callable(getattr(callback, "written", None)):
-                return callback
-        raise ArgumentError(
-            "loss_guard with policy='rollback' goes back to a checkpoint, and no callback saves any: "
-            "add ('checkpoint_saver', {'folder': 'checkpoints', 'interval': '100ba'}) to callbacks"
+        batch = state.get("gone_back_to")
+        self._gone_back_to = (
+            None if batch is None else check_whole("gone_back_to", batch, "[0, inf)", "in the state of loss_guard")
         )
 
     def _roll_back(self, state: State, what: str) -> Path:
-        """Go back to the latest checkpoint, or for each batch in a row one further; return which it is."""
+        """Go back to the latest checkpoint, or for each batch in a row to one before; return which it is."""
         from ..checkpoint import read_content, read_manifest  # noqa: PLC0415  it can be listed without torch
 
         go_back: Any = state.go_back
-        written: list[Path] = self._saver(state).written()
-        of_before = [path for path in written if read_manifest(path)["clock"]["batch"] <= state.timestamp.batch]
-        if len(of_before) < self._in_a_row:
-            raise NonFiniteLossError(
-                f"{what}, and there is no checkpoint to go back to"
-                + (f" that loss_guard has not tried, of {len(of_before)}" if of_before else " yet")
-            )
-        path = of_before[-self._in_a_row]
-        go_back(read_content(path))
-        return path
+        savers: list[CheckpointSaver] = _savers(state)
+        before = state.timestamp.batch + 1 if self._gone_back_to is None else self._gone_back_to
+        written = [(read_manifest(path), path) for saver in savers for path in saver.written()]
+        older = [(m["clock"]["batch"], m["is_regular"], path) for m, path in written if m["clock"]["batch"] < before]
+        if not older:
+            tried = "yet" if self._gone_back_to is None else f"before that of batch {before}, which was tried"
+            raise NonFiniteLossError(f"{what}, and there is no checkpoint to go back to {tried}")
+        # One that a signal or a pause has added is not there in a run that was never interrupted.
+        regular = [found for found in older if found[1]] or older
+        self._gone_back_to, _, latest = max(regular, key=lambda found: found[0])
+        go_back(read_content(latest))
+        return latest
+
+
+class _Kept:
+    """The buffers of a module as they were, and their values."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._buffers = dict(module.named_buffers(recurse=False))
+        self._values = {name: buffer.detach().clone() for name, buffer in self._buffers.items() if _has_values(buffer)}
+
+    def put_back(self) -> None:
+        """Put the same tensors back with the values that they had, and take away what was registered since."""
+        for name, _ in [*self._module.named_buffers(recurse=False)]:
+            if name not in self._buffers:
+                delattr(self._module, name)
+        for name, buffer in self._buffers.items():
+            setattr(self._module, name, buffer)
+            if name in self._values and not bool((buffer == self._values[name]).all()):
+                buffer.detach().copy_(self._values[name])
+
+
+def _has_values(buffer: torch.Tensor) -> bool:
+    """Is it no longer one whose shape the first batch will tell?"""
+    return not hasattr(buffer, "materialize")
+
+
+def _parts(state: State) -> Iterator[Any]:
+    """Yield the modules that a step goes through."""
+    for part in (state.model, state.loss_fn):
+        if callable(getattr(part, "named_parameters", None)):
+            yield part
+
+
+def _savers(state: State) -> list[Any]:
+    savers = [callback for callback in state.callbacks if callable(getattr(callback, "written", None))]
+    if savers:
+        return savers
+    raise ArgumentError(
+        "loss_guard with policy='rollback' goes back to a checkpoint, and no callback saves any: "
+        "add ('checkpoint_saver', {'folder': 'checkpoints', 'interval': '100ba'}) to callbacks"
+    )
 
 
 def _is_finite(state: State) -> bool:
@@ -149,11 +190,14 @@ def _is_finite(state: State) -> bool:
 def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the loss and the gradients, each with what it is called."""
     yield "the loss", state.loss.detach()
-    if state.precision == "amp_fp16" or state.model is None:
+    if state.precision == "amp_fp16":
         return
-    for name, parameter in state.model.named_parameters():
+    names = {id(p): name for part in _parts(state) for name, p in part.named_parameters()}
+    stepped = [p for optimizer in state.optimizers for group in optimizer.param_groups for p in group["params"]]
+    for parameter in stepped or [p for part in _parts(state) for p in part.parameters()]:
         if parameter.grad is not None:
             grad = parameter.grad.detach()
+            name = names.get(id(parameter), "a parameter beside the model's")
             yield f"the gradient of {name}", grad.coalesce().values() if grad.is_sparse else grad
 
 
@@ -163,7 +207,3 @@ def _describe(state: State) -> str:
     loss, now = state.loss.item(), state.timestamp
     found = f"is {loss}" if tensor.ndim == 0 and name == "the loss" else f"is not finite (with a loss of {loss:.4g})"
     return f"{name} {found} at batch {now.batch} (epoch {now.epoch})"
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, NonFiniteLossWarning, stacklevel=3)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ArgumentError, CheckpointWarning, did_you_mean
+from ..warn import warn
 
 if TYPE_CHECKING:
     from ..state import State
@@ -99,7 +99,7 @@ def _warn_of_no_result(watched: Watched, state: State) -> None:
     if state.evaluators and not state.metrics:  # no evaluation has ended yet
         return
     why = did_you_mean(watched.key, state.metrics)
-    warnings.warn(f"no evaluation has a result {watched.key!r} to keep the best by{why}", CheckpointWarning, 2)
+    warn(f"no evaluation has a result {watched.key!r} to keep the best by{why}", CheckpointWarning)
 
 
 def _is_rank(pair: Any) -> bool:

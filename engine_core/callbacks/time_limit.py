@@ -46,6 +46,7 @@ class TimeLimit(Callback):
             raise ArgumentError(f"then={then!r} has to be 'pause' or 'stop'")
         self.then = then
         self._ends_s: float | None = None
+        self._has_trained = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Begin to count."""
@@ -54,16 +55,17 @@ class TimeLimit(Callback):
                 f"time_limit pauses the run after {self.limit}, and no callback saves it then: add "
                 "('checkpoint_saver', {'folder': 'checkpoints'}) to callbacks, or end it with then='stop'"
             )
-        self._ends_s = time.monotonic() + self.limit.value
+        self._ends_s, self._has_trained = time.monotonic() + self.limit.value, False
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """End the fit if its time is up."""
+        self._has_trained = True
         if self._ends_s is not None and time.monotonic() >= self._ends_s:
             (state.pause_training if self.then == "pause" else state.stop_training)()
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """Break the evaluation off if it can be made up for later."""
-        if self.then == "pause":
+        """Break an evaluation off that can be made up for later, unless it is one that is made up for."""
+        if self.then == "pause" and self._has_trained:  # else a fit that has less time than it takes would never get on
             self.batch_end(state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ..errors import CheckpointError
+from ..failures import readable
 
 __all__ = [
     "MANIFEST",
@@ -54,6 +55,10 @@ class Content:
     state: Mapping[str, Any]
     tensors: Mapping[str, torch.Tensor]
     manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    def described(self, **more: Any) -> Content:
+        """Return the same with more in its manifest."""
+        return replace(self, manifest={**self.manifest, **more})
 
 
 def write_content(folder: Path, content: Content) -> None:
@@ -124,7 +129,10 @@ def read_content(folder: Path) -> Content:
         CheckpointError: for a folder that is no checkpoint, or a damaged one, with the file.
     """
     manifest = read_manifest(folder)
-    _check_files(folder, manifest.pop("files", None))
+    try:
+        _check_files(folder, manifest.pop("files", None))
+    except OSError as error:
+        raise CheckpointError(f"{str(folder)!r} can't be read: {error}") from error
     state = _read_json(folder / _STATE)
     if not isinstance(state, dict):
         raise CheckpointError(f"{str(folder / _STATE)!r} is no state of a run")
@@ -135,8 +143,13 @@ def export_weights(folder: Path, to: Path) -> None:
     """Write the weights in a checkpoint into a safetensors file of their own, under their names in the model.
 
     Raises:
-        CheckpointError: if the checkpoint is none, or `to` is there already or can't be written.
+        CheckpointError: if the checkpoint is none, or `to` is there already, in a checkpoint, or can't be written.
     """
+    whose = next((parent for parent in to.absolute().parents if _is_checkpoint(parent)), None)
+    if whose is not None:
+        raise CheckpointError(
+            f"{str(to)!r} is in the checkpoint {str(whose)!r}, which a further file would spoil: choose another folder"
+        )
     weights = read_content(folder).model
     if to.exists():
         raise CheckpointError(f"{str(to)!r} is there already and is left as it is: choose another file")
@@ -158,6 +171,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() and (folder / MODEL).exists()  # a run's folder has the former too
 
 
 def _save(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -217,7 +234,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
         # Copies: what is read from a mapped file changes with it, or kills the process when it is cut short.
         tensors: dict[str, torch.Tensor] = {name: tensor.clone() for name, tensor in load_file(path).items()}
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"{str(path)!r} is no safetensors file: {error}") from error
+        raise CheckpointError(f"{str(path)!r} is no safetensors file: {readable(str(error))}") from error
     return tensors
 
 

@@ -8,22 +8,23 @@ import re
 import shutil
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from ..errors import CheckpointError
 from ..time import Timestamp
 from .files import MANIFEST, Content, read_manifest, sync_folder, write_content
 
-__all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "has_checkpoint", "resolve"]
+__all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "has_checkpoint", "read_resolved", "resolve"]
 
 LATEST = "latest"
 RUN_CHECKPOINTS = "checkpoints"
 """Where a run of the command line saves, in its folder."""
 
 _LOCK = ".lock"
+_T = TypeVar("_T")
 _NAME = re.compile(r"ep(\d+)-ba(\d+)")
 _REPLACED = re.compile(rf"\.{_NAME.pattern}\.old")
 
@@ -65,6 +66,11 @@ class Store:
         _let_go_in_children()
         self._tidy()
 
+    @property
+    def is_locked(self) -> bool:
+        """Does this store have the folder?"""
+        return self._lock is not None
+
     def unlock(self) -> None:
         """Let others have the folder."""
         file, self._lock = self._lock, None
@@ -94,9 +100,9 @@ class Store:
         """Return the checkpoints in the folder, the one that was saved first first."""
         return sorted(_named(self.folder, _NAME), key=_when)
 
-    def keep(self, last: int, others: Iterable[Path] = ()) -> None:
-        """Remove all but those saved `last`, what `latest` names, and `others`."""
-        kept = {*self.saved()[-last:], *others, resolve(self.folder)}
+    def keep(self, these: Iterable[Path]) -> None:
+        """Remove all but these, and what `latest` names."""
+        kept = {*these, resolve(self.folder)}
         for path in self.saved():
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
@@ -160,11 +166,30 @@ def resolve(path: Path) -> Path:
     return named
 
 
+def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
+    """Return the checkpoint that a path means, and what `read` makes of it.
+
+    A live run may remove it in the meantime: then it is the one that has become the latest.
+
+    Raises:
+        CheckpointError: if there is none, or it can't be read.
+    """
+    checkpoint = resolve(path)
+    while True:
+        try:
+            return checkpoint, read(checkpoint)
+        except CheckpointError:
+            before, checkpoint = checkpoint, resolve(path)
+            if checkpoint == before:
+                raise
+
+
 def _read_latest(file: Path) -> str:
     if not file.is_file():
         raise CheckpointError(f"{str(file)!r} is no file: remove it, or give a checkpoint itself")
     try:
-        name = file.read_bytes()[:64].decode("ascii", "replace").strip()
+        with file.open("rb") as opened:
+            name = opened.read(64).decode("ascii", "replace").strip()
     except OSError as error:
         raise CheckpointError(f"{str(file)!r} can't be read: {error.strerror}") from error
     if not _NAME.fullmatch(name):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import CheckpointError
-from ..explain import printable
+from ..failures import escaped
 
 __all__ = ["checkpoint"]
 
@@ -26,29 +26,29 @@ def checkpoint() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def show(path: Path, as_json: bool) -> None:
     """Tell what a checkpoint holds, by its manifest alone."""
-    from ..checkpoint import read_manifest, resolve  # noqa: PLC0415  help needs no torch
+    from ..checkpoint.files import read_manifest  # noqa: PLC0415  help needs no torch
+    from ..checkpoint.store import read_resolved  # noqa: PLC0415
 
-    folder = resolve(path)
-    manifest = read_manifest(folder)
+    folder, manifest = read_resolved(path, read_manifest)
     if as_json:
         click.echo(json.dumps(manifest, indent=2))
         return
     try:
-        rows = [("checkpoint", str(folder)), *_rows_of(manifest)]
+        rows = [(escaped(name), escaped(value)) for name, value in [("checkpoint", str(folder)), *_rows_of(manifest)]]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"{str(folder)!r} has a manifest that no run has written: {error!r}") from error
     width = max(len(name) for name, _ in rows)
-    click.echo("\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in rows))
+    click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))
 
 
 @checkpoint.command()
 @PATH
 def verify(path: Path) -> None:
     """Read a checkpoint to the last bit; the exit code is 2 if something is wrong, with the file."""
-    from ..checkpoint import read_content, resolve  # noqa: PLC0415
+    from ..checkpoint.files import read_content  # noqa: PLC0415
+    from ..checkpoint.store import read_resolved  # noqa: PLC0415
 
-    folder = resolve(path)
-    content = read_content(folder)
+    folder, content = read_resolved(path, read_content)
     click.echo(f"{folder} is as it was written: {len(content.model)} weights, {len(content.tensors)} tensors of state")
 
 
@@ -57,10 +57,10 @@ def verify(path: Path) -> None:
 @click.argument("to", type=click.Path(path_type=Path))
 def export(path: Path, to: Path) -> None:
     """Write the weights of the model into a safetensors file of their own."""
-    from ..checkpoint import export_weights, resolve  # noqa: PLC0415
+    from ..checkpoint.files import export_weights  # noqa: PLC0415
+    from ..checkpoint.store import read_resolved  # noqa: PLC0415
 
-    folder = resolve(path)
-    export_weights(folder, to)
+    folder, _ = read_resolved(path, lambda folder: export_weights(folder, to))
     click.echo(f"the weights of {folder} are in {to}")
 
 

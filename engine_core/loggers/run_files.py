@@ -6,15 +6,18 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DestinationWarning
+from ..isolation import HOW_TO_STOP
 from ..logger import Logger, LoggerDestination
-from .whole_lines import WRITTEN_AS_THEY_ARE, Table, WholeLines
+from ..warn import warn
+from .whole_lines import MOST_DUE, WRITTEN_AS_THEY_ARE, Lines, Table
 
 if TYPE_CHECKING:
     from ..state import State
@@ -23,14 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["RunFiles", "finite"]
 
 _DIGESTED_BYTES = 4096
+_ANOTHER = "-"
+"""Stands for the digest of a file that can't be the one that was saved."""
 
 
 class RunFiles(LoggerDestination):
     """Writes every logged value to `folder/metrics.jsonl`, and one row a step to `folder/metrics.csv`.
 
     A line is in the file when `log_metrics` returns, the CSV's row when the next step begins, or at close. What can't
-    be written whole, as on a full disk, is kept for the next time, and no half of it is in the file. Columns that come
-    up later are added to the CSV. Values that are not finite are `null` in JSON. Files that are there are continued.
+    be written whole, as on a full disk, is told once and kept for the next time, and no half of it is in the file;
+    `latest` and `runs` go on meanwhile. Columns that come up later are added to the CSV. Values that are not finite
+    are `null` in JSON. Files that are there are continued.
 
     Args:
         folder: made when the first line is written, or the fit starts.
@@ -51,8 +57,8 @@ class RunFiles(LoggerDestination):
         self.latest: dict[str, Any] = {}
         self.runs: Counter[str] = Counter()
         self._started_s = time.perf_counter()
-        self._lines: WholeLines | None = None
-        self._table: Table | None = None
+        self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
+        self._has_told = False
         self._resumed: Mapping[str, Any] | None = None
         self._held: list[tuple[dict[str, Any], int]] = []
         self._starts_over = False
@@ -69,7 +75,7 @@ class RunFiles(LoggerDestination):
         """
         try:
             self._go_on()
-            self._open()
+            self._flush()
         except OSError as error:
             raise ArgumentError(
                 f"RunFiles can't write in {str(self.folder)!r} ({error}); give it a folder where you may write"
@@ -81,21 +87,16 @@ class RunFiles(LoggerDestination):
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write a line; before the fit of a resumed run hold it back."""
-        plain = {name: _plain(value) for name, value in metrics.items()}
+        plain = {str(name): _plain(value) for name, value in metrics.items()}
         self.latest.update(plain)
         if self._resumed is not None or self._starts_over:
             self._held.append((plain, step))
         else:
-            self._write(plain, step)
-
-    def _write(self, plain: dict[str, Any], step: int) -> None:
-        lines, table = self._open()
-        seconds = round(time.perf_counter() - self._started_s, 6)
-        line = json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str)
-        try:
-            lines.add(f"{line}\n".encode())
-        finally:
-            table.add(step, plain)
+            self._add(plain, step)
+            try:
+                self._flush()
+            except OSError as error:
+                self._tell(error)
 
     def log_traces(self, traces: Traces) -> None:
         """Count in `runs` how often each algorithm ran at each event, as in `Noise/AFTER_DATALOADER`."""
@@ -108,12 +109,13 @@ class RunFiles(LoggerDestination):
         """Return how far the files are written, how they end there, and what is not written yet."""
         if self._resumed is not None:
             return {**self._resumed, **self._counts()}
-        if self._lines is None or self._table is None or not self._lines.size:
-            return {}
         size = self._lines.size
+        if not size and not self._lines.due:
+            return {}
         return {
             "bytes": size,
-            "digest": _digest_before(self._lines_path, size) or "",
+            "digest": _digest_before(self._lines_path, size),
+            "due": list(self._lines.due),
             "table": self._table.position(),
             **self._counts(),
         }
@@ -133,20 +135,28 @@ class RunFiles(LoggerDestination):
         self._resumed = state
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Write what is held and close the files."""
+        """Write what is held and close the files; what they don't take even now is told, and lost."""
         self._resumed = None
+        self._add_held()
         try:
-            self._write_held()
-        finally:
-            with contextlib.ExitStack() as closing:
-                for file in (self._table, self._lines):
-                    if file is not None:
-                        closing.callback(file.close)
-                self._lines = self._table = None
+            self._each("close")
+        except OSError as error:
+            lines, rows = len(self._lines.due), len(self._table.due)
+            warn(
+                f"logger destination RunFiles can't write in {str(self.folder)!r} at its end ({error}): {lines} lines "
+                f"for {self._lines_path.name} and {rows} rows for {self._table_path.name} are lost",
+                DestinationWarning,
+            )
+        self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
+        self._has_told = False
 
     @property
     def _lines_path(self) -> Path:
         return self.folder / "metrics.jsonl"
+
+    @property
+    def _table_path(self) -> Path:
+        return self.folder / "metrics.csv"
 
     def _counts(self) -> dict[str, Any]:
         latest = {name: value for name, value in self.latest.items() if isinstance(value, WRITTEN_AS_THEY_ARE)}
@@ -154,43 +164,62 @@ class RunFiles(LoggerDestination):
 
     def _go_on(self) -> None:
         """Cut the files to where a checkpoint has found them, if they are the same."""
-        state, held = self._resumed, self._held
-        if state is None and not self._starts_over:
-            return
-        self._held = []
-        self.close()
+        state = self._resumed
         if self._starts_over:
-            self._starts_over = False
+            self._let_go()
             self._lines_path.unlink(missing_ok=True)
-            (self.folder / "metrics.csv").unlink(missing_ok=True)
-        elif state is not None and _digest_before(self._lines_path, state["bytes"]) == state["digest"]:
-            with self._lines_path.open("rb+") as lines:
-                lines.truncate(state["bytes"])
-            Table.cut(self.folder / "metrics.csv", state["table"]["rows"])
-            _, table = self._open()
-            table.go_on(state["table"])
-        self._held = held
-        self._write_held()
+            self._table_path.unlink(missing_ok=True)
+        elif state is not None and _ANOTHER != _digest_before(self._lines_path, state["bytes"]) == state["digest"]:
+            self._let_go()
+            if state["bytes"]:
+                os.truncate(self._lines_path, state["bytes"])
+            self._lines.due.extend(state["due"])
+            self._table.go_on(state["table"])
+        self._resumed, self._starts_over = None, False
+        self._add_held()
 
-    def _write_held(self) -> None:
+    def _let_go(self) -> None:
+        """Close the files and forget what is due."""
+        with contextlib.suppress(OSError):
+            self._each("close")
+        self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
+
+    def _add_held(self) -> None:
         held, self._held = self._held, []
         for plain, step in held:
-            self._write(plain, step)
+            self._add(plain, step)
 
-    def _open(self) -> tuple[WholeLines, Table]:
-        """Return the two files, opened if they are not yet."""
-        if self._lines is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lines = WholeLines(self._lines_path)
-        if self._table is None:
-            self._table = Table(self.folder / "metrics.csv")
-        return self._lines, self._table
+    def _add(self, plain: dict[str, Any], step: int) -> None:
+        seconds = round(time.perf_counter() - self._started_s, 6)
+        self._lines.due.append(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str))
+        self._table.add(step, plain)
+
+    def _flush(self) -> None:
+        """Open the files that are not yet, and write what is due."""
+        self._each("flush")
+
+    def _each(self, method: str) -> None:
+        """Do something with both files, whatever becomes of the first."""
+        try:
+            getattr(self._lines, method)()
+        finally:
+            getattr(self._table, method)()
+
+    def _tell(self, error: OSError) -> None:
+        if not self._has_told:
+            self._has_told = True
+            warn(
+                f"logger destination RunFiles can't write in {str(self.folder)!r} ({error}); training goes on, and the "
+                f"latest {MOST_DUE} lines are kept until they can be written. {HOW_TO_STOP}",
+                DestinationWarning,
+            )
 
 
-def _digest_before(path: Path, size: int) -> str | None:
-    """Return a digest of the last bytes before `size`; None: the file is shorter, or not there."""
-    if not path.is_file() or path.stat().st_size < size:
-        return None
+def _digest_before(path: Path, size: int) -> str:
+    """Return a digest of the last bytes before `size`, or nothing if there are none."""
+    there = path.stat().st_size if path.is_file() else 0
+    if there < size or not size:
+        return _ANOTHER if there else ""
     begin = max(0, size - _DIGESTED_BYTES)
     with path.open("rb") as file:
         file.seek(begin)
@@ -206,6 +235,10 @@ def _check_state(state: Mapping[str, Any]) -> None:
         is_good = type(part) is kind and not (type(part) is int and part < 0)
         if is_good and name == "runs":
             is_good = all(type(count) is int for count in part.values())
+        if is_good and name == "due":
+            is_good = all(type(line) is str for line in part)
+        if is_good and name == "table.due":
+            is_good = all(type(row) is dict and "step" in row for row in part)
         if is_good and name == "table.row":
             is_good = not part or "step" in part
         if not is_good:
@@ -215,8 +248,10 @@ def _check_state(state: Mapping[str, Any]) -> None:
 _STATE: dict[str, type] = {
     "bytes": int,
     "digest": str,
+    "due": list,
     "table": dict,
     "table.rows": int,
+    "table.due": list,
     "table.row": dict,
     "latest": dict,
     "runs": dict,

@@ -6,11 +6,15 @@ import csv
 import io
 import itertools
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WRITTEN_AS_THEY_ARE", "Table", "WholeLines"]
+__all__ = ["MOST_DUE", "WRITTEN_AS_THEY_ARE", "Lines", "Table", "WholeLines"]
+
+MOST_DUE = 10_000
+"""How many lines that could not be written are kept for the next time; then the oldest are let go."""
 
 WRITTEN_AS_THEY_ARE = (int, float, str, type(None))
 """Types of the values that need not become text in a checkpoint."""
@@ -19,13 +23,14 @@ WRITTEN_AS_THEY_ARE = (int, float, str, type(None))
 class WholeLines:
     """A file to which lines are appended, each in the file when `add` returns.
 
-    A line for which there is no room is kept and written before the next one; no half of it is left meanwhile. A last
-    line whose end is missing, as a machine that was switched off may leave one, is not merged with the next.
+    A line for which there is no room is refused, and no half of it is left. A last line whose end is missing, as a
+    machine that was switched off may leave one, is not merged with the next.
     """
 
     def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
-        self._kept = b"" if _ends_with_a_line(path) else b"\n"
+        self._owed = b"" if _ends_with_a_line(path) else b"\n"
 
     @property
     def size(self) -> int:
@@ -33,23 +38,29 @@ class WholeLines:
         return self._file.tell()
 
     def add(self, line: bytes = b"") -> None:
-        """Write what is kept, and a line, which ends with its line feed."""
-        self._kept += line
-        written = 0
+        """Write a line, which ends with its line feed.
+
+        Raises:
+            OSError: and nothing of the line is in the file. If somebody else has written behind its half, the line is
+                taken nevertheless, and the rest of it comes before the next one.
+        """
+        whole, written = self._owed + line, 0
         try:
-            while written < len(self._kept):
-                written += self._file.write(self._kept[written:])
-        except BaseException:
-            whole, self._kept = self._kept, self._kept[written:]
+            while written < len(whole):
+                written += self._file.write(whole[written:])
+        except BaseException as error:
             if self._has_taken_away(written):
-                self._kept = whole
-            raise
-        self._kept = b""
+                raise
+            self._owed = whole[written:]
+            if not isinstance(error, OSError):
+                raise
+        else:
+            self._owed = b""
 
     def close(self) -> None:
-        """Write what is kept and close the file."""
+        """Close the file; half a line that stands in it gets its rest."""
         try:
-            if self._kept != b"\n":
+            if self._owed != b"\n":
                 self.add()
         finally:
             self._file.close()
@@ -65,90 +76,149 @@ class WholeLines:
         return True
 
 
-class Table:
-    """A CSV file with one row a step, whose columns may grow."""
+class Lines:
+    """A file of lines that is opened when there is something to write; `due` holds what could not be written yet."""
 
     def __init__(self, path: Path) -> None:
+        self.due: deque[str] = deque(maxlen=MOST_DUE)
+        self._path = path
+        self._file: WholeLines | None = None
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes are written; 0 while the file is closed."""
+        return 0 if self._file is None else self._file.size
+
+    def open(self) -> WholeLines:
+        """Return the file, opened if it is not yet."""
+        if self._file is None:
+            self._file = WholeLines(self._path)
+        return self._file
+
+    def flush(self) -> None:
+        """Write what is due, the oldest first."""
+        file = self.open()
+        while self.due:
+            file.add(f"{self.due[0]}\n".encode())
+            self.due.popleft()
+
+    def close(self) -> None:
+        """Write what is due and close the file."""
+        try:
+            if self.due:
+                self.flush()
+        finally:
+            file, self._file = self._file, None
+            if file is not None:
+                file.close()
+
+
+class Table:
+    """A CSV file with one row a step, whose columns may grow; `due` holds rows that could not be written yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.due: deque[dict[str, Any]] = deque(maxlen=MOST_DUE)
         self._path = path
         self._columns = ["step"]
         self._rows = 0
         self._row: dict[str, Any] = {}
-        if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.reader(file)
-                self._columns = next(reader, self._columns)
-                self._rows = sum(1 for _ in reader)
-        self._lines = WholeLines(path)
+        self._file: WholeLines | None = None
 
     def position(self) -> dict[str, Any]:
-        """Return how many rows are written, and the one that is held."""
-        row = {n: value if isinstance(value, WRITTEN_AS_THEY_ARE) else str(value) for n, value in self._row.items()}
-        return {"rows": self._rows, "row": row}
+        """Return how many rows are written, those that are due, and the one that is held."""
+        return {"rows": self._rows, "due": [_as_saved(row) for row in self.due], "row": _as_saved(self._row)}
 
     def go_on(self, position: Mapping[str, Any]) -> None:
-        """Go on from a position, in a file that was cut to it."""
-        self._rows, self._row = position["rows"], dict(position["row"])
+        """Go on from a position, in a file that is cut to it."""
+        self.cut(position["rows"])
+        self.due.extend(dict(row) for row in position["due"])
+        self._row = dict(position["row"])
 
-    @staticmethod
-    def cut(path: Path, rows: int) -> None:
-        """Leave the first rows of a table."""
-        if not path.exists():
-            return
-        with path.open(newline="", encoding="utf-8") as file:
-            kept = list(itertools.islice(csv.reader(file), 1 + rows))
-        beside = path.with_suffix(".csv.new")
-        with beside.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(kept)
-        beside.replace(path)
+    def cut(self, rows: int) -> None:
+        """Leave the first rows of the file, which is closed."""
+        if self._path.exists():
+            with self._path.open(newline="", encoding="utf-8") as file:
+                kept = list(itertools.islice(csv.reader(file), 1 + rows))
+            self._replace(kept)
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
-        """Add values to the row of a step; a value that the row has already begins another."""
-        done: dict[str, Any] = {}
+        """Add values to the row of a step; a value that the row has already begins another, and the row is due."""
         if self._row and (self._row["step"] != step or not values.keys().isdisjoint(self._row)):
-            done, self._row = self._row, {}
+            self._finish()
         self._row = {**self._row, **values, "step": step}
-        if done:
-            self._write(done)
+
+    def open(self) -> WholeLines:
+        """Return the file, opened if it is not yet."""
+        if self._file is None:
+            self._file = WholeLines(self._path)
+            with self._path.open(newline="", encoding="utf-8") as file:
+                reader = csv.reader(file)
+                self._columns = next(reader, ["step"])
+                self._rows = sum(1 for _ in reader)
+        return self._file
+
+    def flush(self) -> None:
+        """Write the rows that are due, the oldest first."""
+        file = self.open()
+        while self.due:
+            row = self.due[0]
+            new = [name for name in row if name not in self._columns]
+            if new or not file.size:
+                self._widen(file, [*self._columns, *new])
+                file = self.open()
+            file.add(_line([row.get(name, "") for name in self._columns]))
+            self._rows += 1
+            self.due.popleft()
 
     def close(self) -> None:
-        """Write the row that is held."""
-        row, self._row = self._row, {}
+        """Write what is due, and the row that is held, and close the file."""
+        self._finish()
         try:
-            if row:
-                self._write(row)
+            if self.due:
+                self.flush()
         finally:
-            self._lines.close()
+            self._let_go()
 
-    def _write(self, row: Mapping[str, Any]) -> None:
-        new = [name for name in row if name not in self._columns]
-        if new or not self._lines.size:
-            self._widen([*self._columns, *new])
-        self._rows += 1
-        self._lines.add(_line([row.get(name, "") for name in self._columns]))
+    def _finish(self) -> None:
+        row, self._row = self._row, {}
+        if row:
+            self.due.append(row)
 
-    def _widen(self, columns: list[str]) -> None:
-        """Write the file anew with more columns, in one stroke: an interruption leaves the old one or the new one."""
-        self._lines.add()
-        beside = self._path.with_suffix(".csv.new")
-        with (
-            self._path.open(newline="", encoding="utf-8") as old,
-            beside.open("w", newline="", encoding="utf-8") as new,
-        ):
+    def _let_go(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _widen(self, file: WholeLines, columns: list[str]) -> None:
+        """Write the file anew with more columns."""
+        file.add()
+        with self._path.open(newline="", encoding="utf-8") as old:
             rows = csv.reader(old)
             next(rows, None)
-            table = csv.writer(new)
-            table.writerow(columns)
-            table.writerows(row + [""] * (len(columns) - len(row)) for row in rows)
-        self._lines.close()
-        beside.replace(self._path)
-        self._columns = columns
-        self._lines = WholeLines(self._path)
+            wider = [columns, *(row + [""] * (len(columns) - len(row)) for row in rows)]
+        self._replace(wider)
+
+    def _replace(self, rows: Iterable[list[str]]) -> None:
+        """Write the file anew in one stroke: an interruption leaves the old one or the new one."""
+        beside = self._path.with_suffix(".csv.new")
+        try:
+            with beside.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(rows)
+            self._let_go()
+            beside.replace(self._path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+
+
+def _as_saved(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: value if isinstance(value, WRITTEN_AS_THEY_ARE) else str(value) for n, value in row.items()}
 
 
 def _line(cells: list[Any]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text).writerow(cells)
-    return text.getvalue().encode()
+    return text.getvalue().encode(errors="backslashreplace")
 
 
 def _ends_with_a_line(path: Path) -> bool:

@@ -1,16 +1,20 @@
-"""In what a run differs from the one that was saved, as their manifests tell it. Decides nothing."""
+"""In what a run differs from the one that was saved, as their manifests tell it. Decides nothing.
+
+What a saved manifest says may be anybody's: of its texts only `readable` ones and reprs come into a sentence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
 from ..errors import CheckpointError
+from ..failures import escaped, readable
 
-__all__ = ["differences", "missing_algorithms", "what_is_missing"]
-
-_NO_BITS = ("python",)
-"""Versions that change no bit of a training."""
+__all__ = ["differences", "missing_algorithms", "other_length", "other_optimizers", "what_is_missing"]
 
 
 def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -22,9 +26,35 @@ def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list
 def what_is_missing(entry: Mapping[str, Any]) -> str:
     """Return a sentence that names a missing algorithm, its distribution and version, and what to do."""
     shipped, version = entry["distribution"], entry["version"]
-    origin = f" ({shipped} {version})" if shipped else ""
-    remedy = f"pip install {shipped}=={version}, and " if shipped else ""
-    return f"the saved run had {entry['name']}{origin}: {remedy}add {entry['registered']!r} to algorithms"
+    pinned = _pinned(shipped, version)
+    origin = f" ({shipped} {version})" if pinned else f" (of {shipped!r:.80} {version!r:.80})" if shipped else ""
+    remedy = f"pip install {pinned}, and " if pinned else ""
+    name, registered = readable(str(entry["name"])), readable(str(entry["registered"]))
+    return escaped(f"the saved run had {name}{origin}: {remedy}add {registered!r} to algorithms")
+
+
+def other_optimizers(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each optimizer that can't go on with the state of the saved run's, which another class had.
+
+    A class that has only moved to another module can.
+    """
+    was, has = (_values(manifest, "training").get("optimizers", []) for manifest in (saved, now))
+    return [
+        f"optimizers[{place}] is {after}, and was {readable(before)}, whose state it can't take: put that one back, "
+        "or begin anew with the saved weights (load_path with load_weights_only=True)"
+        for place, (before, after) in enumerate(zip(was, has, strict=False))
+        if before.rpartition(".")[2] != after.rpartition(".")[2]
+    ]
+
+
+def other_length(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a sentence if the training is to be longer or shorter: the ordinary way of going on, if not the same run.
+
+    `fit("2ep")` sets a length too, so that nothing but a run that has to be the very same is told of it.
+    """
+    was, has = (_values(manifest, "training") for manifest in (saved, now))
+    changes = _changed("it", was, {name: has[name] for name in ("max_duration",) if name in has})
+    return [f"{change}: schedules that depend on it go on otherwise" for change in changes]
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -41,7 +71,8 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     was, has = _by_name(saved), _by_name(now)
     return [
         *_changed("it", _values(saved, "settings"), _values(now, "settings")),
-        *_changed("it", _values(saved, "versions"), _values(now, "versions"), without=_NO_BITS),
+        *_changes_of_training(_values(saved, "training"), _values(now, "training")),
+        *_changed("it", _versions(saved), _versions(now)),
         *_changed("it", _values(saved, "machine"), _values(now, "machine")),
         *(f"{name} was not in the saved run, and begins anew" for name in has if name not in was),
         *(change for name in has if name in was for change in _changes_of(name, was[name], has[name])),
@@ -60,19 +91,50 @@ def _values(manifest: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     return values
 
 
-def _changed(
-    who: str, saved: Mapping[str, Any], now: Mapping[str, Any], without: tuple[str, ...] = ()
-) -> Iterator[str]:
+def _versions(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the versions; of Python without the last number, since a patch changes no bit."""
+    versions = _values(manifest, "versions")
+    return {name: _minor(value) if name == "python" else value for name, value in versions.items()}
+
+
+def _minor(version: Any) -> str:
+    return ".".join(str(version).split(".")[:2])
+
+
+def _pinned(distribution: Any, version: Any) -> str | None:
+    """Return what pip is to install, if this is a name and a version, and nothing else that pip would obey."""
+    try:
+        requirement = Requirement(f"{distribution}=={Version(version)}")
+    except (InvalidRequirement, InvalidVersion, TypeError):
+        return None
+    return str(requirement) if requirement.name == distribution else None
+
+
+def _changed(who: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield what both have and have otherwise."""
     for name, value in now.items():
-        if name in saved and saved[name] != value and name not in without:
-            yield f"{who} has {name}={value!r}, and had {saved[name]!r:.200}"
+        if name in saved and saved[name] != value:
+            yield f"{who} has {readable(name)}={value!r}, and had {saved[name]!r:.200}"
+
+
+def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what trains otherwise; other numbers of optimizers and schedulers are refused where they are loaded."""
+    for name in ("optimizers", "schedulers"):
+        if len(saved.get(name, [])) == len(now.get(name, [])):
+            yield from _changed("it", {name: saved.get(name)}, {name: now.get(name)} if name in saved else {})
+    yield from _changed("it", saved, {name: now[name] for name in ("loss_fn",) if name in now})
+    given = [manifest.get("hyperparameters", []) for manifest in (saved, now)]
+    for place, (then, values) in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
+        for name, value in values.items():
+            if name in then and then[name] != value:
+                given_then = f"{name}={then[name]!r:.200}"
+                yield f"optimizers[{place}] was given {name}={value!r}, and goes on as saved: it was given {given_then}"
 
 
 def _changes_of(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     if saved["distribution"] != now["distribution"]:
         before, after = (f"{entry['distribution']} {entry['version']}" for entry in (saved, now))
-        yield f"{name} is of {after}, and was of {before}"
+        yield f"{name} is of {after}, and was of {readable(before)}"
     was, has = saved["settings"], now["settings"]
     every = dict.fromkeys({**was, **has})
     yield from _changed(name, {**every, **was}, {**every, **has})
@@ -84,4 +146,5 @@ def _reordered(saved: Mapping[str, Any], now: Mapping[str, Any], common: set[str
     for event in dict.fromkeys([*was, *has]):
         before, after = ([name for name in order.get(event, []) if name in common] for order in (was, has))
         if before != after:
-            yield f"it runs {', '.join(after) or 'nothing'} at {event}, and ran {', '.join(before) or 'nothing'}"
+            runs, ran = (", ".join(names) or "nothing" for names in (after, before))
+            yield f"it runs {runs} at {readable(event)}, and ran {ran}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +23,7 @@ __all__ = ["describe_run", "hyperparameters_of"]
 
 
 def describe_run(run: Run) -> dict[str, Any]:
-    """Return the manifest of a checkpoint of this run: versions, machine, settings, algorithms, order, config."""
+    """Return the manifest of a checkpoint: versions, machine, settings, what trains, algorithms, order, config."""
     engine, state, registry = run.engine, run.state, Registry.scan()
     members, _ = engine.lineup
     owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
@@ -36,6 +38,7 @@ def describe_run(run: Run) -> dict[str, Any]:
             "microbatch_size": run.microbatch_size,
             "grad_clip_norm": run.grad_clip_norm,
         },
+        "training": _training_of(run),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
         "versions": {
             "python": platform.python_version(),
@@ -93,12 +96,48 @@ def _machine_of(device: torch.device) -> dict[str, Any]:
 
 
 def _settings_of(algorithm: object) -> dict[str, Any]:
-    """Return the attributes of an algorithm that are called as arguments of its constructor, and that JSON can say."""
-    settings, attributes = {}, getattr(algorithm, "__dict__", {})
-    for name in _arguments_of(type(algorithm)):
-        if name in attributes:
-            try:
-                settings[name] = json.loads(json.dumps(attributes[name], allow_nan=False))
-            except (TypeError, ValueError):
-                continue
-    return settings
+    """Return the arguments of an algorithm's constructor that are found again in it, and that JSON can say.
+
+    They are looked for in attributes of their names, also with an underscore, and in fields of frozen dataclasses.
+    """
+    attributes = getattr(algorithm, "__dict__", {})
+    found: dict[str, Any] = {}
+    for value in attributes.values():
+        if dataclasses.is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009
+            found |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    found |= {name.removeprefix("_"): value for name, value in attributes.items() if name.startswith("_")}
+    found |= attributes
+    return _in_json({name: found[name] for name in _arguments_of(type(algorithm)) if name in found})
+
+
+def _training_of(run: Run) -> dict[str, Any]:
+    """Return what trains, by name: the optimizers and what they were given, the schedulers, the loss; and how long."""
+    state = run.state
+    horizon = {} if state.max_duration is None else {"max_duration": str(state.max_duration)}
+    return {
+        "optimizers": [_name_of(optimizer) for optimizer in state.optimizers],
+        "hyperparameters": [_in_json(optimizer.defaults) for optimizer in state.optimizers],
+        "schedulers": [f"{_name_of(scheduler)} every {interval.length}" for scheduler, interval in run.schedulers],
+        "loss_fn": None if state.loss_fn is None else _name_of(state.loss_fn),
+        **horizon,
+    }
+
+
+def _name_of(thing: Any) -> str:
+    """Return the name of a function, or of an object's class, with its module unless torch has it, where they move."""
+    if isinstance(thing, functools.partial):
+        return _name_of(thing.func)
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    module = getattr(named, "__module__", None) or "torch"
+    return str(named.__qualname__) if module.partition(".")[0] == "torch" else f"{module}.{named.__qualname__}"
+
+
+def _in_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values that JSON can say, as it says them."""
+    said = {}
+    for name, value in values.items():
+        try:
+            said[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            continue
+    return said

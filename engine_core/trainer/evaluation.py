@@ -32,22 +32,31 @@ def run_eval(
     metrics: Mapping[str, Any],
     precision: Precision,
     device: torch.device,
-    *,
-    ends_at_signals: bool = False,
+    begun: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
+
+    Args:
+        begun: what was found before an evaluation was broken off, whose loaders are left out; None: it can't be.
+
+    Raises:
+        EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
 
     Losses are means weighted by the rows of each batch. Modes of the modules, the position in training, the batch
     in work and the global random generators are afterwards what they were.
     """
     state = engine.state
-    with _set_aside(state), preserve_generators(device), _eval_mode(state.model), torch.no_grad():
+    results = dict(begun or {})
+    done = {name.partition("/")[0] for name in results}
+    with _set_aside(state, results), preserve_generators(device), _eval_mode(state.model), torch.no_grad():
         for label, loader in loaders.items():
+            if label in done:
+                continue
             state.dataloader, state.dataloader_label = loader, label
             state.dataloader_len = length_of(loader)
             state.eval_timestamp = Timestamp()
             with engine.restoring():
-                _evaluate_loader(engine, loader, metrics, precision, device, ends_at_signals=ends_at_signals)
+                _evaluate_loader(engine, loader, metrics, precision, device, may_end=begun is not None)
     return dict(state.metrics)
 
 
@@ -58,7 +67,7 @@ def _evaluate_loader(
     precision: Precision,
     device: torch.device,
     *,
-    ends_at_signals: bool,
+    may_end: bool,
 ) -> None:
     state, fire = engine.state, engine.run_event
     label = state.dataloader_label
@@ -73,13 +82,14 @@ def _evaluate_loader(
             state.batch = move_batch(batch, device) if device.type != "cpu" else batch
             _measure(engine, metrics, forward, loss_of)
         except Exception as error:
-            explain_out_of_memory(error, state, rows, None)
+            place = f"in the evaluation on {label!r} with batches of {rows} rows"
+            explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
             raise
         losses.append((state.loss, rows))
         state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
         fire(Event.EVAL_BATCH_END)
-        if ends_at_signals and state.is_interrupted:
-            raise EvaluationInterrupted
+        if may_end and state.is_interrupted:
+            raise EvaluationInterrupted(dict(state.metrics))
     results = {f"{label}/loss": _mean(losses, label, state)}
     for name, metric in metrics.items():
         results |= _flat(f"{label}/{name}", metric.compute())
@@ -173,10 +183,10 @@ def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn:
 
 
 @contextmanager
-def _set_aside(state: State) -> Iterator[None]:
+def _set_aside(state: State, results: dict[str, float]) -> Iterator[None]:
     """Keep what training has in work, and where evaluation fails the former results too."""
     kept = {name: getattr(state, name) for name in _IN_WORK}
-    metrics, state.metrics = state.metrics, {}
+    metrics, state.metrics = state.metrics, results
     try:
         yield
     except BaseException:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils import data as torch_data
-from torch.utils.data.distributed import DistributedSampler
 
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning
 from ..randomness import GlobalGenerators
 from ..state import State, length_of
+from .loaders import is_skippable, keeps_position, own_generators, size_of
 from .order import Order, as_if_started, has_persistent_workers, restart_workers
 
-__all__ = ["Feed", "enter_loader", "why_inexact"]
-
-_KNOWN_SAMPLERS = (
-    torch_data.RandomSampler,
-    torch_data.SequentialSampler,
-    torch_data.SubsetRandomSampler,
-    torch_data.WeightedRandomSampler,
-    DistributedSampler,
-)
-"""Samplers whose order is a function of the generators at the start of the epoch, and of the epoch."""
+__all__ = ["Feed", "enter_loader"]
 
 
 class Feed:
@@ -47,15 +38,19 @@ class Feed:
         """Return an iterator over the train loader; a distributed sampler is told the epoch."""
         loader = self._enter_epoch()
         self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **_of_loader(loader)}
-        if not _is_skippable(loader) or loader.num_workers:  # workers take indices at once
-            return self._counted(iter(loader), 0)
-        return self._counted(Order(loader).skip(loader, 0), 0)
+        try:
+            if not is_skippable(loader) or loader.num_workers:  # workers take indices at once
+                return self._counted(iter(loader), 0)
+            return self._counted(Order(loader).skip(loader, 0), 0)
+        except Exception:
+            self._begin_again(loader, self._began)  # a run that is saved now begins the epoch once more
+            raise
 
     def position(self, *, in_epoch: bool) -> dict[str, Any]:
         """Return what `resume` needs, between two batches of an epoch or between two epochs."""
         loader: Any = self._state.train_dataloader
-        position = {"in_epoch": in_epoch, **_size(loader), **_of_loader(loader)}
-        if _keeps_position(loader):
+        position = {"in_epoch": in_epoch, **size_of(loader), **_of_loader(loader)}
+        if keeps_position(loader):
             position["loader"] = loader.state_dict()
         if in_epoch:
             position |= {"began": self._began, "taken": self.taken}
@@ -66,7 +61,7 @@ class Feed:
 
         Else its state is that of an epoch of which no batch is left, and would be gone on with as that.
         """
-        if batches is not None and not self.is_exhausted and _keeps_position(self._state.train_dataloader):
+        if batches is not None and not self.is_exhausted and keeps_position(self._state.train_dataloader):
             next(batches, None)
 
     def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
@@ -84,19 +79,19 @@ class Feed:
             warnings.warn(
                 f"{why}: the next epoch is another than that of the saved run", CheckpointWarning, stacklevel=2
             )
-        if _keeps_position(loader):
+        if keeps_position(loader):
             return self._resume_by_state(position, in_epoch=in_epoch)
         if in_epoch:
             return self._resume_epoch(position, own)
         restart_workers(loader, persists=persists)
-        if len(own) == len(_own(loader)):
+        if len(own) == len(own_generators(loader)):
             _put_back(loader, own)
         return None
 
     def _resume_by_state(self, position: Mapping[str, Any], *, in_epoch: bool) -> Iterator[Any] | None:
         loader: Any = self._enter_epoch() if in_epoch else self._state.train_dataloader
         own = _own_states(position)
-        is_ours, is_torchs = len(own) == len(_own(loader)), isinstance(loader, torch_data.DataLoader)
+        is_ours, is_torchs = len(own) == len(own_generators(loader)), isinstance(loader, torch_data.DataLoader)
         if in_epoch:
             self.taken = _entry(position, "taken", int)
             self._begin_again(loader, _entry(position, "began", dict))
@@ -129,14 +124,12 @@ class Feed:
     def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
         began, taken, length = _entry(position, "began", dict), _entry(position, "taken", int), position["batches"]
         loader: Any = self._enter_epoch()
-        is_skippable = _is_skippable(loader)
-        if taken < 0 or (length is not None and taken > length and (is_skippable or isinstance(loader, (list, tuple)))):
+        has_order = is_skippable(loader)
+        if taken < 0 or (length is not None and taken > length and (has_order or isinstance(loader, (list, tuple)))):
             raise CheckpointError(f"the checkpoint has taken {taken} of {length} batches of the epoch")
         order = restart_workers(loader, persists=_entry(began, "persists", bool))
         self._begin_again(loader, began)
-        iterator = (
-            order.skip(loader, taken) if order is not None and is_skippable else _without_the_first(loader, taken)
-        )
+        iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
         _put_back(loader, own)
         return self._counted(iterator, taken)
 
@@ -189,71 +182,21 @@ def enter_loader(state: State) -> None:
     state.dataloader_len = length_of(state.train_dataloader)
 
 
-def why_inexact(loader: Iterable[Any]) -> str | None:
-    """Return why a run with this loader can't be resumed exactly in mid-epoch, as far as can be seen; None: it can.
-
-    Example:
-        >>> why_inexact([1, 2]), why_inexact(torch_data.DataLoader([1, 2], shuffle=True))
-        (None, None)
-    """
-    if _keeps_position(loader) or isinstance(loader, (list, tuple)):
-        return None
-    remedy = "give it state_dict() and load_state_dict(state), or use torchdata's StatefulDataLoader"
-    if not isinstance(loader, torch_data.DataLoader):
-        return f"a {type(loader).__name__} has no state_dict, so its batches are read again: {remedy}"
-    if isinstance(loader.dataset, torch_data.IterableDataset):
-        return f"its {type(loader.dataset).__name__} is iterable, so its examples are read again: {remedy}"
-    if type(loader).__iter__ is not torch_data.DataLoader.__iter__:
-        return f"a {type(loader).__name__} has an __iter__ of its own, so its batches are read again: {remedy}"
-    sampler = _sampler_of(loader)
-    if sampler is None or type(sampler) not in _KNOWN_SAMPLERS:
-        kind = type(loader.batch_sampler if sampler is None else sampler).__name__
-        return f"its sampler, a {kind}, has no state_dict, so its batches are read again: {remedy}"
-    return None
-
-
-def _keeps_position(loader: Any) -> bool:
-    return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
-
-
-def _sampler_of(loader: Any) -> Any:
-    """Return the sampler that torch's batch sampler of a DataLoader takes indices from; None: there is no such."""
-    batches = getattr(loader, "batch_sampler", None)
-    return batches.sampler if type(batches) is torch_data.BatchSampler else None
-
-
-def _own(loader: Any) -> list[torch.Generator]:
-    """Return the generators that were given to a DataLoader or its samplers."""
-    owners = (loader, getattr(loader, "sampler", None), _sampler_of(loader))
-    given = [getattr(owner, "generator", None) for owner in owners]
-    unique = {id(generator): generator for generator in given if isinstance(generator, torch.Generator)}
-    return list(unique.values())
-
-
-def _is_skippable(loader: Any) -> bool:
-    return isinstance(loader, torch_data.DataLoader) and not _keeps_position(loader) and why_inexact(loader) is None
-
-
-def _size(loader: Any) -> dict[str, int | None]:
-    sizes = [getattr(owner, "batch_size", None) for owner in (loader, getattr(loader, "batch_sampler", None))]
-    return {"batch_size": next((n for n in sizes if type(n) is int), None), "batches": length_of(loader)}
-
-
 def _of_loader(loader: Any) -> dict[str, Any]:
     """Return the states of the loader's own generators, and whether it has worker processes that persist."""
     has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
-    return {"own": [generator.get_state() for generator in _own(loader)], "persists": has_workers}
+    return {"own": [generator.get_state() for generator in own_generators(loader)], "persists": has_workers}
 
 
 def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
     """Return in what the loader differs from the saved one, as far as can be seen."""
-    if _keeps_position(loader) != ("loader" in position):
+    if keeps_position(loader) != ("loader" in position):
         one, other = ("a", "none") if "loader" in position else ("no", "one")
         return f"the checkpoint is of a train_dataloader with {one} state_dict, and this one has {other}"
-    if len(_own_states(position)) != len(_own(loader)):
+    if len(_own_states(position)) != len(own_generators(loader)):
         return "the checkpoint is of a train_dataloader with another number of generators of its own"
     saved = {key: _entry(position, key, int, type(None)) for key in ("batch_size", "batches")}
-    if saved != (now := _size(loader)):
+    if saved != (now := size_of(loader)):
         then, this = (f"batch_size {size['batch_size']} and {size['batches']} batches" for size in (saved, now))
         return f"the checkpoint is of a train_dataloader with {then}, and this one has {this}"
     return None
@@ -272,7 +215,7 @@ def _own_states(position: Any) -> list[Any]:
 
 
 def _put_back(loader: Any, states: list[Any]) -> None:
-    generators = _own(loader)
+    generators = own_generators(loader)
     if len(generators) != len(states):
         raise CheckpointError(
             f"the checkpoint has {len(states)} generators of a train_dataloader with {len(generators)}"

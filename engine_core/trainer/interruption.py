@@ -19,7 +19,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class EvaluationInterrupted(BaseException):
-    """Leaves an evaluation that a signal has come into; the loop catches it."""
+    """Leaves an evaluation that is to be made up for later, with what the loaders before have given."""
+
+    def __init__(self, results: dict[str, float]) -> None:
+        self.results = results
 
 
 def saver_folders(callbacks: Iterable[Any]) -> list[Path]:

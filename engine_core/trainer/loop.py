@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Generator
 from typing import Any
 
 import torch
 
 from ..batch import count_rows, move_batch
-from ..errors import EngineError, add_note
+from ..errors import EngineError
 from ..event import Event
 from ..intervals import end_test
 from ..time import Time, Timestamp
+from .failing import lose_no_batch
 from .feed import enter_loader
 from .interruption import EvaluationInterrupted, interruptible, raise_if_interrupted
-from .memory import explain_out_of_memory
+from .memory import explain_out_of_memory, place_in_training
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .optimizing import pass_for_stepped
 from .run import Run
@@ -71,7 +71,11 @@ def run_fit(run: Run, end: Time) -> None:
             fire("epoch_start")
             run.begins_anew = False
         if run.batches is None:
-            run.batches = run.feed.start_epoch()
+            try:
+                run.batches = run.feed.start_epoch()
+            except BaseException as error:
+                lose_no_batch(run, error, checkpoint)
+                raise
         while True:
             fire("before_dataloader")
             try:
@@ -80,7 +84,7 @@ def run_fit(run: Run, end: Time) -> None:
                 engine.run_marker_only_event("after_dataloader")
                 break
             except BaseException as error:
-                lose_no_batch(error)
+                lose_no_batch(run, error, checkpoint)
                 raise
             batch()
             if at_end():
@@ -88,30 +92,6 @@ def run_fit(run: Run, end: Time) -> None:
                     break
                 return
         end_epoch()
-
-    def lose_no_batch(error: BaseException) -> None:
-        """Let savers save all that the loader gave before it failed; a resumed run asks for the same batch again."""
-        try:
-            # a signal to the whole group ends worker processes too
-            if isinstance(error, Exception) or state.interrupted_by is not None:
-                at = state.timestamp
-                add_note(error, f"the train_dataloader failed at batch {at.batch_in_epoch} of epoch {at.epoch}")
-                if at.batch:
-                    save_before(error)
-        finally:
-            run.feed.taken += isinstance(error, Exception)  # a DataLoader goes on behind it
-            if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
-                run.batches = None
-
-    def save_before(error: BaseException) -> None:
-        """Save as for a pause, before `error` goes on; what goes wrong with that is a note on it."""
-        state.pause_requested = True
-        try:
-            checkpoint("batch_checkpoint")
-        except Exception as second:  # noqa: BLE001  nothing may take the place of the error that came first
-            add_note(error, f"the run could not be saved then: {second}")
-        finally:
-            state.pause_requested = False
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
@@ -123,7 +103,7 @@ def run_fit(run: Run, end: Time) -> None:
             fire("batch_start")
             train_batch()
         except Exception as error:
-            explain_out_of_memory(error, state, samples, microbatch_size)
+            explain_out_of_memory(error, state, *place_in_training(state, samples, microbatch_size))
             raise
         before = state.timestamp
         now_s = time.perf_counter()
@@ -251,14 +231,15 @@ def run_fit(run: Run, end: Time) -> None:
         """Read what is held of the loss, then evaluate if there is anything to evaluate on; `then` is what follows."""
         run.readings.flush()
         evaluated_at, run.awaited = run.evaluated_at, None
+        found, run.found = run.found, {}
         if evaluated_at == state.timestamp.batch:
             return
         run.evaluated_at = state.timestamp.batch
         if state.evaluators:
             try:
-                run.evaluate(state.evaluators, ends_at_signals=True)
-            except EvaluationInterrupted:
-                run.evaluated_at, run.awaited = evaluated_at, then
+                run.evaluate(state.evaluators, begun=found)
+            except EvaluationInterrupted as interruption:
+                run.evaluated_at, run.awaited, run.found = evaluated_at, then, interruption.results
 
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal has asked for it."""
@@ -267,7 +248,9 @@ def run_fit(run: Run, end: Time) -> None:
             raise_if_interrupted(state)
 
     run.is_fitting, run.has_gradients, run.is_loaded, state.closure = True, False, False, closure
-    state.pause_requested = state.skip_requested = False
+    if state.pause_requested:  # by somebody before this fit
+        state.stop_requested = state.pause_requested = False
+    state.skip_requested = False
     state.snapshot, state.go_back = lambda: take_snapshot(run), lambda content: go_back(run, content)
     try:
         with interruptible(state):

@@ -7,33 +7,28 @@ import torch
 from ..errors import OutOfMemoryError, add_note
 from ..state import State
 
-__all__ = ["explain_out_of_memory"]
+__all__ = ["explain_out_of_memory", "place_in_training"]
 
-_SAID_BY_TORCH = ("out of memory", "can't allocate memory", "not enough memory")
-"""Parts of the messages of CUDA and MPS, and of the CPU's allocator on Linux and on Windows, a RuntimeError each."""
+_SAID_BY_TORCH = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
+"""Parts of the messages of CUDA and MPS, of its libraries, and of the CPU's allocators, a RuntimeError each."""
 
 
-def explain_out_of_memory(error: Exception, state: State, rows: int, microbatch_size: int | None) -> None:
-    """Raise an OutOfMemoryError from `error` if it says that memory has run out, and return otherwise.
-
-    Args:
-        rows: of the batch, as it came from the loader in work.
-        microbatch_size: how many went through the model at once in training; None: all.
-    """
+def explain_out_of_memory(error: Exception, state: State, place: str, remedy: str) -> None:
+    """Raise an OutOfMemoryError from `error` if it says that memory has run out, and return otherwise."""
     if isinstance(error, OutOfMemoryError) or not _is_out_of_memory(error):
         return
-    now, label = state.timestamp, state.dataloader_label
-    if label != "train":
-        where = f"in the evaluation on {label!r} with batches of {rows} rows"
-        remedy = f"give the loader {label!r} a smaller batch_size"
-    else:
-        at_once = "all of them at once" if microbatch_size is None else f"in microbatches of {microbatch_size}"
-        where = f"at batch {now.batch} (epoch {now.epoch}) with {rows} rows, {at_once}"
-        remedy = _remedy(rows, rows if microbatch_size is None else min(rows, microbatch_size), state.precision)
-    explained = OutOfMemoryError(f"out of memory on {state.device} {where}: {remedy}. {_first_line(error)}")
+    explained = OutOfMemoryError(f"out of memory on {state.device} {place}: {remedy}. {_first_line(error)}")
     for note in getattr(error, "__notes__", ()):
         add_note(explained, note)
     raise explained from error
+
+
+def place_in_training(state: State, rows: int, microbatch_size: int | None) -> tuple[str, str]:
+    """Say at which batch of how many rows a step was, and what would need less memory."""
+    now = state.timestamp
+    at_once = "all of them at once" if microbatch_size is None else f"in microbatches of {microbatch_size}"
+    place = f"at batch {now.batch} (epoch {now.epoch}) with {rows} rows, {at_once}"
+    return place, _remedy(rows, rows if microbatch_size is None else min(rows, microbatch_size), state.precision)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

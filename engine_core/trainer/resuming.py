@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..algorithm import unique_names
 from ..arguments import check_flag
-from ..checkpoint import Content, read_content, resolve
-from ..checkpoint.store import has_checkpoint
-from ..errors import ArgumentError, CheckpointError, CheckpointWarning, did_you_mean
+from ..checkpoint import Content, read_content
+from ..checkpoint.store import has_checkpoint, read_resolved
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ..event import Event
 from ..warn import warn
 from .arguments import check_seed
-from .comparing import differences, missing_algorithms, what_is_missing
+from .comparing import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .describing import describe_run
 from .interruption import saver_folders
 from .snapshot import put_back, resume_feed
@@ -37,6 +38,7 @@ class Resumed:
     weights_only: bool
     strict: bool
     changed: str
+    path: Path
     is_own: bool = False
     """Is it the latest of the run's own saver?"""
 
@@ -46,7 +48,7 @@ class Resumed:
         if self.weights_only:
             return check_seed(given)
         if type(saved) is not int or not 0 <= saved < 2**63:
-            raise CheckpointError(f"the checkpoint's manifest has the seed {saved!r}, which is none")
+            raise CheckpointError(f"the checkpoint's manifest has the seed {saved!r:.80}, which is none")
         return saved
 
     def go_on(self, run: Run, seed: int | None) -> None:
@@ -59,35 +61,39 @@ class Resumed:
             CheckpointError: if the run can't be the one that was saved.
         """
         if self.weights_only:
-            load_weights(run.state.model, self.content.model, strict=self.strict)
+            load_weights(run.state.model, self.content.model, strict=self.strict, casts=True)
             run.engine.run_event(Event.AFTER_LOAD)
             return
         with _blamed_on_the_checkpoint():
-            self._check_same_run(run, seed)
+            changes = self._check_same_run(run, seed)
             put_back(run, self.content, strict=self.strict)
+            for change in changes:  # not before it is sure that the run goes on
+                warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
         run.engine.run_event(Event.AFTER_LOAD)
         with _blamed_on_the_checkpoint():
             resume_feed(run, self.content)
-        run.is_loaded = True
+        run.is_loaded, run.state.loaded_from = True, self.path
 
-    def _check_same_run(self, run: Run, seed: int | None) -> None:
-        """Say in what the run differs from the one that was saved, as the policy has it.
+    def _check_same_run(self, run: Run, seed: int | None) -> list[str]:
+        """Return what is to be told of the differences between this run and the saved one, as the policy has it.
 
         Raises:
-            CheckpointError: for an algorithm without which it can't go on, and for all differences if none may be.
+            CheckpointError: for an algorithm without which it can't go on, for an optimizer that can't take the saved
+            state, and for all differences if none may be.
         """
         saved, now = self.content.manifest, describe_run(run)
         missing = missing_algorithms(saved, now)
-        fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict]
+        others = other_optimizers(saved, now)
+        fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict] + others
         kept = f"it goes on with the seed {saved['seed']} of the saved run, not with seed={seed}"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
-        changes = [*map(what_is_missing, missing), *differences(saved, now)]
-        if self.changed == "error" and (seeds or changes):
-            raise CheckpointError(_refusal([*seeds, *changes]))
+        changes = [*map(what_is_missing, missing), *others, *differences(saved, now)]
+        lengths = other_length(saved, now)
+        if self.changed == "error" and (seeds or changes or lengths):
+            raise CheckpointError(_refusal([*seeds, *changes, *lengths]))
         if fatal:
             raise CheckpointError("; ".join(fatal))
-        for change in seeds if self.changed == "adopt" else [*seeds, *changes]:
-            warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
+        return seeds if self.changed == "adopt" else [*seeds, *changes]
 
 
 @contextmanager
@@ -112,7 +118,7 @@ def find_resumed(
     """Return what the run begins with; None: at the beginning.
 
     Raises:
-        ArgumentError: (a ValueError) for autoresume without a saver in whose folder to look.
+        ArgumentError: (a ValueError) for autoresume without a saver in whose folder to look, or weights from nowhere.
         CheckpointError: if `load_path` is no checkpoint, or the latest one is damaged.
     """
     weights_only = check_flag("load_weights_only", weights_only)
@@ -120,6 +126,11 @@ def find_resumed(
     if changed not in _POLICIES:
         raise ArgumentError(
             f"load_changed is 'error', 'warn' or 'adopt', not {changed!r}{did_you_mean(str(changed), _POLICIES)}"
+        )
+    if weights_only and load_path is None:
+        raise ArgumentError(
+            "load_weights_only=True takes the weights from load_path, and none is given: give one, or leave it out, "
+            "since autoresume goes on with a whole run"
         )
     if check_flag("autoresume", autoresume):
         folders = saver_folders(callbacks)
@@ -130,18 +141,24 @@ def find_resumed(
             )
         for folder in folders:
             if has_checkpoint(folder):
-                content = read_content(resolve(folder))
-                return Resumed(content, weights_only=False, strict=strict, changed=changed, is_own=True)
+                path, content = read_resolved(folder, read_content)
+                return Resumed(content, False, strict, changed, path, is_own=True)
     if load_path is None:
         return None
-    return Resumed(read_content(resolve(Path(load_path))), weights_only, strict, changed)
+    path, content = read_resolved(Path(load_path), read_content)
+    return Resumed(content, weights_only, strict, changed, path)
 
 
 def start_over(listeners: Iterable[Any]) -> None:
     """Tell callbacks and destinations that autoresume has found nothing of this run that was saved."""
-    for listener in listeners:
+    listeners = list(listeners)
+    for name, listener in zip(unique_names(listeners), listeners, strict=True):
         if callable(getattr(listener, "start_over", None)):
-            listener.start_over()
+            try:
+                listener.start_over()
+            except BaseException as error:
+                add_note(error, f"raised by start_over of callback {name}")
+                raise
 
 
 def _refusal(changes: list[str]) -> str:

@@ -32,7 +32,8 @@ class Run:
         batches: the loader in mid-epoch, or None between epochs.
         counted_s: until when the clock of training has counted; evaluation puts it forward.
         evaluated_at: the batch count at the latest evaluation.
-        awaited: the event at which savers wait for an evaluation that a signal has broken off.
+        awaited: the event at which savers wait for an evaluation that was broken off.
+        found: what that evaluation has found, on the loaders that it was through with.
         is_loaded: is this as a checkpoint has left it, so that even at its end an evaluation may be still to come?
         has_gradients: is this AFTER_TRAIN_BATCH, where the gradients are there and the optimizers have not stepped?
         begins_anew: did an exception end the epoch's pair for some algorithm, so that going on has to begin it again?
@@ -53,6 +54,7 @@ class Run:
     counted_s: float = field(default=0.0, init=False)
     evaluated_at: int | None = field(default=None, init=False)
     awaited: str | None = field(default=None, init=False)
+    found: dict[str, float] = field(default_factory=dict, init=False)
     is_loaded: bool = field(default=False, init=False)
     is_fitting: bool = field(default=False, init=False)
     is_evaluating: bool = field(default=False, init=False)
@@ -60,20 +62,20 @@ class Run:
     has_gradients: bool = field(default=False, init=False)
     begins_anew: bool = field(default=False, init=False)
 
-    def evaluate(self, loaders: Mapping[str, Iterable[Any]], *, ends_at_signals: bool = False) -> dict[str, float]:
+    def evaluate(
+        self, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
         """Evaluate on loaders by label; the clock of training stands still.
 
         Args:
-            ends_at_signals: raise EvaluationInterrupted after the batch in which a signal asks `fit` to end.
+            begun: see `run_eval`.
         """
         if self.is_evaluating:
             raise EngineError("an evaluation runs already: eval() can't be called from one of its own events")
         started_s = time.perf_counter()
         self.is_evaluating = True
         try:
-            return run_eval(
-                self.engine, loaders, self.metrics, self.precision, self.device, ends_at_signals=ends_at_signals
-            )
+            return run_eval(self.engine, loaders, self.metrics, self.precision, self.device, begun)
         finally:
             self.is_evaluating = False
             self.counted_s += time.perf_counter() - started_s

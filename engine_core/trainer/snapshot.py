@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +15,9 @@ from ..errors import CheckpointError, add_note
 from ..randomness import GlobalGenerators
 from ..time import Timestamp
 from .describing import describe_run
+from .loaders import own_generators
 from .optimizing import pass_for_stepped
-from .weights import load_weights
+from .weights import is_by_weights, load_weights
 
 if TYPE_CHECKING:
     from .run import Run
@@ -62,19 +62,25 @@ def put_back(run: Run, content: Content, *, strict: bool) -> None:
     """
     saved = restore(content.state, content.tensors)
     state = run.state
-    fits = load_weights(state.model, {**content.model, **saved["model"]}, strict=strict)
-    if fits:
+    of_weights = [name for name in _algorithms(run) if is_by_weights(saved["algorithms"].get(name), content.model)]
+    left_too = f"the states of {', '.join(['optimizers', 'schedulers', *of_weights])} are left too: they begin anew"
+    if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
+        of_weights = []
         _load_optimizers(run, saved["optimizers"])
         _load_each("schedulers", state.schedulers, saved["schedulers"])
     _load_scaler(run, saved["scaler"])
+    _load_loss(state.loss_fn, saved["loss"])
+    _load_evaluators(state.evaluators, saved["evaluators"])
     state.timestamp = _clock_of(saved["clock"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
     state.stop_requested = saved["stop_requested"] is True
     run.evaluated_at, run.awaited = saved["evaluated_at"], saved["awaited"]
+    run.found = {str(name): float(value) for name, value in saved["found"].items()}
     if run.awaited not in (None, "batch_checkpoint", "epoch_checkpoint"):
-        raise CheckpointError(f"the checkpoint awaits {run.awaited!r}, which no run does")
+        raise CheckpointError(f"the checkpoint awaits {run.awaited!r:.80}, which no run does")
     run.readings.was_finite = saved["was_finite"] is not False
-    _load_named("algorithm", _algorithms(run), saved["algorithms"])
+    fitting = {name: own for name, own in saved["algorithms"].items() if name not in of_weights}
+    _load_named("algorithm", _algorithms(run), fitting)
     _load_named("callback", _listeners(run), saved["listeners"])
 
 
@@ -102,8 +108,8 @@ def go_back(run: Run, content: Content) -> None:
         for group, kept in zip(optimizer.param_groups, groups, strict=True):
             group.update(kept)
     _load_scaler(run, saved["scaler"])
-    algorithms = _algorithms(run)
-    _load_named("algorithm", algorithms, {name: saved["algorithms"].get(name, {}) for name in algorithms})
+    _load_loss(run.state.loss_fn, saved["loss"])
+    _load_named("algorithm", _algorithms(run), saved["algorithms"])
 
 
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
@@ -118,6 +124,7 @@ def _parts(run: Run) -> dict[str, Any]:
         "metrics": dict(state.metrics),
         "evaluated_at": run.evaluated_at,
         "awaited": run.awaited,
+        "found": run.found,
         "was_finite": run.readings.was_finite,
         "stop_requested": state.stop_requested and not state.pause_requested,
         "feed": run.feed.position(in_epoch=run.batches is not None),
@@ -128,9 +135,36 @@ def _parts(run: Run) -> dict[str, Any]:
         ],
         "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
+        "loss": _state_of_loss(state.loss_fn),
+        "evaluators": {
+            label: [generator.get_state() for generator in own_generators(loader)]
+            for label, loader in state.evaluators.items()
+        },
         "algorithms": _states(_algorithms(run), "algorithm"),
-        "listeners": _states(_listeners(run), "callback"),
+        "listeners": _states(_listeners(run), "callback", run),
     }
+
+
+def _state_of_loss(loss_fn: Any) -> dict[str, Any]:
+    """Return parameters and buffers of a loss function that is a module; others have none that can be seen."""
+    return dict(loss_fn.state_dict()) if isinstance(loss_fn, torch.nn.Module) else {}
+
+
+def _load_loss(loss_fn: Any, saved: Mapping[str, Any]) -> None:
+    own = _state_of_loss(loss_fn)
+    if differing := sorted(own.keys() ^ saved.keys()):
+        where = "the checkpoint" if differing[0] in saved else "this run"
+        raise CheckpointError(f"the loss function is another: only that of {where} has {differing[0]!r}")
+    if own:
+        _load("the loss function", loss_fn.load_state_dict, saved)
+
+
+def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, list[torch.Tensor]]) -> None:
+    """Let loaders that draw from generators of their own go on; of another number of them they begin anew."""
+    for label, states in saved.items():
+        own = own_generators(evaluators[label]) if label in evaluators else []
+        for generator, state in zip(own, states, strict=False):
+            _load(f"the generator of the evaluation loader {label!r}", generator.set_state, state)
 
 
 def _algorithms(run: Run) -> dict[str, Any]:
@@ -143,17 +177,28 @@ def _listeners(run: Run) -> dict[str, Any]:
     return dict(zip(unique_names(listeners), listeners, strict=True))
 
 
-def _states(owners: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the states by name of those that have any."""
+def _states(owners: Mapping[str, Any], kind: str, run: Run | None = None) -> dict[str, Any]:
+    """Return the states by name of those that have any; a logger destination of `run` that raises is left out."""
     states: dict[str, Any] = {}
     for name, owner in owners.items():
         own_state = getattr(owner, "state_dict", dict)
         try:
             states[name] = own_state()
         except BaseException as error:
+            if run is not None and isinstance(error, Exception) and _is_isolated(owner, run):
+                run.engine.logger.isolation.report(owner, "state_dict", error)
+                continue
             add_note(error, f"raised by state_dict of {kind} {name}, for a checkpoint")
             raise
+        if run is not None:
+            run.engine.logger.isolation.recover(owner, "state_dict")
     return {name: state for name, state in states.items() if state}
+
+
+def _is_isolated(listener: object, run: Run) -> bool:
+    """Is this a logger destination, and no callback too?"""
+    destinations, callbacks = run.engine.logger.destinations, run.state.callbacks
+    return any(listener is d for d in destinations) and not any(listener is c for c in callbacks)
 
 
 def _copies(tensors: Mapping[str, torch.Tensor]) -> Tensors:
@@ -212,8 +257,8 @@ def _clock_of(saved: Mapping[str, Any]) -> Timestamp:
     clock = Timestamp(**saved)
     for name, value in clock._asdict().items():
         kinds: Any = (int, float) if name.startswith("elapsed") else int
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < math.inf:
-            raise CheckpointError(f"the clock in the checkpoint has {name}={value!r}")
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 2**63:
+            raise CheckpointError(f"the clock in the checkpoint has {name}={value!r:.80}")
     return clock
 
 

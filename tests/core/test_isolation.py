@@ -58,8 +58,9 @@ def test_the_warning_says_who_failed_in_what_when_and_why_and_what_comes_of_it(r
     place = f"(at {__file__}:{Faulty._hear.__code__.co_firstlineno + 3})"
     assert str(warning.message) == (
         f"logger destination Faulty failed in log_metrics at batch 7 (epoch 1): OSError: disk full {place}; training "
-        "goes on, and the other destinations are told; failure 1 of 3 in a row, after which it is disabled. To stop "
-        "instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning)"
+        "goes on, and the other destinations are told; failure 1 of 3 in a row, 1 of 30 in all, after which it is "
+        "disabled. To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
+        "PYTHONWARNINGS='error:logger destination' for a command"
     )
     assert (warning.category, warning.filename) == (DestinationWarning, __file__)
 
@@ -68,7 +69,7 @@ def test_the_warning_names_the_distribution(recwarn, tmp_path):
     files = RunFiles(tmp_path)
     with running(files) as engine:
         engine.run_event("init")
-        engine.logger.log_metrics({("not", "a name"): 1}, step=0)
+        engine.logger.log_metrics({"a": {("not", "a name"): 1}}, step=0)
     title = f"RunFiles (engine-core {Registry.scan().version_of('engine-core')})"
     assert f"destination {title} failed in log_metrics at batch 0 " in str(recwarn.pop(DestinationWarning).message)
 
@@ -110,8 +111,8 @@ def test_after_three_failures_in_a_row_it_is_disabled_and_only_closed(recwarn):
             engine.run_event("batch_end")
     assert faulty.heard == ["log_metrics", "log_traces", "batch_end"] * 2 + ["log_metrics", "close"]
     assert [str(w.message).rpartition("; ")[2].partition(".")[0] for w in recwarn] == [
-        "failure 1 of 3 in a row, after which it is disabled",
-        "failure 2 of 3 in a row, after which it is disabled",
+        "failure 1 of 3 in a row, 1 of 30 in all, after which it is disabled",
+        "failure 2 of 3 in a row, 2 of 30 in all, after which it is disabled",
         "training goes on without it: after 3 failures of log_metrics in a row it is disabled, and gets nothing more",
     ]
 

@@ -173,6 +173,20 @@ def test_tensors_whose_header_lies_are_refused_with_the_file(folder, data):
         read_content(folder)
 
 
+@pytest.mark.parametrize("call", ["os.scandir", "pathlib.Path.stat", "hashlib.sha256"])
+def test_files_that_are_taken_away_while_they_are_read_are_an_error_of_the_checkpoint(folder, call, monkeypatch):
+    manifest = read_manifest(folder)
+
+    def gone(*args, **kwargs):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engine_core.checkpoint.files.read_manifest", lambda folder: manifest)
+        patched.setattr(call, gone)
+        with pytest.raises(CheckpointError, match=r"ep0-ba3' can't be read: .*No such file"):
+            read_content(folder)
+
+
 @pytest.mark.parametrize("make", ["nothing", "a file", "an empty folder"])
 def test_what_is_no_checkpoint_is_said_to_be_none(make, tmp_path):
     path = tmp_path / "checkpoint"

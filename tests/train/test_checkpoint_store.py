@@ -1,11 +1,13 @@
 """A saver's folder: which checkpoint is the latest, and which stay."""
 
 import os
+import shutil
+import tracemalloc
 
 import pytest
 
-from engine_core.checkpoint import Content, Store, resolve
-from engine_core.checkpoint.store import has_checkpoint
+from engine_core.checkpoint import Content, Store, read_content, resolve
+from engine_core.checkpoint.store import has_checkpoint, read_resolved
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
@@ -47,7 +49,7 @@ def test_of_those_saved_at_one_time_an_epoch_that_ended_counts_as_later_than_its
 def test_only_those_saved_last_stay_with_the_latest_and_those_that_are_named(tmp_path):
     store = saved(tmp_path, *(at(0, batch) for batch in (1, 5, 6, 2, 3, 4)))
     (tmp_path / "latest").write_text("ep0-ba1\n")
-    store.keep(2, [tmp_path / "ep0-ba5"])
+    store.keep([*store.saved()[-2:], tmp_path / "ep0-ba5"])
     assert names(store) == ["ep0-ba1", "ep0-ba5", "ep0-ba3", "ep0-ba4"]
 
 
@@ -57,7 +59,7 @@ def test_foreign_files_are_left_alone(tmp_path):
     (tmp_path / "ep0-ba1-copy").mkdir()
     store.save(at(0, 1), EMPTY)
     store.save(at(0, 2), EMPTY)
-    store.keep(1)
+    store.keep(store.saved()[-1:])
     assert names(store) == ["ep0-ba2"]
     assert (tmp_path / "notes.txt").exists()
     assert (tmp_path / "ep0-ba1-copy").exists()
@@ -106,6 +108,41 @@ def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path, text):
     (tmp_path / "latest").write_text(text)
     with pytest.raises(CheckpointError, match=r"latest' holds .*, which names no checkpoint"):
         resolve(tmp_path)
+
+
+def test_of_a_latest_only_as_much_as_a_name_takes_is_read(tmp_path):
+    Store(tmp_path).save(at(0, 1), EMPTY)
+    (tmp_path / "latest").write_bytes(b"ep0-ba1".ljust(2**24))
+    tracemalloc.start()
+    try:
+        assert resolve(tmp_path).name == "ep0-ba1"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_reader_goes_on_to_the_latest_of_a_live_run_that_removes_what_it_reads(tmp_path):
+    store, read = Store(tmp_path), []
+    store.save(at(0, 0), Content({}, {"batch": 0}, {}))
+
+    def read_beside_a_writer(checkpoint):
+        read.append(checkpoint.name)
+        if len(read) < 4:
+            store.save(at(0, len(read)), Content({}, {"batch": len(read)}, {}))
+            store.keep([])
+        return read_content(checkpoint)
+
+    checkpoint, content = read_resolved(tmp_path, read_beside_a_writer)
+    assert (checkpoint.name, content.state) == ("ep0-ba3", {"batch": 3})
+    assert read == ["ep0-ba0", "ep0-ba1", "ep0-ba2", "ep0-ba3"]
+
+
+def test_a_reader_tries_once_where_nothing_moves(tmp_path):
+    store, read = Store(tmp_path), []
+    shutil.rmtree(store.save(at(0, 0), EMPTY))
+    with pytest.raises(CheckpointError, match="ep0-ba0' does not exist"):
+        read_resolved(tmp_path, lambda checkpoint: read.append(checkpoint) or read_content(checkpoint))
+    assert len(read) == 1
 
 
 def test_there_is_no_checkpoint_where_nothing_is(tmp_path):

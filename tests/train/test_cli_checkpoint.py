@@ -66,6 +66,18 @@ def test_export_writes_the_weights_once(folder: Path, tmp_path: Path) -> None:
     assert call("checkpoint", "export", folder, tmp_path / "no" / "where").exit_code == 2
 
 
+def test_export_spoils_no_checkpoint(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = folder / "ep1-ba4"
+    monkeypatch.chdir(checkpoint)
+    (tmp_path / "link").symlink_to(checkpoint)
+    for to in (checkpoint / "w.safetensors", "w.safetensors", tmp_path / "link" / "w.safetensors", "../ep1-ba4/w"):
+        refused = call("checkpoint", "export", folder, to)
+        assert refused.exit_code == 2
+        assert "is in the checkpoint" in refused.output
+    assert call("checkpoint", "verify", checkpoint).exit_code == 0
+    assert call("checkpoint", "export", folder, folder / "w.safetensors").exit_code == 0
+
+
 MODULE = """
     import time, torch
     from engine_core import Callback

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from engine_core import Logger, LoggerDestination, State, Trainer
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint.store import has_checkpoint
 from engine_core.errors import DestinationWarning
 from engine_core.loggers.run_files import RunFiles
 
@@ -75,9 +77,56 @@ def test_a_strict_run_ends_there_and_everything_is_closed() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
-def test_a_disk_that_is_full_ends_the_files_and_not_the_run(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_disk_that_is_full_is_told_once_and_at_the_end_and_does_not_stop_the_run(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     memory = Memory()
-    made = trained(RunFiles(tmp_path), memory)
+    files = RunFiles(tmp_path)
+    made = trained(files, memory)
     assert (made.state.timestamp.batch, len(memory.metrics)) == (6, 7)
-    assert [("OSError: [Errno 28] No space left on device" in str(w.message)) for w in recwarn] == [True] * 3
+    assert files.latest == {name: value for _, values in memory.metrics for name, value in values.items()}
+    full = f"logger destination RunFiles can't write in {str(tmp_path)!r}"
+    assert [str(w.message).partition(";")[0].partition(":")[0] for w in recwarn] == [
+        f"{full} ([Errno 28] No space left on device)",
+        f"{full} at its end ([Errno 28] No space left on device)",
+    ]
+    assert str(recwarn.list[-1].message).endswith(": 7 lines for metrics.jsonl and 0 rows for metrics.csv are lost")
+
+
+def test_a_state_that_can_not_be_had_is_left_out_of_the_checkpoint(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Stateless(LoggerDestination):
+        def state_dict(self) -> dict[str, Any]:
+            raise ConnectionError("no route")
+
+    saver = CheckpointSaver(tmp_path, "1ba")
+    with trainer(batches(8, 8), linear(), loggers=[Stateless(), Memory()], callbacks=saver) as made:
+        made.fit()
+    assert has_checkpoint(tmp_path)
+    messages = [str(warning.message).partition(": ")[0] for warning in recwarn]
+    assert messages[0] == "logger destination Stateless failed in state_dict at batch 1 (epoch 0)"
+
+
+@pytest.mark.filterwarnings("ignore::engine_core.errors.CheckpointWarning")
+def test_without_the_state_of_a_callback_there_is_no_checkpoint_though_it_is_a_destination_too(tmp_path: Path) -> None:
+    class Both(LoggerDestination):
+        def state_dict(self) -> dict[str, Any]:
+            raise ConnectionError("no route")
+
+    both, saver = Both(), CheckpointSaver(tmp_path, "1ba")
+    with trainer(batches(8, 8), linear(), loggers=both, callbacks=[saver, both]) as made:
+        made.fit()
+    assert not has_checkpoint(tmp_path)
+
+
+def test_who_can_not_start_over_is_named(tmp_path: Path) -> None:
+    class Stuck(LoggerDestination):
+        def start_over(self) -> None:
+            raise ConnectionError("no route")
+
+    saver = CheckpointSaver(tmp_path, "1ba")
+    with pytest.raises(ConnectionError) as failure:
+        trainer(batches(8), linear(), loggers=Stuck(), callbacks=saver, autoresume=True)
+    assert failure.value.__notes__ == ["raised by start_over of callback Stuck"]

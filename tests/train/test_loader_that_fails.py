@@ -1,6 +1,8 @@
 """A train loader that raises in mid-epoch: said where, saved before, and asked for the same batch again."""
 
 import os
+import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import CheckpointWarning
 
 from .parts import Memory, at, batches, net, notes, rows, same, trainer
 
@@ -132,3 +135,64 @@ def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
     with trainer(Two(), callbacks=callback) as made, pytest.raises(ValueError, match="the loader's") as error:
         made.fit()
     assert "the run could not be saved then: a saver's" in notes(error)
+
+
+def test_a_loader_that_does_not_begin_loses_no_epoch(whole: Any, tmp_path: Path) -> None:
+    class Late(DataLoader[Any]):
+        begins = True
+
+        def __iter__(self) -> Any:
+            iterator = super().__iter__()
+            torch.rand(3)  # as one that draws before it fails
+            if not self.begins:
+                raise OSError("no disk today")
+            return iterator
+
+    def made(*, begins: bool) -> Any:
+        loader = Late(Faulty(tmp_path / "faulty", 7), batch_size=4, shuffle=True)
+        breaks = at("epoch_end", lambda state: setattr(loader, "begins", begins))
+        callbacks = [CheckpointSaver(tmp_path / f"saved {begins}", "100ba"), breaks]
+        return trainer(loader, net(dropout=0.2), max_duration="2ep", seed=3, callbacks=callbacks, autoresume=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)  # of an __iter__ of its own
+        with made(begins=True) as uninterrupted:
+            uninterrupted.fit()
+        with made(begins=False) as failing, pytest.raises(OSError, match="no disk") as error:
+            failing.fit()
+        assert "the train_dataloader failed at batch 0 of epoch 1" in notes(error)
+        shutil.copytree(tmp_path / "saved False", tmp_path / "again")
+        shutil.rmtree(tmp_path / "saved True")
+        (tmp_path / "again").rename(tmp_path / "saved True")
+        with made(begins=True) as resumed:
+            resumed.fit()
+    assert same(learned(resumed)[0], learned(uninterrupted)[0])
+
+
+class Positioned(list[Any]):
+    """A loader with a state of its own, which has left behind what it could not give."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < len(self):
+            self.at += 1
+            if self[self.at - 1] is None:
+                raise OSError("not this one")
+            yield self[self.at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_a_loader_with_a_state_of_its_own_knows_where_to_go_on(tmp_path: Path) -> None:
+    data = batches(8, 7, 6)
+    made = trainer(Positioned([data[0], None, data[2]]), callbacks=CheckpointSaver(tmp_path))
+    with made, pytest.raises(OSError, match="not this one") as error:
+        made.fit()
+    assert notes(error) == [
+        "the train_dataloader failed at batch 1 of epoch 0; a resumed run goes on where its state_dict says"
+    ]

@@ -183,7 +183,10 @@ def test_schedules_are_not_taken_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("bad", "why"),
-    [((1,), "there is no checkpoint to go back to yet"), ((3, 4), "to go back to that loss_guard has not tried, of 1")],
+    [
+        ((1,), "there is no checkpoint to go back to yet"),
+        ((3, 4), "to go back to before that of batch 3, which was tried"),
+    ],
 )
 def test_without_a_checkpoint_to_go_back_to_it_stops(bad: Any, why: str, tmp_path: Path) -> None:
     made = trainer(spoiled(*bad), net(), callbacks=[CheckpointSaver(tmp_path, "3ba"), LossGuard("rollback")])

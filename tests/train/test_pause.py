@@ -127,3 +127,51 @@ def test_a_pause_that_nobody_saves_is_refused_at_the_start() -> None:
 def test_a_limit_is_a_time(arguments: Any, why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         TimeLimit(*arguments)
+
+
+def test_a_pause_between_two_evaluation_loaders_evaluates_none_twice(tmp_path: Path) -> None:
+    def made(folder: Path, *callbacks: Any, loggers: Any, **settings: Any) -> Any:
+        loaders = {"first": batches(4, 4), "second": batches(5, 3)}
+        return trainer(
+            batches(8, 8),
+            net(),
+            max_duration="2ep",
+            eval_dataloader=loaders,
+            seed=2,
+            callbacks=[*callbacks, CheckpointSaver(folder, "100ba")],
+            loggers=loggers,
+            **settings,
+        )
+
+    def pause(state: State) -> None:
+        if state.dataloader_label == "second" and state.timestamp.batch == 2:
+            state.pause_training()
+
+    logged, first, second = Memory(), Memory(), Memory()
+    with made(tmp_path / "whole", loggers=logged) as whole:
+        whole.fit()
+    with made(tmp_path / "run", at("eval_batch_end", pause), loggers=first) as paused:
+        paused.fit()
+    with made(tmp_path / "run", loggers=second, autoresume=True) as resumed:
+        resumed.fit()
+    assert first.metrics + second.metrics == logged.metrics
+    assert resumed.state.metrics == whole.state.metrics
+
+
+def test_a_fit_with_less_time_than_its_evaluation_takes_gets_on(tmp_path: Path) -> None:
+    reached = []
+    for _ in range(4):
+        naps = [sleeping("eval_batch_start", 0.7), TimeLimit("1sec")]
+        with run(tmp_path, *naps, autoresume=True) as made:
+            made.fit()
+        reached.append(made.state.timestamp.batch)
+    assert reached == [2, 3, 4, 5]
+
+
+def test_a_pause_that_was_asked_for_before_the_fit_is_not_one_of_it(tmp_path: Path) -> None:
+    with run(tmp_path, pausing("batch_end", 3)) as made:
+        made.fit()
+    with run(tmp_path, autoresume=True) as resumed:
+        resumed.state.pause_training()
+        resumed.fit()
+    assert resumed.state.timestamp.batch == 9

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,7 +164,17 @@ def test_the_number_of_threads_is_that_of_the_process(saved: Path) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("versions", [{"python": "3.8.1"}, {"a-callbacks-plugin": "1.0"}], ids=str)
+@pytest.mark.parametrize("python", ["3.8.1", "3.8", "3"])
+def test_another_minor_version_of_python_is_told(python: str, saved: Path, tmp_path: Path) -> None:
+    now = ".".join(map(str, sys.version_info[:2]))
+    path = changed(saved, tmp_path, "versions", {"python": python})
+    assert warned(load_path=path) == [f"it has python='{now}', and had {python[:3]!r}"]
+
+
+PATCH = ".".join(map(str, [*sys.version_info[:2], 99]))
+
+
+@pytest.mark.parametrize("versions", [{"python": PATCH}, {"a-callbacks-plugin": "1.0"}], ids=str)
 def test_what_changes_no_bit_is_not_told(versions: Any, saved: Path, tmp_path: Path) -> None:
     assert warned(load_path=changed(saved, tmp_path, "versions", versions)) == []
 
@@ -179,7 +190,7 @@ def test_a_checkpoint_that_does_not_tell_of_its_machine_is_loaded(saved: Path, t
     made.close()
 
 
-@pytest.mark.parametrize("section", ["machine", "versions", "settings", "order", "algorithms"])
+@pytest.mark.parametrize("section", ["machine", "versions", "settings", "training", "order", "algorithms"])
 @pytest.mark.parametrize("value", [True, "__import__('os')", [1], 7], ids=str)
 def test_a_section_of_another_type_is_an_error_of_the_checkpoint(
     section: str, value: Any, saved: Path, tmp_path: Path

@@ -155,7 +155,7 @@ def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first
         first.fit("3ba")
         first.fit("1ba")
         before = [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "metrics.csv")]
-        second = made(load_path=tmp_path / "checkpoints" / "ep0-ba3")
+        second = made(load_path=tmp_path / "checkpoints" / "ep0-ba2")
         with pytest.raises(CheckpointError, match="is in use by another run"), second:
             second.fit()
         assert [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "metrics.csv")] == before

@@ -1,0 +1,52 @@
+"""A train loader that fails: the error says where, and the run is saved as it was before. Fires nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from ..errors import add_note
+from .loaders import keeps_position
+
+if TYPE_CHECKING:
+    from .run import Run
+
+__all__ = ["lose_no_batch"]
+
+
+def lose_no_batch(run: Run, error: BaseException, checkpoint: Callable[[str], None]) -> None:
+    """Let savers save what was trained before the loader raised `error`; a resumed run asks for the same batch again.
+
+    Args:
+        checkpoint: fires the event at which savers save.
+    """
+    state, is_failure = run.state, isinstance(error, Exception)
+    try:
+        # a signal to the whole group ends worker processes too
+        if is_failure or state.interrupted_by is not None:
+            at = state.timestamp
+            knows_better = "; a resumed run goes on where its state_dict says" * keeps_position(state.train_dataloader)
+            add_note(
+                error, f"the train_dataloader failed at batch {at.batch_in_epoch} of epoch {at.epoch}{knows_better}"
+            )
+            if at.batch:
+                _save_before(run, error, checkpoint)
+    finally:
+        run.feed.taken += is_failure  # a DataLoader goes on behind it
+        if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
+            run.batches = None
+
+
+def _save_before(run: Run, error: BaseException, checkpoint: Callable[[str], None]) -> None:
+    """Save as for a pause, before `error` goes on; what goes wrong with that is a note on it."""
+    for is_last in (False, True):
+        run.state.pause_requested = True
+        try:
+            checkpoint("batch_checkpoint")
+        except Exception as second:  # noqa: BLE001  nothing may take the place of the error that came first
+            if not is_last and "DataLoader worker" in str(second):
+                continue  # torch says so once for each that has died, wherever the main thread is then
+            add_note(error, f"the run could not be saved then: {second}")
+        finally:
+            run.state.pause_requested = False
+        return

@@ -1,0 +1,76 @@
+"""What can be seen of a loader: whether its place can be told, and what its order depends on. Begins none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils import data as torch_data
+from torch.utils.data.distributed import DistributedSampler
+
+from ..state import length_of
+
+__all__ = ["is_skippable", "keeps_position", "own_generators", "size_of", "why_inexact"]
+
+_KNOWN_SAMPLERS = (
+    torch_data.RandomSampler,
+    torch_data.SequentialSampler,
+    torch_data.SubsetRandomSampler,
+    torch_data.WeightedRandomSampler,
+    DistributedSampler,
+)
+"""Samplers whose order is a function of the generators at the start of the epoch, and of the epoch."""
+
+
+def why_inexact(loader: Iterable[Any]) -> str | None:
+    """Return why a run with this loader can't be resumed exactly in mid-epoch, as far as can be seen; None: it can.
+
+    Example:
+        >>> why_inexact([1, 2]), why_inexact(torch_data.DataLoader([1, 2], shuffle=True))
+        (None, None)
+    """
+    if keeps_position(loader) or isinstance(loader, (list, tuple)):
+        return None
+    remedy = "give it state_dict() and load_state_dict(state), or use torchdata's StatefulDataLoader"
+    if not isinstance(loader, torch_data.DataLoader):
+        return f"a {type(loader).__name__} has no state_dict, so its batches are read again: {remedy}"
+    if isinstance(loader.dataset, torch_data.IterableDataset):
+        return f"its {type(loader.dataset).__name__} is iterable, so its examples are read again: {remedy}"
+    if type(loader).__iter__ is not torch_data.DataLoader.__iter__:
+        return f"a {type(loader).__name__} has an __iter__ of its own, so its batches are read again: {remedy}"
+    sampler = _sampler_of(loader)
+    if sampler is None or type(sampler) not in _KNOWN_SAMPLERS:
+        kind = type(loader.batch_sampler if sampler is None else sampler).__name__
+        return f"its sampler, a {kind}, has no state_dict, so its batches are read again: {remedy}"
+    return None
+
+
+def keeps_position(loader: Any) -> bool:
+    """Does the loader tell its position itself, as torchdata's StatefulDataLoader does?"""
+    return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+
+
+def _sampler_of(loader: Any) -> Any:
+    """Return the sampler that torch's batch sampler of a DataLoader takes indices from; None: there is no such."""
+    batches = getattr(loader, "batch_sampler", None)
+    return batches.sampler if type(batches) is torch_data.BatchSampler else None
+
+
+def own_generators(loader: Any) -> list[torch.Generator]:
+    """Return the generators that were given to a DataLoader or its samplers."""
+    owners = (loader, getattr(loader, "sampler", None), _sampler_of(loader))
+    given = [getattr(owner, "generator", None) for owner in owners]
+    unique = {id(generator): generator for generator in given if isinstance(generator, torch.Generator)}
+    return list(unique.values())
+
+
+def is_skippable(loader: Any) -> bool:
+    """Can the batches that were taken be left out without reading them?"""
+    return isinstance(loader, torch_data.DataLoader) and not keeps_position(loader) and why_inexact(loader) is None
+
+
+def size_of(loader: Any) -> dict[str, int | None]:
+    """Return batch size and number of batches, as far as they are known."""
+    sizes = [getattr(owner, "batch_size", None) for owner in (loader, getattr(loader, "batch_sampler", None))]
+    return {"batch_size": next((n for n in sizes if type(n) is int), None), "batches": length_of(loader)}

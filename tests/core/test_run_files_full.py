@@ -1,0 +1,122 @@
+"""`RunFiles` on a full disk: what waits is in the checkpoint, in the table whatever its columns, and no file stays."""
+
+import json
+import sys
+
+import pytest
+
+from engine_core import State
+from engine_core.errors import ArgumentError
+from engine_core.loggers.run_files import RunFiles
+from engine_core.loggers.whole_lines import Table
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
+
+
+def steps(folder):
+    return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def limited():
+    """Let no file grow beyond so many bytes, until the test ends or None is given."""
+    resource = pytest.importorskip("resource")
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (former[0] if size is None else size, former[1]))
+
+    yield limit
+    limit(None)
+
+
+def test_lines_and_rows_that_wait_are_in_the_checkpoint(tmp_path, limited, recwarn):
+    files = RunFiles(tmp_path)
+    for step in range(3):
+        files.log_metrics({"loss": step / 2}, step)
+    limited(20)
+    for step in range(3, 6):
+        files.log_metrics({"loss": step / 2}, step)
+    state = json.loads(json.dumps(files.state_dict()))
+    limited(None)
+    again = RunFiles(tmp_path)
+    again.load_state_dict(state)
+    again.fit_start(State(), None)
+    again.log_metrics({"loss": 3.0}, 6)
+    again.close()
+    assert steps(tmp_path) == [*range(7)]
+    table = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert table == ["step,loss", *(f"{step},{step / 2}" for step in range(7))]
+
+
+def test_a_row_with_new_columns_waits_for_room(tmp_path, limited, recwarn):
+    files = RunFiles(tmp_path)
+    for step in range(5):
+        files.log_metrics({"a": step}, step)
+    limited((tmp_path / "metrics.csv").stat().st_size + 2)
+    files.log_metrics({"eval/loss": 0.5}, 4)
+    for step in (5, 6):
+        files.log_metrics({"a": step}, step)
+    assert not (tmp_path / "metrics.csv.new").exists()
+    limited(None)
+    files.close()
+    rows = [*(f"{step},{step}," for step in range(4)), "4,4,0.5", "5,5,", "6,6,"]
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == ["step,a,eval/loss", *rows]
+    assert steps(tmp_path) == [0, 1, 2, 3, 4, 4, 5, 6]
+
+
+def test_a_table_that_can_not_be_put_in_its_place_goes_on_later(tmp_path):
+    path = tmp_path / "metrics.csv"
+    table = Table(path)
+    table.add(0, {"a": 1})
+    table.add(1, {"a": 2})
+    table.flush()
+    path.with_suffix(".csv.new").mkdir()
+    table.add(2, {"b": 3})
+    table.add(3, {"b": 4})
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"csv\.new"):
+            table.flush()
+    path.with_suffix(".csv.new").rmdir()
+    table.close()
+    assert path.read_text().splitlines() == ["step,a,b", "0,1,", "1,2,", "2,,3", "3,,4"]
+
+
+@linux
+def test_latest_and_runs_go_on_where_nothing_can_be_written(tmp_path, recwarn):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    files = RunFiles(tmp_path)
+    for step in range(40):
+        files.log_metrics({"loss": step}, step)
+    assert files.latest == {"loss": 39}
+    assert len(recwarn) == 1
+
+
+@linux
+def test_what_is_lost_at_the_end_is_told_in_one_line(tmp_path, recwarn):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    files = RunFiles(tmp_path)
+    for step in range(3):
+        files.log_metrics({"loss": step}, step)
+    files.close()
+    assert str(recwarn.list[-1].message) == (
+        f"logger destination RunFiles can't write in {str(tmp_path)!r} at its end ([Errno 28] No space left on "
+        "device): 3 lines for metrics.jsonl and 0 rows for metrics.csv are lost"
+    )
+
+
+def test_a_name_that_is_no_text_becomes_one(tmp_path):
+    files = RunFiles(tmp_path)
+    files.log_metrics({("a", 1): 2}, 0)
+    files.close()
+    assert files.latest == {"('a', 1)": 2}
+
+
+@pytest.mark.parametrize("part", [{"due": [1]}, {"due": "a"}, {"table": {"rows": 1, "row": {}, "due": [{"loss": 1}]}}])
+def test_what_could_not_wait_is_refused(part, tmp_path):
+    files = RunFiles(tmp_path)
+    files.log_metrics({"loss": 1}, 0)
+    state = files.state_dict()
+    files.close()
+    with pytest.raises(ArgumentError, match=r"due=.* in the state of RunFiles is nothing that it has saved"):
+        RunFiles(tmp_path).load_state_dict({**state, **part})

