@@ -30,9 +30,9 @@ class CheckpointSaver(Callback):
 
     Args:
         folder: made at the first fit; no other run may save there at the same time.
-        interval: how often, in any unit of time. What is saved besides, at the end, for a pause or a signal, stays
-            until the next one is saved.
-        keep_last: how many checkpoints stay; None: all.
+        interval: how often, in any unit of time.
+        keep_last: how many of these stay; None: all that were ever saved. What is saved besides, at the end, for a
+            pause or a signal, stays until the next one is there.
         keep_best: how many stay for their value of `metric` besides.
         metric: an evaluation result, as `eval/accuracy`; larger is better, of a loss smaller; `min:` or `max:` before
             the name says so. It counts for the first checkpoint after the evaluation.
@@ -74,6 +74,7 @@ class CheckpointSaver(Callback):
         self._ranking = Ranking(self.checkpoint_folder, watched, keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
         self._due_at: Timestamp | None = None
+        self._loaded_identity: str | None = None
         self._is_off = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -123,17 +124,22 @@ class CheckpointSaver(Callback):
             self._store.unlock()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which checkpoints are the best so far."""
-        best = self._ranking.best
-        return {"best": [list(pair) for pair in best]} if best else {}
+        """Return whose folder it is, which checkpoints are the best, and whether a result is still to be counted."""
+        ranking = self._ranking
+        best = [list(pair) for pair in ranking.best]
+        return {"folder": self._store.identity, "best": best, "awaits": ranking.awaits}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the best checkpoints, those that are still there when the fit starts.
+        """Go on in the same folder, with the best checkpoints that are still there when the fit starts.
 
         Raises:
             ArgumentError: (a ValueError) for what `state_dict` never returns.
         """
+        identity, awaits = state.get("folder", ""), state.get("awaits", False)
+        if not isinstance(identity, str) or not isinstance(awaits, bool):
+            raise ArgumentError(f"the state of CheckpointSaver has folder={identity!r} and awaits={awaits!r}")
         self._ranking.load(state.get("best", []))
+        self._loaded_identity, self._ranking.awaits = identity, awaits
 
     def written(self) -> list[Path]:
         """Wait for what is being written, and return the checkpoints in the folder, the one saved first first.
@@ -148,10 +154,11 @@ class CheckpointSaver(Callback):
 
     def _take_folder(self, state: State) -> None:
         """Lock the folder, and see what is in it."""
-        is_ours = self._store.is_locked or (
+        is_ours = self._store.is_locked
+        self._store.lock()
+        is_ours |= self._store.identity == self._loaded_identity or (
             state.loaded_from is not None and state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
         )
-        self._store.lock()
         self._ranking.start(state)
         here = self.checkpoint_folder / self._store.name_of(state.timestamp)
         if here.exists():
@@ -186,21 +193,27 @@ class CheckpointSaver(Callback):
     def _begin(self, state: State) -> None:
         """Copy the run, and let it be written; only what is written counts as saved, and can be among the best."""
         ranking, snapshot = self._ranking, cast("Callable[[], Snapshot]", state.snapshot)
-        best = ranking.with_checkpoint(self._store.name_of(state.timestamp), state)
+        is_regular = self._due_at == state.timestamp
+        if is_regular or not state.is_interrupted:
+            best = ranking.with_checkpoint(self._store.name_of(state.timestamp), state)
+        else:  # in the uninterrupted run the result counts for the next one
+            best = ranking.still_there()
+        ranking.awaits = ranking.awaits_checkpoint(state)
         former, ranking.best = ranking.best, best  # as it is in a run that goes on from this checkpoint
         try:
             taken = snapshot()
         finally:
             ranking.best = former
-        content = taken.content.described(is_regular=self._due_at == taken.at)
+        content = taken.content.described(is_regular=is_regular)
 
         def write() -> None:
             self._store.save(taken.at, content)
             self._saved_at, ranking.best = taken.at, best
             if self.keep_last is not None:
                 *former, latest = self._store.saved()
-                lasting = [*filter(self._is_regular, former), latest]
-                self._store.keep([*lasting[-self.keep_last :], *(self.checkpoint_folder / name for _, name in best)])
+                regular = [path for path in (*former, latest) if self._is_regular(path)]
+                others = (self.checkpoint_folder / name for _, name in best)
+                self._store.keep([latest, *regular[-self.keep_last :], *others])
 
         self._writer.start(write)
 

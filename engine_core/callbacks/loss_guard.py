@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import check_whole
 from ..callback import Callback
-from ..errors import ArgumentError, EngineError, NonFiniteLossError, NonFiniteLossWarning, did_you_mean
+from ..errors import ArgumentError, CheckpointError, EngineError, NonFiniteLossError, NonFiniteLossWarning, did_you_mean
 from ..warn import warn
 
 if TYPE_CHECKING:
@@ -126,14 +127,16 @@ class LossGuard(Callback):
         go_back: Any = state.go_back
         savers: list[CheckpointSaver] = _savers(state)
         before = state.timestamp.batch + 1 if self._gone_back_to is None else self._gone_back_to
-        written = [(read_manifest(path), path) for saver in savers for path in saver.written()]
-        older = [(m["clock"]["batch"], m["is_regular"], path) for m, path in written if m["clock"]["batch"] < before]
+        older: list[tuple[int, Path]] = []
+        for path in (path for saver in savers for path in saver.written()):
+            with suppress(CheckpointError):  # a damaged one is none to go back to
+                manifest = read_manifest(path)
+                if manifest["clock"]["batch"] < before and manifest["is_regular"]:
+                    older.append((manifest["clock"]["batch"], path))
         if not older:
             tried = "yet" if self._gone_back_to is None else f"before that of batch {before}, which was tried"
-            raise NonFiniteLossError(f"{what}, and there is no checkpoint to go back to {tried}")
-        # One that a signal or a pause has added is not there in a run that was never interrupted.
-        regular = [found for found in older if found[1]] or older
-        self._gone_back_to, _, latest = max(regular, key=lambda found: found[0])
+            raise NonFiniteLossError(f"{what}, and there is no regular checkpoint to go back to {tried}")
+        self._gone_back_to, latest = max(older)
         go_back(read_content(latest))
         return latest
 
@@ -143,23 +146,21 @@ class _Kept:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
-        self._buffers = dict(module.named_buffers(recurse=False))
-        self._values = {name: buffer.detach().clone() for name, buffer in self._buffers.items() if _has_values(buffer)}
+        self._buffers = dict(module._buffers)  # noqa: SLF001  with those that are None yet
+        self._values = {
+            name: buffer.detach().clone()
+            for name, buffer in self._buffers.items()
+            if buffer is not None and not hasattr(buffer, "materialize")  # one whose shape the first batch will tell
+        }
 
     def put_back(self) -> None:
         """Put the same tensors back with the values that they had, and take away what was registered since."""
-        for name, _ in [*self._module.named_buffers(recurse=False)]:
-            if name not in self._buffers:
-                delattr(self._module, name)
+        for name in self._module._buffers.keys() - self._buffers.keys():  # noqa: SLF001
+            delattr(self._module, name)
         for name, buffer in self._buffers.items():
             setattr(self._module, name, buffer)
-            if name in self._values and not bool((buffer == self._values[name]).all()):
+            if buffer is not None and name in self._values and not bool((buffer == self._values[name]).all()):
                 buffer.detach().copy_(self._values[name])
-
-
-def _has_values(buffer: torch.Tensor) -> bool:
-    """Is it no longer one whose shape the first batch will tell?"""
-    return not hasattr(buffer, "materialize")
 
 
 def _parts(state: State) -> Iterator[Any]:

@@ -46,14 +46,16 @@ class Ranking:
         self._watched = watched
         self._keep = keep
         self.best: Best = []
+        self.awaits = False
+        """Was there a result that counted for no checkpoint yet when the run was saved?"""
         self.is_evaluating = False
         self._counted = _Counted({}, None, "")
 
     def start(self, state: State) -> None:
-        """Leave out what is no longer in the folder, and results that were found before this fit: of other weights."""
-        self.best = self._still_there()
+        """Leave out what is no longer in the folder, and a result of before this fit unless it awaits a checkpoint."""
+        self.best = self.still_there()
         self.is_evaluating = False
-        if self._watched is not None:
+        if self._watched is not None and not self.awaits:
             self._counted = _Counted(state.metrics, state.metrics.get(self._watched.key), "")
 
     def awaits_checkpoint(self, state: State) -> bool:
@@ -63,7 +65,7 @@ class Ranking:
 
     def with_checkpoint(self, name: str, state: State) -> Best:
         """Return what is the best when a checkpoint of this name is saved, which the latest result then counts for."""
-        best, watched = self._still_there(), self._watched
+        best, watched = self.still_there(), self._watched
         if watched is None:
             return best
         if watched.key not in state.metrics:
@@ -91,7 +93,8 @@ class Ranking:
             raise ArgumentError(f"best={best!r} in the state of CheckpointSaver has to be a list of [value, name]")
         self.best = [(float(value), name) for value, name in best]
 
-    def _still_there(self) -> Best:
+    def still_there(self) -> Best:
+        """Return what is the best and still in the folder."""
         return [(value, name) for value, name in self.best if (self._folder / name).is_dir()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import secrets
 import shutil
 import sys
 import weakref
@@ -24,6 +25,7 @@ RUN_CHECKPOINTS = "checkpoints"
 """Where a run of the command line saves, in its folder."""
 
 _LOCK = ".lock"
+_IDENTITY = ".id"
 _T = TypeVar("_T")
 _NAME = re.compile(r"ep(\d+)-ba(\d+)")
 _REPLACED = re.compile(rf"\.{_NAME.pattern}\.old")
@@ -43,6 +45,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.identity = ""
+        """What tells the folder from others, once it is locked, and wherever it is moved."""
         self._lock: IO[str] | None = None
 
     def lock(self) -> None:
@@ -65,6 +69,7 @@ class Store:
         _locked.add(self)
         _let_go_in_children()
         self._tidy()
+        self.identity = self._read_identity()
 
     @property
     def is_locked(self) -> bool:
@@ -121,6 +126,15 @@ class Store:
         file.truncate()
         file.write(str(os.getpid()))
         file.flush()
+
+    def _read_identity(self) -> str:
+        """Return the name of the folder, which nobody sees; one that has none, or whose writer was killed, gets one."""
+        file = self.folder / _IDENTITY
+        identity = file.read_text(encoding="ascii", errors="replace")[:64] if file.is_file() else ""
+        if not identity:
+            identity = secrets.token_hex(8)
+            file.write_text(identity, encoding="ascii")
+        return identity
 
     def _tidy(self) -> None:
         """Take away what a process that was killed had begun, and put back what it was about to replace."""

@@ -52,6 +52,7 @@ class RunFiles(LoggerDestination):
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self._place = self.folder.absolute()  # wherever the program goes afterwards
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError(f"RunFiles needs a folder, and {str(folder)!r} is a file; choose another place")
         self.latest: dict[str, Any] = {}
@@ -152,11 +153,11 @@ class RunFiles(LoggerDestination):
 
     @property
     def _lines_path(self) -> Path:
-        return self.folder / "metrics.jsonl"
+        return self._place / "metrics.jsonl"
 
     @property
     def _table_path(self) -> Path:
-        return self.folder / "metrics.csv"
+        return self._place / "metrics.csv"
 
     def _counts(self) -> dict[str, Any]:
         latest = {name: value for name, value in self.latest.items() if isinstance(value, WRITTEN_AS_THEY_ARE)}

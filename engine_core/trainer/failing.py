@@ -1,17 +1,17 @@
-"""A train loader that fails: the error says where, and the run is saved as it was before. Fires nothing itself."""
+"""What fails in a fit through no fault of the loop: a loader, a state that was loaded. Fires nothing itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
-from ..errors import add_note
+from ..errors import CheckpointError, add_note
 from .loaders import keeps_position
 
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["lose_no_batch"]
+__all__ = ["blame_what_was_loaded", "lose_no_batch"]
 
 
 def lose_no_batch(run: Run, error: BaseException, checkpoint: Callable[[str], None]) -> None:
@@ -35,6 +35,15 @@ def lose_no_batch(run: Run, error: BaseException, checkpoint: Callable[[str], No
         run.feed.taken += is_failure  # a DataLoader goes on behind it
         if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
             run.batches = None
+
+
+def blame_what_was_loaded(run: Run, error: Exception) -> None:
+    """Raise a CheckpointError if the first step after loading has failed: its state has the values of a checkpoint."""
+    if run.is_unproven:
+        raise CheckpointError(
+            f"optimizers or schedulers can't go on with the state from {str(run.state.loaded_from)!r}: {error!r}; "
+            "load another checkpoint, or its weights alone (load_weights_only)"
+        ) from error
 
 
 def _save_before(run: Run, error: BaseException, checkpoint: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from ..errors import EngineError
 from ..event import Event
 from ..intervals import end_test
 from ..time import Time, Timestamp
-from .failing import lose_no_batch
+from .failing import blame_what_was_loaded, lose_no_batch
 from .feed import enter_loader
 from .interruption import EvaluationInterrupted, interruptible, raise_if_interrupted
 from .memory import explain_out_of_memory, place_in_training
@@ -111,6 +111,7 @@ def run_fit(run: Run, end: Time) -> None:
         run.counted_s = now_s
         if counts_batches:
             step_schedulers(before, after)
+        run.is_unproven = False
         fire("batch_end")
         if counts_batches and run.eval_interval.passed(before, after):
             evaluate("batch_checkpoint")
@@ -127,13 +128,17 @@ def run_fit(run: Run, end: Time) -> None:
         fire("after_train_batch")
         run.has_gradients = False
         read(loss, parts)
-        for optimizer in optimizers:
-            if state.skip_requested:
-                pass_for_stepped(optimizer)
-            elif scaler is None:
-                optimizer.step()
-            else:
-                scaler.step(optimizer)
+        try:
+            for optimizer in optimizers:
+                if state.skip_requested:
+                    pass_for_stepped(optimizer)
+                elif scaler is None:
+                    optimizer.step()
+                else:
+                    scaler.step(optimizer)
+        except Exception as error:
+            blame_what_was_loaded(run, error)
+            raise
         state.skip_requested = False
         if scaler is not None:
             scaler.update()
@@ -223,9 +228,13 @@ def run_fit(run: Run, end: Time) -> None:
 
     def step_schedulers(before: Timestamp, after: Timestamp) -> None:
         """Step each scheduler whose interval is complete."""
-        for scheduler, interval in run.schedulers:
-            if interval.passed(before, after):
-                scheduler.step()
+        try:
+            for scheduler, interval in run.schedulers:
+                if interval.passed(before, after):
+                    scheduler.step()
+        except Exception as error:
+            blame_what_was_loaded(run, error)
+            raise
 
     def evaluate(then: str) -> None:
         """Read what is held of the loss, then evaluate if there is anything to evaluate on; `then` is what follows."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..algorithm import unique_names
 from ..arguments import check_flag
-from ..checkpoint import Content, read_content
+from ..checkpoint import Content, read_content, read_manifest
 from ..checkpoint.store import has_checkpoint, read_resolved
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ..event import Event
@@ -72,7 +72,8 @@ class Resumed:
         run.engine.run_event(Event.AFTER_LOAD)
         with _blamed_on_the_checkpoint():
             resume_feed(run, self.content)
-        run.is_loaded, run.state.loaded_from = True, self.path
+        run.is_loaded = run.is_unproven = True
+        run.state.loaded_from = self.path
 
     def _check_same_run(self, run: Run, seed: int | None) -> list[str]:
         """Return what is to be told of the differences between this run and the saved one, as the policy has it.
@@ -139,14 +140,20 @@ def find_resumed(
                 "autoresume goes on from the folder of a CheckpointSaver, and none is among the callbacks: "
                 "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
             )
-        for folder in folders:
-            if has_checkpoint(folder):
-                path, content = read_resolved(folder, read_content)
-                return Resumed(content, False, strict, changed, path, is_own=True)
+        clocks = [(_clock_in(folder), folder) for folder in folders if has_checkpoint(folder)]
+        if clocks:
+            path, content = read_resolved(max(clocks)[1], read_content)
+            return Resumed(content, False, strict, changed, path, is_own=True)
     if load_path is None:
         return None
     path, content = read_resolved(Path(load_path), read_content)
     return Resumed(content, weights_only, strict, changed, path)
+
+
+def _clock_in(folder: Path) -> tuple[int, int]:
+    """Return batch and epoch of the latest checkpoint in a folder."""
+    clock = read_resolved(folder, read_manifest)[1]["clock"]
+    return clock["batch"], clock["epoch"]
 
 
 def start_over(listeners: Iterable[Any]) -> None:

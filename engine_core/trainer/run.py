@@ -35,6 +35,7 @@ class Run:
         awaited: the event at which savers wait for an evaluation that was broken off.
         found: what that evaluation has found, on the loaders that it was through with.
         is_loaded: is this as a checkpoint has left it, so that even at its end an evaluation may be still to come?
+        is_unproven: is the state of optimizers and schedulers from a checkpoint, and no step was made with it?
         has_gradients: is this AFTER_TRAIN_BATCH, where the gradients are there and the optimizers have not stepped?
         begins_anew: did an exception end the epoch's pair for some algorithm, so that going on has to begin it again?
     """
@@ -56,6 +57,7 @@ class Run:
     awaited: str | None = field(default=None, init=False)
     found: dict[str, float] = field(default_factory=dict, init=False)
     is_loaded: bool = field(default=False, init=False)
+    is_unproven: bool = field(default=False, init=False)
     is_fitting: bool = field(default=False, init=False)
     is_evaluating: bool = field(default=False, init=False)
     has_built_graph: bool = field(default=False, init=False)

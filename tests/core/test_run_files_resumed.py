@@ -158,3 +158,13 @@ def test_to_start_over_without_a_fit_takes_nothing_away(tmp_path):
     files.start_over()
     files.close()
     assert steps(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_relative_folder_stays_where_it_was_when_the_logger_was_made(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    files = RunFiles("run")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    files.log_metrics({"loss": 1.0}, 0)
+    files.close()
+    assert steps(tmp_path / "run") == [0]

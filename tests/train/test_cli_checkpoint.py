@@ -122,7 +122,12 @@ def test_a_run_is_saved_and_resumed_from_the_command_line(config: Path, tmp_path
     whole, other = tmp_path / "whole", tmp_path / "other"
     done = call("train", config, "--out", whole, "--checkpoint-every", "4ba")
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (whole / "checkpoints").glob("ep*")) == ["ep1-ba12", "ep2-ba16", "ep3-ba18"]
+    assert sorted(path.name for path in (whole / "checkpoints").glob("ep*")) == [
+        "ep1-ba12",
+        "ep1-ba8",
+        "ep2-ba16",
+        "ep3-ba18",
+    ]
     refused = call("train", config, "--out", whole, "--checkpoint-every", "4ba")
     assert refused.exit_code == 2
     assert "holds another run" in refused.output

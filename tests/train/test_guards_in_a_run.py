@@ -55,13 +55,48 @@ def test_a_run_that_was_paused_goes_back_to_where_it_would_have_gone(tmp_path: P
     assert same(weights(resumed), weights(whole))
 
 
+@pytest.mark.parametrize(("keep_last", "pause", "bad"), [(1, 5, [6]), (2, 9, [10, 11]), (3, 9, [10, 11])])
+def test_a_pause_takes_no_checkpoint_away_that_is_gone_back_to(
+    keep_last: int, pause: int, bad: list[int], tmp_path: Path
+) -> None:
+    def run(folder: Path, *callbacks: Any, **settings: Any) -> Any:
+        data = batches(*[8] * 16)
+        for place in bad:
+            data[place][0][3, 2] = NAN
+        guards = [CheckpointSaver(folder, "4ba", keep_last=keep_last), LossGuard("rollback"), *callbacks]
+        return trainer(data, net(), max_duration="16ba", callbacks=guards, seed=1, **settings)
+
+    whole = run(tmp_path / "whole")
+    places = went_back(whole)
+    pauses = at("batch_end", lambda state: state.pause_training() if state.timestamp.batch == pause else None)
+    went_back(run(tmp_path / "run", pauses))
+    resumed = run(tmp_path / "run", autoresume=True)
+    assert went_back(resumed) == places
+    assert len(places) == len(bad)
+    assert same(weights(resumed), weights(whole))
+
+
+def test_what_was_saved_before_any_interval_is_not_gone_back_to(tmp_path: Path) -> None:
+    with rolled_back(tmp_path, bad=[3]) as made:
+        made.fit("2ba")
+        with pytest.raises(NonFiniteLossError, match="no regular checkpoint to go back to yet"):
+            made.fit()
+
+
+def test_a_damaged_checkpoint_is_none_to_go_back_to(tmp_path: Path) -> None:
+    made = rolled_back(tmp_path, bad=[9], interval="2ba")
+    made.fit("5ba")
+    (tmp_path / "ep0-ba2" / "manifest.json").write_text("{")
+    assert went_back(made) == ["ba8"]
+
+
 def test_what_only_a_pause_has_saved_goes_when_the_next_one_is_saved(tmp_path: Path) -> None:
     pauses = at("batch_end", lambda state: state.pause_training() if state.timestamp.batch == 5 else None)
     went_back(rolled_back(tmp_path, pauses, bad=[], interval="2ba"))
     assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba2", "ep0-ba4", "ep0-ba5"]
     with rolled_back(tmp_path, bad=[], interval="2ba", autoresume=True) as made:
         made.fit("2ba")
-    assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba4", "ep0-ba6", "ep0-ba7"]
+    assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba2", "ep0-ba4", "ep0-ba6", "ep0-ba7"]
 
 
 @pytest.mark.parametrize("interval", ["1ba", "2ba"])
@@ -72,7 +107,9 @@ def test_what_was_saved_since_it_went_back_is_not_gone_back_to(interval: str, tm
 
 def test_where_all_have_been_tried_it_stops(tmp_path: Path) -> None:
     made = rolled_back(tmp_path, bad=[6, 7, 8], interval="3ba")
-    with pytest.raises(NonFiniteLossError, match="no checkpoint to go back to before that of batch 3, which was tried"):
+    with pytest.raises(
+        NonFiniteLossError, match="no regular checkpoint to go back to before that of batch 3, which was tried"
+    ):
         went_back(made)
 
 
@@ -93,16 +130,19 @@ def test_two_who_skip_do_not_accuse_the_loop() -> None:
 
 
 class Averaging(nn.Linear):
-    """A model that assigns its buffer anew in each step, registers one in the first, and has one that is expanded."""
+    """A model that assigns its buffer anew in each step, fills or registers others in the first, and expands one."""
 
     def __init__(self) -> None:
         super().__init__(4, 3)
         self.register_buffer("mean", torch.zeros(4))
         self.register_buffer("wide", torch.zeros(3).expand(2, 3))
+        self.register_buffer("cache", None)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean(0)
+            if self.cache is None:
+                self.cache = inputs.detach().sum()
             if not hasattr(self, "first"):
                 self.register_buffer("first", inputs.detach().sum())
         return super().forward(inputs + 0 * self.mean * self.first)

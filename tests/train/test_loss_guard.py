@@ -184,7 +184,7 @@ def test_schedules_are_not_taken_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        ((1,), "there is no checkpoint to go back to yet"),
+        ((1,), "there is no regular checkpoint to go back to yet"),
         ((3, 4), "to go back to before that of batch 3, which was tried"),
     ],
 )

@@ -1,5 +1,6 @@
 """The folder of a saver: whose it is, and where."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import resolve
 from engine_core.errors import CheckpointError
 
-from .parts import Memory, batches, net, rows, same, trainer
+from .parts import Memory, at, batches, net, rows, same, trainer
 
 
 def run(folder: Path | str, **settings: Any) -> Any:
@@ -79,3 +80,40 @@ def test_evaluation_loaders_that_draw_from_their_own_generators_are_resumed_exac
         resumed.fit()
     assert same(resumed.state.metrics, first.state.metrics)
     assert rest.metrics == whole.metrics[len(whole.metrics) - len(rest.metrics) :]
+
+
+@pytest.mark.parametrize("order", [("8ba", "2ba"), ("2ba", "8ba")])
+def test_several_savers_go_on_each_in_its_folder_from_the_latest_of_all(order: tuple[str, str], tmp_path: Path) -> None:
+    def made(**settings: Any) -> Any:
+        savers = [CheckpointSaver(tmp_path / interval, interval) for interval in order]
+        return trainer(batches(8, 8, 8), net(), max_duration="4ep", callbacks=savers, **settings)
+
+    with made() as first:
+        first.fit("5ba")
+    (tmp_path / "8ba" / "latest").unlink()
+    shutil.rmtree(tmp_path / "8ba" / "ep1-ba5")  # as if the process had been killed before
+    with made(autoresume=True) as second:
+        assert second.state.timestamp.batch == 5
+        second.fit()
+    assert [resolve(tmp_path / interval).name for interval in order] == ["ep4-ba12", "ep4-ba12"]
+
+
+def test_a_result_at_which_the_run_was_paused_counts_for_the_next_regular_checkpoint(tmp_path: Path) -> None:
+    def made(folder: Path, *callbacks: Any, **settings: Any) -> Any:
+        saver = CheckpointSaver(folder, "3ba", keep_last=1, keep_best=1, metric="eval/loss")
+        given = {"eval_dataloader": batches(4), "eval_interval": "2ba", "seed": 1, **settings}
+        return trainer(batches(*[8] * 10), net(), max_duration="10ba", callbacks=[*callbacks, saver], **given)
+
+    with made(tmp_path / "whole") as whole:
+        whole.fit()
+    for batch in range(1, 10):
+        pauses = at(
+            "batch_checkpoint", lambda state, batch=batch: state.timestamp.batch == batch and state.pause_training()
+        )
+        folder = tmp_path / str(batch)
+        with made(folder, pauses) as paused:
+            paused.fit()
+        with made(folder, autoresume=True) as resumed:
+            resumed.fit()
+        assert names(folder) == names(tmp_path / "whole"), batch
+        assert resumed.state.callbacks[0].state_dict()["best"] == whole.state.callbacks[0].state_dict()["best"]

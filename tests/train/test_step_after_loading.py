@@ -1,0 +1,55 @@
+"""A state that loads and can't be stepped with is the checkpoint's fault, and no crash."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import CheckpointError
+
+from .parts import at, batches, net, trainer
+
+
+def run(**settings: Any) -> Any:
+    return trainer(
+        batches(8, 8, 8),
+        net(),
+        optimizers=lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+        schedulers=(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 9), "1ba"),
+        **settings,
+    )
+
+
+def loaded(folder: Path) -> Any:
+    with run(callbacks=CheckpointSaver(folder, "1ba")) as made:
+        made.fit("1ba")
+    return run(load_path=folder, max_duration="2ep", load_changed="adopt")
+
+
+def spoil_optimizer(made: Any) -> None:
+    del next(iter(made.state.optimizers[0].state.values()))["exp_avg"]
+
+
+def spoil_scheduler(made: Any) -> None:
+    made.state.schedulers[0].T_max = "long"
+
+
+@pytest.mark.parametrize("spoil", [spoil_optimizer, spoil_scheduler])
+def test_the_first_step_with_what_was_loaded_names_the_checkpoint(spoil: Any, tmp_path: Path) -> None:
+    made = loaded(tmp_path)
+    spoil(made)
+    with made, pytest.raises(CheckpointError, match=r"can't go on with the state from '.*ep0-ba1'") as error:
+        made.fit()
+    assert "load_weights_only" in str(error.value)
+    assert isinstance(error.value.__cause__, (KeyError, TypeError))
+
+
+@pytest.mark.parametrize("spoil", [spoil_optimizer, spoil_scheduler])
+def test_a_later_one_is_somebody_else_s(spoil: Any, tmp_path: Path) -> None:
+    made = loaded(tmp_path)
+    made.state.callbacks.append(at("batch_start", lambda state: state.timestamp.batch == 2 and spoil(made)))
+    with made, pytest.raises((KeyError, TypeError)):
+        made.fit()
