@@ -30,11 +30,12 @@ class LossGuard(Callback):
     Under `amp_fp16` only the loss is looked at: there the scaler skips steps whose gradients have overflowed.
 
     Args:
-        policy: `warn` of gradients too, as the Trainer does of losses, and train on; `skip` the step, as if the batch
-            had not been; `stop` with a NonFiniteLossError, before the step; or `rollback`: skip, and take back weights
-            and states of optimizers and algorithms from the latest checkpoint of the run's saver, while clock,
-            schedules and data go on, so that what led there is not repeated (as in PaLM, arXiv:2204.02311, section
-            5.1). Each further such batch in a row goes one checkpoint further back.
+        policy: `warn` of gradients too, as the Trainer does of losses, and train on; `skip` the step, so that weights,
+            buffers and optimizers are those of the batch before; `stop` with a NonFiniteLossError, before the step; or
+            `rollback`: skip, and take back weights and states of optimizers and algorithms from the latest regular
+            checkpoint of the run's savers, while clock, schedules and data go on, so that what led there is not
+            repeated (as in PaLM, arXiv:2204.02311, section 5.1). Each further such batch in a row goes back to the
+            one before.
         limit: how many batches in a row may be skipped before it stops.
 
     Raises:

@@ -17,7 +17,7 @@ from ..errors import ArgumentError, DestinationWarning
 from ..isolation import HOW_TO_STOP
 from ..logger import Logger, LoggerDestination
 from ..warn import warn
-from .whole_lines import MOST_DUE, WRITTEN_AS_THEY_ARE, Lines, Table
+from .whole_lines import MOST_DUE_BYTES, WRITTEN_AS_THEY_ARE, Lines, Table
 
 if TYPE_CHECKING:
     from ..state import State
@@ -34,9 +34,9 @@ class RunFiles(LoggerDestination):
     """Writes every logged value to `folder/metrics.jsonl`, and one row a step to `folder/metrics.csv`.
 
     A line is in the file when `log_metrics` returns, the CSV's row when the next step begins, or at close. What can't
-    be written whole, as on a full disk, is told once and kept for the next time, and no half of it is in the file;
-    `latest` and `runs` go on meanwhile. Columns that come up later are added to the CSV. Values that are not finite
-    are `null` in JSON. Files that are there are continued.
+    be written whole, as on a full disk, is told once and kept for the next time, the latest 256 KiB for each file, and
+    no half of it is in the file; `latest` and `runs` go on meanwhile. Columns that come up later are added to the CSV.
+    Values that are not finite are `null` in JSON. Files that are there are continued.
 
     Args:
         folder: made when the first line is written, or the fit starts.
@@ -83,7 +83,10 @@ class RunFiles(LoggerDestination):
             ) from error
 
     def start_over(self) -> None:
-        """Let the next fit empty the files, which an attempt has begun that was never saved."""
+        """Let the next fit empty the files, which an attempt has begun that was never saved.
+
+        Files in which a loaded checkpoint finds its place are cut to it instead.
+        """
         self._starts_over = True
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -111,12 +114,13 @@ class RunFiles(LoggerDestination):
         if self._resumed is not None:
             return {**self._resumed, **self._counts()}
         size = self._lines.size
-        if not size and not self._lines.due:
+        if not size and not self._lines.due.items:
             return {}
         return {
             "bytes": size,
             "digest": _digest_before(self._lines_path, size),
-            "due": list(self._lines.due),
+            "due": list(self._lines.due.items),
+            "lost": self._lines.due.lost,
             "table": self._table.position(),
             **self._counts(),
         }
@@ -136,20 +140,19 @@ class RunFiles(LoggerDestination):
         self._resumed = state
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Write what is held and close the files; what they don't take even now is told, and lost."""
+        """Write what is held and close the files; what they don't take even now is lost, and what is lost is told."""
         self._resumed = None
         self._add_held()
         try:
             self._each("close")
         except OSError as error:
-            lines, rows = len(self._lines.due), len(self._table.due)
-            warn(
-                f"logger destination RunFiles can't write in {str(self.folder)!r} at its end ({error}): {lines} lines "
-                f"for {self._lines_path.name} and {rows} rows for {self._table_path.name} are lost",
-                DestinationWarning,
-            )
-        self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
-        self._has_told = False
+            self._tell_of_losses(f"can't write in {str(self.folder)!r} at its end ({error})")
+        else:
+            if self._lines.due.lost or self._table.due.lost:
+                self._tell_of_losses(f"could not write in {str(self.folder)!r} for too long")
+        finally:
+            self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
+            self._has_told = False
 
     @property
     def _lines_path(self) -> Path:
@@ -166,16 +169,17 @@ class RunFiles(LoggerDestination):
     def _go_on(self) -> None:
         """Cut the files to where a checkpoint has found them, if they are the same."""
         state = self._resumed
-        if self._starts_over:
-            self._let_go()
-            self._lines_path.unlink(missing_ok=True)
-            self._table_path.unlink(missing_ok=True)
-        elif state is not None and _ANOTHER != _digest_before(self._lines_path, state["bytes"]) == state["digest"]:
+        if state is not None and _ANOTHER != _digest_before(self._lines_path, state["bytes"]) == state["digest"]:
             self._let_go()
             if state["bytes"]:
                 os.truncate(self._lines_path, state["bytes"])
             self._lines.due.extend(state["due"])
+            self._lines.due.lost = state["lost"]
             self._table.go_on(state["table"])
+        elif self._starts_over:
+            self._let_go()
+            self._lines_path.unlink(missing_ok=True)
+            self._table_path.unlink(missing_ok=True)
         self._resumed, self._starts_over = None, False
         self._add_held()
 
@@ -192,7 +196,7 @@ class RunFiles(LoggerDestination):
 
     def _add(self, plain: dict[str, Any], step: int) -> None:
         seconds = round(time.perf_counter() - self._started_s, 6)
-        self._lines.due.append(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str))
+        self._lines.due.extend([json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str)])
         self._table.add(step, plain)
 
     def _flush(self) -> None:
@@ -211,9 +215,17 @@ class RunFiles(LoggerDestination):
             self._has_told = True
             warn(
                 f"logger destination RunFiles can't write in {str(self.folder)!r} ({error}); training goes on, and the "
-                f"latest {MOST_DUE} lines are kept until they can be written. {HOW_TO_STOP}",
+                f"latest {MOST_DUE_BYTES // 1024} KiB for each file are kept until they can be written. {HOW_TO_STOP}",
                 DestinationWarning,
             )
+
+    def _tell_of_losses(self, cause: str) -> None:
+        lines, rows = self._lines.due.unwritten, self._table.due.unwritten
+        warn(
+            f"logger destination RunFiles {cause}: {lines} lines for {self._lines_path.name} and {rows} rows for "
+            f"{self._table_path.name} are lost",
+            DestinationWarning,
+        )
 
 
 def _digest_before(path: Path, size: int) -> str:
@@ -250,9 +262,11 @@ _STATE: dict[str, type] = {
     "bytes": int,
     "digest": str,
     "due": list,
+    "lost": int,
     "table": dict,
     "table.rows": int,
     "table.due": list,
+    "table.lost": int,
     "table.row": dict,
     "latest": dict,
     "runs": dict,

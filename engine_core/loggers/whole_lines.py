@@ -5,16 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-__all__ = ["MOST_DUE", "WRITTEN_AS_THEY_ARE", "Lines", "Table", "WholeLines"]
+__all__ = ["MOST_DUE_BYTES", "WRITTEN_AS_THEY_ARE", "Lines", "Table", "WholeLines"]
 
-MOST_DUE = 10_000
-"""How many lines that could not be written are kept for the next time; then the oldest are let go."""
+MOST_DUE_BYTES = 2**18
+"""How much a file may leave for the next time: it is in each checkpoint, whose JSON must not grow without a bound."""
+
+_INDENTATION = 16
+"""About what a checkpoint spends on the place of a value."""
+
+_Item = TypeVar("_Item", str, dict[str, Any])
 
 WRITTEN_AS_THEY_ARE = (int, float, str, type(None))
 """Types of the values that need not become text in a checkpoint."""
@@ -76,11 +82,45 @@ class WholeLines:
         return True
 
 
+class Due(Generic[_Item]):
+    """What could not be written yet, the oldest first; `lost` counts what was let go."""
+
+    def __init__(self) -> None:
+        self.items: deque[_Item] = deque()
+        self.lost = 0
+        self._weights: deque[int] = deque()  # of the first items; what is written at once is never weighed
+
+    @property
+    def unwritten(self) -> int:
+        """Return how many are due or lost."""
+        return len(self.items) + self.lost
+
+    def extend(self, items: Iterable[_Item]) -> None:
+        """Add what is younger than the rest."""
+        self.items.extend(items)
+
+    def done(self) -> None:
+        """Take the oldest away, which is written."""
+        self.items.popleft()
+        if self._weights:
+            self._weights.popleft()
+
+    def bound(self) -> None:
+        """Let the oldest go until the others take at most `MOST_DUE_BYTES` in a checkpoint."""
+        new = itertools.islice(self.items, len(self._weights), None)
+        self._weights.extend([_weight(item) for item in new])
+        excess = sum(self._weights) - MOST_DUE_BYTES
+        while excess > 0:
+            excess -= self._weights[0]
+            self.done()
+            self.lost += 1
+
+
 class Lines:
     """A file of lines that is opened when there is something to write; `due` holds what could not be written yet."""
 
     def __init__(self, path: Path) -> None:
-        self.due: deque[str] = deque(maxlen=MOST_DUE)
+        self.due = Due[str]()
         self._path = path
         self._file: WholeLines | None = None
 
@@ -97,15 +137,18 @@ class Lines:
 
     def flush(self) -> None:
         """Write what is due, the oldest first."""
-        file = self.open()
-        while self.due:
-            file.add(f"{self.due[0]}\n".encode())
-            self.due.popleft()
+        try:
+            file = self.open()
+            while self.due.items:
+                file.add(f"{self.due.items[0]}\n".encode())
+                self.due.done()
+        finally:
+            self.due.bound()
 
     def close(self) -> None:
         """Write what is due and close the file."""
         try:
-            if self.due:
+            if self.due.items:
                 self.flush()
         finally:
             file, self._file = self._file, None
@@ -117,7 +160,7 @@ class Table:
     """A CSV file with one row a step, whose columns may grow; `due` holds rows that could not be written yet."""
 
     def __init__(self, path: Path) -> None:
-        self.due: deque[dict[str, Any]] = deque(maxlen=MOST_DUE)
+        self.due = Due[dict[str, Any]]()
         self._path = path
         self._columns = ["step"]
         self._rows = 0
@@ -125,13 +168,19 @@ class Table:
         self._file: WholeLines | None = None
 
     def position(self) -> dict[str, Any]:
-        """Return how many rows are written, those that are due, and the one that is held."""
-        return {"rows": self._rows, "due": [_as_saved(row) for row in self.due], "row": _as_saved(self._row)}
+        """Return how many rows are written, those that are due, how many are lost, and the row that is held."""
+        return {
+            "rows": self._rows,
+            "due": [_as_saved(row) for row in self.due.items],
+            "lost": self.due.lost,
+            "row": _as_saved(self._row),
+        }
 
     def go_on(self, position: Mapping[str, Any]) -> None:
         """Go on from a position, in a file that is cut to it."""
         self.cut(position["rows"])
         self.due.extend(dict(row) for row in position["due"])
+        self.due.lost = position["lost"]
         self._row = dict(position["row"])
 
     def cut(self, rows: int) -> None:
@@ -159,30 +208,36 @@ class Table:
 
     def flush(self) -> None:
         """Write the rows that are due, the oldest first."""
+        try:
+            self._write_due()
+        finally:
+            self.due.bound()
+
+    def close(self) -> None:
+        """Write what is due, and the row that is held, and close the file."""
+        self._finish()
+        try:
+            if self.due.items:
+                self.flush()
+        finally:
+            self._let_go()
+
+    def _write_due(self) -> None:
         file = self.open()
-        while self.due:
-            row = self.due[0]
+        while self.due.items:
+            row = self.due.items[0]
             new = [name for name in row if name not in self._columns]
             if new or not file.size:
                 self._widen(file, [*self._columns, *new])
                 file = self.open()
             file.add(_line([row.get(name, "") for name in self._columns]))
             self._rows += 1
-            self.due.popleft()
-
-    def close(self) -> None:
-        """Write what is due, and the row that is held, and close the file."""
-        self._finish()
-        try:
-            if self.due:
-                self.flush()
-        finally:
-            self._let_go()
+            self.due.done()
 
     def _finish(self) -> None:
         row, self._row = self._row, {}
         if row:
-            self.due.append(row)
+            self.due.extend([row])
 
     def _let_go(self) -> None:
         file, self._file = self._file, None
@@ -209,6 +264,13 @@ class Table:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+
+
+def _weight(item: str | dict[str, Any]) -> int:
+    """Return about how many bytes of a checkpoint a line or a row takes."""
+    if isinstance(item, str):
+        return len(json.dumps(item)) + _INDENTATION
+    return len(json.dumps(_as_saved(item))) + _INDENTATION * len(item)
 
 
 def _as_saved(row: Mapping[str, Any]) -> dict[str, Any]:

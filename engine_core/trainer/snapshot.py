@@ -15,6 +15,7 @@ from ..errors import CheckpointError, add_note
 from ..randomness import GlobalGenerators
 from ..time import Timestamp
 from .describing import describe_run
+from .likeness import check_alike
 from .loaders import own_generators
 from .optimizing import pass_for_stepped
 from .weights import is_by_weights, load_weights
@@ -207,6 +208,7 @@ def _copies(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 def _load_each(what: str, owners: Iterable[Any], states: list[Any]) -> None:
     for who, owner, state in _paired(what, owners, states):
+        check_alike(owner.state_dict(), state, f"the state of {who.rstrip(',')}")
         _load(who, owner.load_state_dict, state)
 
 
@@ -225,6 +227,10 @@ def _load_optimizers(run: Run, saved: list[Any]) -> None:
         if names != entry["parameters"]:
             raise CheckpointError(
                 f"{who} has other parameters, or in another order, than the saved one: {_apart(names, entry)}"
+            )
+        for place, group in enumerate(entry["state"]["param_groups"]):
+            check_alike(
+                optimizer.param_groups[place], {"lr": "", **group, "params": []}, f"{who} param_groups[{place}]"
             )
         _load(who, optimizer.load_state_dict, entry["state"])
         _keep_dtypes(optimizer, entry["state"]["state"])

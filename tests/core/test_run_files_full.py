@@ -8,7 +8,7 @@ import pytest
 from engine_core import State
 from engine_core.errors import ArgumentError
 from engine_core.loggers.run_files import RunFiles
-from engine_core.loggers.whole_lines import Table
+from engine_core.loggers.whole_lines import MOST_DUE_BYTES, Table
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
 
@@ -47,6 +47,66 @@ def test_lines_and_rows_that_wait_are_in_the_checkpoint(tmp_path, limited, recwa
     assert steps(tmp_path) == [*range(7)]
     table = (tmp_path / "metrics.csv").read_text().splitlines()
     assert table == ["step,loss", *(f"{step},{step / 2}" for step in range(7))]
+
+
+MANY = {f"layer{layer}/norm": layer / 7 for layer in range(40)}
+
+
+def test_the_latest_that_wait_stay_small_in_the_checkpoint_and_the_others_are_lost(tmp_path, limited, recwarn):
+    files = RunFiles(tmp_path)
+    limited(20)
+    for step in range(600):
+        files.log_metrics({**MANY, "bad": float("nan")}, step)
+    state = files.state_dict()
+    waiting = [json.loads(line)["step"] for line in state["due"]]
+    assert MOST_DUE_BYTES * 0.7 < len(json.dumps(state["due"], indent=1)) < MOST_DUE_BYTES * 1.1
+    assert MOST_DUE_BYTES * 0.7 < len(json.dumps(state["table"], indent=1)) < MOST_DUE_BYTES * 1.1
+    assert waiting == [*range(600 - len(waiting), 600)]
+    assert state["lost"] == 600 - len(waiting)
+    limited(None)
+    files.close()
+    assert steps(tmp_path) == waiting
+    rows = (tmp_path / "metrics.csv").read_text().splitlines()[1:]
+    assert str(recwarn.list[-1].message) == (
+        f"logger destination RunFiles could not write in {str(tmp_path)!r} for too long: {600 - len(waiting)} lines "
+        f"for metrics.jsonl and {600 - len(rows)} rows for metrics.csv are lost"
+    )
+
+
+def test_what_is_written_at_once_is_not_bounded(tmp_path, recwarn):
+    files = RunFiles(tmp_path)
+    files.start_over()
+    for step in range(2):
+        files.log_metrics({"text": "a" * MOST_DUE_BYTES}, step)
+    files.fit_start(State(), None)
+    files.close()
+    assert steps(tmp_path) == [0, 1]
+    assert not recwarn.list
+
+
+def test_a_resumed_run_tells_at_its_end_what_was_lost_before_the_checkpoint(tmp_path, limited, recwarn):
+    files = RunFiles(tmp_path)
+    files.log_metrics({"loss": 0.5}, 0)
+    limited(20)
+    for step in range(1, 4):
+        files.log_metrics({"text": "a" * MOST_DUE_BYTES}, step)
+    state = json.loads(json.dumps(files.state_dict()))
+    limited(None)
+    again = RunFiles(tmp_path)
+    again.load_state_dict(state)
+    again.fit_start(State(), None)
+    again.close()
+    assert str(recwarn.list[-1].message).endswith("3 lines for metrics.jsonl and 2 rows for metrics.csv are lost")
+
+
+@linux
+def test_what_is_lost_at_the_end_counts_what_was_let_go(tmp_path, recwarn):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    files = RunFiles(tmp_path)
+    for step in range(400):
+        files.log_metrics(MANY, step)
+    files.close()
+    assert str(recwarn.list[-1].message).endswith(": 400 lines for metrics.jsonl and 0 rows for metrics.csv are lost")
 
 
 def test_a_row_with_new_columns_waits_for_room(tmp_path, limited, recwarn):

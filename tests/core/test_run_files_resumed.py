@@ -118,6 +118,7 @@ def test_nothing_stays_nothing_in_the_table(tmp_path):
         ("bytes", "12"),
         ("bytes", -1),
         ("bytes", True),
+        ("lost", "3"),
         ("digest", None),
         ("table", [1]),
         ("table", {"rows": 1.5, "row": {}}),
@@ -150,6 +151,28 @@ def test_a_run_that_was_never_saved_begins_its_files_anew_when_the_fit_starts(tm
     files.close()
     assert steps(tmp_path) == [0, 1]
     assert table(tmp_path) == ["step,loss", "0,7.0", "1,5.0"]
+
+
+def test_files_of_the_loaded_checkpoint_are_cut_to_it_though_nothing_was_saved_since(tmp_path):
+    files = resumed(tmp_path, logged(tmp_path, range(12))[3])
+    files.start_over()
+    start(files)
+    files.log_metrics({"loss": 5.0}, 4)
+    files.close()
+    assert steps(tmp_path) == [0, 1, 2, 3, 4]
+    assert table(tmp_path) == ["step,loss", "0,0.0", "1,0.5", "2,1.0", "3,1.5", "4,5.0"]
+
+
+def test_files_in_which_a_loaded_checkpoint_has_no_place_begin_anew_where_nothing_was_saved(tmp_path):
+    state = logged(tmp_path / "a", range(12))[3]
+    logged(tmp_path / "b", range(4, 6))  # an attempt that was killed
+    files = resumed(tmp_path / "b", state)
+    files.start_over()
+    start(files)
+    files.log_metrics({"loss": 5.0}, 4)
+    files.close()
+    assert steps(tmp_path / "b") == [4]
+    assert table(tmp_path / "b") == ["step,loss", "4,5.0"]
 
 
 def test_to_start_over_without_a_fit_takes_nothing_away(tmp_path):

@@ -1,41 +1,149 @@
-"""Checkpoints that somebody has changed, and made the checksums right again: a CheckpointError is the worst of it."""
+"""Checkpoints that somebody has changed, and made the checksums right again: one is refused, or loads and trains on.
 
+Whatever stands in them, nothing of it is run: an audit hook of the interpreter looks on.
+"""
+
+import ctypes
 import hashlib
+import importlib
+import io
 import json
+import os
+import pickle
 import random
-import shutil
-import warnings
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import resolve
-from engine_core.errors import CheckpointError
+from engine_core.errors import EngineError
 
-from .test_resume import OPTIMIZERS, SCHEDULERS, run
+from .parts import batches, net, rows, trainer
+from .test_resume import OPTIMIZERS, SCHEDULERS, Counts, Noise, loader
 
+MUTATIONS = 100
+TOO_LARGE = "1e400"
+"""Stands for the number, which a float of Python's can't be written as."""
+CODE = "__import__('sys').audit('trap.sprung')"
 HOSTILE: list[Any] = [
-    None, True, 0, -1, 2**31, 2**63, 10**400, 1e308, "", "os.system", "__import__('os').system('false')", "../../x",
-    "\u0000", [], [[]], {}, {"$": "tensor", "name": "nowhere"}, {"$": "object"}, {"$": "tuple", "items": [1]},
-    {"$": "number", "is": "nan"}, {"": 1},
+    None, True, 0, -1, 0.5, 2**31, 2**63, 10**400, 1e308, TOO_LARGE, "", "../../x", "/etc/passwd", "\u0000", [], [[]],
+    {}, {"": 1}, [True, True], {"$": "tensor", "name": "nowhere"}, {"$": "object"}, {"$": "tuple", "items": [1]},
+    {"$": "number", "is": "nan"}, {"$": "dict", "items": [[[1], 2]]},
+    CODE, f"lambda *_: {CODE}", f"{{{CODE}!r}}", "trapped", "trapped:Trap", "trapped.Trap", "os.system", "torch.load",
+    "!!python/object/apply:os.system ['false']", {"target": "trapped:Trap", "args": {}}, {"_target_": "trapped.Trap"},
+    {"$": "trapped.Trap"}, {"$": "object", "type": "trapped.Trap", "state": {}}, {"$": "pickle", "data": "gASVAAA="},
+    {"__reduce__": ["os.system", ["false"]]}, {"__class__": "trapped.Trap"}, {"py/object": "trapped.Trap"},
 ]  # fmt: skip
+RUNS_CODE = {
+    *(
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.fork",
+        "os.forkpty",
+        "os.startfile",
+        "subprocess.Popen",
+    ),
+    *("pickle.find_class", "ctypes.dlopen", "ctypes.dlsym", "socket.connect", "trap.sprung"),
+}
+Change = Callable[[dict[str, bytes], str, random.Random], str]
 
 
-def settings() -> dict[str, Any]:
-    return {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba"), "seed": None}
+class Trap:
+    def __reduce__(self) -> Any:
+        return eval, (CODE,)
+
+
+class CheckedNoise(Noise):
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict({**state, "count": int(state["count"])})
+
+
+class CheckedCounts(Counts):
+    def load_state_dict(self, state: Any) -> None:
+        self.batches = int(state["batches"])
+
+
+class Watch:
+    """Notes and prevents what runs a checkpoint's code, or writes outside of a folder."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.seen: list[str] = []
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if self.folder is not None and self._is_forbidden(event, args):
+            self.seen.append(f"{event} {args!r:.200}")
+            raise PermissionError(f"{event} at the word of a checkpoint")
+
+    def _is_forbidden(self, event: str, args: tuple[Any, ...]) -> bool:
+        if event == "open" and isinstance(args[0], (str, bytes)):
+            writes = args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            return bool(writes) and not Path(os.fsdecode(args[0])).resolve().is_relative_to(str(self.folder))
+        if event == "import":
+            return any(args[0] == text for text in HOSTILE)
+        return event in RUNS_CODE or (event == "compile" and str(args[1]).startswith(("<", "b'<")))
+
+    @contextmanager
+    def over(self, folder: Path) -> Iterator[list[str]]:
+        self.folder, self.seen = folder.resolve(), []
+        try:
+            yield self.seen
+        finally:
+            self.folder = None
+
+
+@pytest.fixture(scope="session")
+def watch() -> Watch:
+    made = Watch()
+    sys.addaudithook(made)  # for good: the interpreter lets none go
+    return made
+
+
+@pytest.fixture(autouse=True)
+def trapped(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there be a module whose import is noticed."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "trapped.py").write_text(f"{CODE}\nTrap = dict\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+def plain(callbacks: Any = (), **settings: Any) -> Any:
+    return trainer(batches(8, 8, 8), max_duration="9ep", callbacks=callbacks, **settings)
+
+
+def whole(callbacks: Any = (), **settings: Any) -> Any:
+    """Return a run with an optimizer, a scheduler, an algorithm and a callback that all have a state."""
+    given: dict[str, Any] = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
+    given |= {"max_duration": "3ep", "eval_dataloader": [rows(9)]}
+    given |= {"algorithms": CheckedNoise(), "callbacks": [CheckedCounts(), *callbacks]}
+    return trainer(loader(), net(0.3), **given, **settings)
+
+
+RUNS = {"plain": plain, "whole": whole}
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("saved")
-    made, _ = run([CheckpointSaver(folder, "5ba")], **{**settings(), "seed": 4})
-    with made:
-        made.fit("5ba")
-    return resolve(folder)
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """Return the files of a checkpoint in mid-epoch, for each kind of run, which has loaded one and gone on once."""
+    saved = {}
+    for kind, make in RUNS.items():
+        folder = tmp_path_factory.mktemp(kind)
+        with make([CheckpointSaver(folder, "5ba")], seed=4) as made:
+            made.fit("5ba")
+        with make(load_path=folder) as made:
+            made.fit("2ba")
+        saved[kind] = {file.name: file.read_bytes() for file in resolve(folder).iterdir()}
+    return saved
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -46,70 +154,125 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for key, item in pairs for place in ((value, key), *places(item))]
 
 
+def text_of(value: Any) -> str:
+    return json.dumps(value).replace(f'"{TOO_LARGE}"', TOO_LARGE)
+
+
 def sign(folder: Path, manifest: dict[str, Any]) -> None:
     """Make the checksums right."""
     manifest.pop("checksum", None)
-    files = manifest.get("files")
+    files: Any = manifest.get("files")
     for name in files if isinstance(files, dict) else ():
         if (folder / name).is_file() and isinstance(files[name], dict):
             data = (folder / name).read_bytes()
             files[name] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
+    checksum = hashlib.sha256(json.dumps(json.loads(text_of(manifest)), sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(text_of({**manifest, "checksum": checksum}))
 
 
-def change_json(folder: Path, name: str, draw: random.Random) -> str:
-    value = json.loads((folder / name).read_text())
-    manifest = value if name == "manifest.json" else json.loads((folder / "manifest.json").read_text())
+def change_json(files: dict[str, bytes], name: str, draw: random.Random) -> str:
+    value = json.loads(files[name])
     container, key = draw.choice(places(value))
-    what = f"{name} {key!r}"
-    if isinstance(container, dict) and draw.random() < 0.2:
+    what, lot = f"{name} {key!r} of {container!r:.300}", draw.random()
+    if isinstance(container, dict) and lot < 0.15:
         del container[key]
+        what += " removed"
+    elif isinstance(container, dict) and lot < 0.25:
+        renamed = draw.choice([hostile for hostile in HOSTILE if isinstance(hostile, str)])
+        container[renamed] = container.pop(key)
+        what += f" renamed {renamed!r}"
     else:
         container[key] = draw.choice(HOSTILE)
-        what += f" = {container[key]!r}"[:60]
-    if name != "manifest.json":
-        (folder / name).write_text(json.dumps(value))
-    sign(folder, manifest)
+        what += f" = {container[key]!r:.60}"
+    files[name] = text_of(value).encode()
     return what
 
 
-def change_tensors(folder: Path, name: str, draw: random.Random) -> str:
-    tensors = load_file(folder / name)
+def change_tensors(files: dict[str, bytes], name: str, draw: random.Random) -> str:
+    tensors = load(files[name])
     key = draw.choice(sorted(tensors))
-    other = [torch.zeros(0), torch.zeros(3, 3, 3), tensors[key].double(), tensors[key].to(torch.int64).abs() * 2**40]
-    tensors[key] = draw.choice(other).contiguous()
-    if draw.random() < 0.2:
-        del tensors[key]
-    save_file(tensors, folder / name)
-    sign(folder, json.loads((folder / "manifest.json").read_text()))
-    return f"{name} {key}"
+    own = tensors.pop(key)
+    others = [
+        *(torch.zeros(0), torch.zeros(3, 3, 3), torch.tensor(-1.0), own.reshape(-1)[:1], own[None]),
+        *(own.double(), own.bool(), own.to(torch.bfloat16), own.double() * torch.nan, own.long().abs() * 2**40),
+    ]
+    if draw.random() < 0.85:
+        tensors[key] = draw.choice(others).contiguous()
+    files[name] = save(tensors)
+    return f"{name} {key} {tensors.get(key)!r:.100}"
 
 
-CHANGES = [
-    (change_json, "state.json"),
-    (change_json, "state.json"),
-    (change_json, "manifest.json"),
-    (change_tensors, "state.safetensors"),
-    (change_tensors, "model.safetensors"),
+def change_bytes(files: dict[str, bytes], name: str, draw: random.Random) -> str:
+    torch_file = io.BytesIO()
+    torch.save(Trap(), torch_file)
+    at = draw.randrange(min(400, len(files[name])))
+    one = files[name][:at] + bytes([draw.randrange(256)]) + files[name][at + 1 :]
+    files[name] = draw.choice([one, one, one, pickle.dumps(Trap()), torch_file.getvalue(), CODE.encode(), b"[" * 10**5])
+    return f"{name} bytes {files[name][max(0, at - 20) : at + 20]!r}"
+
+
+CHANGES: list[tuple[Change, str]] = [
+    *((change_json, "state.json") for _ in range(6)),
+    *((change_json, "manifest.json") for _ in range(2)),
+    *((change_tensors, "state.safetensors") for _ in range(3)),
+    *((change_tensors, "model.safetensors"), (change_bytes, "model.safetensors")),
+    *((change_bytes, "state.json"), (change_bytes, "state.safetensors"), (change_bytes, "manifest.json")),
 ]
 
 
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    try:
+        sign(folder, json.loads(files["manifest.json"]))
+    except (ValueError, AttributeError, RecursionError):  # as it is: none that could be signed
+        (folder / "manifest.json").write_bytes(files["manifest.json"])
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(10))
-def test_a_changed_checkpoint_loads_or_is_refused(seed: int, checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_changed_checkpoint_trains_on_or_is_refused_and_runs_nothing(
+    kind: str, seed: int, checkpoints: dict[str, dict[str, bytes]], watch: Watch, tmp_path: Path
+) -> None:
     draw, refused = random.Random(seed), 0
-    for number in range(25):
-        folder = tmp_path / str(number)
-        shutil.copytree(checkpoint, folder)
+    for number in range(MUTATIONS):
+        files, folder = dict(checkpoints[kind]), tmp_path / str(number)
         change, name = draw.choice(CHANGES)
-        what = change(folder, name, draw)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                made, _ = run(load_path=folder, **settings())
-            made.close()
-        except CheckpointError:
-            refused += 1
-        except Exception as error:
-            raise AssertionError(f"mutation {number} of seed {seed}, {what}: {error!r}") from error
-    assert refused > 3
+        what = f"mutation {number} of seed {seed}, {change(files, name, draw)}"
+        write(folder, files)
+        with watch.over(tmp_path) as seen:
+            try:
+                with RUNS[kind](load_path=folder) as made:
+                    made.fit("2ba")
+            except EngineError:
+                refused += 1
+            except Exception as error:
+                raise AssertionError(f"{what}: {error!r}") from error
+        assert seen == [], what
+    assert MUTATIONS / 2 < refused < MUTATIONS * 0.95
+
+
+def run_a_function_of_a_library() -> None:
+    ctypes.CDLL(None).getpid()
+
+
+RUNNING: dict[str, Callable[[], object]] = {
+    "eval": lambda: eval("1 + 1"),
+    "exec": lambda: exec("x = 1"),
+    "os.system": lambda: os.system("true"),
+    "subprocess": lambda: subprocess.run(["true"], check=True),
+    "pickle": lambda: pickle.loads(pickle.dumps(Trap())),
+    "import": lambda: __import__("trapped"),
+    "importlib": lambda: importlib.import_module("trapped"),
+    "ctypes": run_a_function_of_a_library,
+    "open": lambda: Path("/nowhere/written").write_text("x"),
+}
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_the_watch_notices_and_prevents(name: str, watch: Watch, tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), watch.over(tmp_path) as seen:
+        RUNNING[name]()
+    assert len(seen) == 1

@@ -146,6 +146,20 @@ def test_a_run_is_saved_and_resumed_from_the_command_line(config: Path, tmp_path
     assert logged(whole) == before
 
 
+def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(config: Path, tmp_path: Path) -> None:
+    saving = ("--checkpoint-every", "4ba", "--max-duration", "4ba")
+    assert call("train", config, "--out", tmp_path / "out", *saving).exit_code == 0
+    manifest = json.loads(call("checkpoint", "show", tmp_path / "out" / "checkpoints", "--json").output)
+    assert manifest["config"] == {
+        "model": {"target": "kept:net"},
+        "data": {"target": "kept:loader"},
+        "eval_data": {"eval": {"target": "kept:loader"}},
+        "loss": {"target": "torch.nn:CrossEntropyLoss"},
+        "optimizer": {"target": "torch.optim:AdamW", "args": {"lr": 0.1}},
+        "trainer": {"max_duration": "4ba", "seed": 7, "device": "cpu", "run_name": "out"},
+    }
+
+
 def test_a_run_that_was_not_finished_goes_on_in_its_folder(config: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert call("train", config, "--out", whole, "--checkpoint-every", "4ba").exit_code == 0

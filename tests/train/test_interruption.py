@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from engine_core import Callback, Logger, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import resolve
 from engine_core.errors import ClosedEngineError
 
 from .parts import Memory, at, batches, notes, trainer
@@ -143,6 +145,26 @@ def test_a_fit_in_a_thread_does_what_it_does_else() -> None:
     thread.join()
     assert errors == []
     assert [step for step, _ in memory.metrics] == [0, 1, 2]
+
+
+def test_a_fit_in_a_thread_saves_and_leaves_signals_to_the_main_thread(tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before, during, errors = [signal.getsignal(n) for n in numbers], list[Any](), list[BaseException]()
+
+    def work() -> None:
+        look = at("batch_start", lambda state: during.append([signal.getsignal(n) for n in numbers]))
+        try:
+            with trainer(batches(8, 8), callbacks=[CheckpointSaver(tmp_path, "1ba"), look]) as made:
+                made.fit()
+        except BaseException as error:  # noqa: BLE001  a thread's would get lost
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert errors == []
+    assert during == [before, before]
+    assert resolve(tmp_path).name == "ep1-ba2"
 
 
 def test_importing_and_training_set_no_signal_handler() -> None:

@@ -9,8 +9,10 @@ from torch.optim import lr_scheduler
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import CheckpointError
+from engine_core.trainer.likeness import check_alike
 
 from .parts import at, batches, net, trainer
+from .test_resume import SCHEDULERS
 
 
 def run(**settings: Any) -> Any:
@@ -53,3 +55,30 @@ def test_a_later_one_is_somebody_else_s(spoil: Any, tmp_path: Path) -> None:
     made.state.callbacks.append(at("batch_start", lambda state: state.timestamp.batch == 2 and spoil(made)))
     with made, pytest.raises((KeyError, TypeError)):
         made.fit()
+
+
+GROUPS: list[tuple[str, Any]] = [("lr", "0.1"), ("betas", [0.9, "x"]), ("weight_decay", 10**400), ("amsgrad", 3.0)]
+
+
+@pytest.mark.parametrize(("key", "value"), GROUPS, ids=str)
+def test_a_hyperparameter_of_another_kind_is_refused_when_it_is_loaded(key: str, value: Any, tmp_path: Path) -> None:
+    made = loaded(tmp_path)
+    state = made.state.optimizers[0].state_dict()
+    state["param_groups"][0][key] = value
+    with pytest.raises(CheckpointError, match=f"param_groups.0..{key}.* in the checkpoint, where this run has"):
+        check_alike(made.state.optimizers[0].param_groups[0], state["param_groups"][0], "param_groups[0]")
+    made.close()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_the_states_of_torch_s_schedulers_are_like_themselves_later_on(scheduler: str) -> None:
+    def made() -> Any:
+        parameters = [torch.nn.Parameter(torch.ones(1))]
+        return SCHEDULERS[scheduler](torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+
+    first, second = made(), made()
+    for _ in range(9):
+        first.optimizer.step()
+        first.step()
+        check_alike(second.state_dict(), first.state_dict(), "the state")
+        check_alike(first.state_dict(), second.state_dict(), "the state")
