@@ -1,7 +1,7 @@
 """Install and test one environment of tox.ini, without torch where torch has no CPU build for its Python.
 
     python .ci/matrix.py install [--plugins] [--require-torch]
-    python .ci/matrix.py test [--plugins] [pytest's arguments]
+    python .ci/matrix.py test [--plugins] [--floors] [pytest's arguments]
     python .ci/matrix.py alone [pytest's arguments]
 
 tox runs it with the environment's own Python and sets PIP_CONSTRAINT.
@@ -26,6 +26,11 @@ TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
 # What depends on who is installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
+# What depends on torch alone, which is the same one at the floors: run with the latest of all others only.
+OF_TORCH = ["tests/composition", *(f"tests/train/test_{name}*.py" for name in (
+    "checkpoint_fuzz", "exceptions_anywhere", "feed", "fingerprint", "kills", "loader_that_fails", "loss_guard",
+    "guards_in_a_run", "many_kills", "microbatches", "pause", "resume", "stoppers", "surgery", "torchdata",
+))]  # fmt: skip
 WITH_TORCH = ["tests/docs", "tests/composition", *ROOT.glob("plugins/*/tests/test_*conformance.py")]
 
 
@@ -33,13 +38,14 @@ def main() -> int:
     """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("install", "test", "alone"))
+    parser.add_argument("--floors", action="store_true", help="leave out what depends on torch alone")
     parser.add_argument("--plugins", action="store_true", help="the plugins too, not the core alone")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
     options, rest = parser.parse_known_args()
     if options.command == "alone":
         return test_each_alone(arguments=rest)
     if options.command == "test":
-        return test(with_plugins=options.plugins, arguments=rest)
+        return test(with_plugins=options.plugins, left_out=OF_TORCH if options.floors else [], arguments=rest)
     install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
     return 0
 
@@ -92,7 +98,7 @@ def pip_install(*arguments: str) -> None:
     subprocess.run(pip_command(*arguments), cwd=ROOT, check=True)
 
 
-def test(*, with_plugins: bool, arguments: list[str]) -> int:
+def test(*, with_plugins: bool, left_out: list[str], arguments: list[str]) -> int:
     """Run the tests that can run here, and say so when that is not all of them."""
     tests = OF_THE_INSTALLED if with_plugins else ["tests/core"]
     if WHY_NO_TORCH.exists():
@@ -100,6 +106,8 @@ def test(*, with_plugins: bool, arguments: list[str]) -> int:
         print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
     else:
         tests = [*tests, *(sorted(map(str, WITH_TORCH)) if with_plugins else ["tests/train"])]
+        tests = [path for path in tests if path not in left_out]
+        arguments = [*(f"--ignore-glob={ROOT / path}" for path in left_out), *arguments]
     return run_pytest(*tests, *arguments)
 
 

@@ -36,8 +36,5 @@ def guarded(name: str, policy: str, folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_what_is_not_finite_stays_out_of_the_weights(name: str, policy: str, tmp_path: Path) -> None:
     with pytest.warns(NonFiniteLossWarning, match="its step is skipped"):
-        learned = guarded(name, policy, tmp_path / "once")
+        learned = guarded(name, policy, tmp_path)
     assert all(value.isfinite().all() for value in learned.values())
-    with pytest.warns(NonFiniteLossWarning):
-        again = guarded(name, policy, tmp_path / "again")
-    assert all(torch.equal(value, again[name]) for name, value in learned.items())

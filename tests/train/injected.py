@@ -187,7 +187,7 @@ def eval_rows(call: Callable[..., None]) -> Any:
 PLACES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "forward": lambda call: {"model": net_with("forward", call)},
     "backward": lambda call: {"model": net_with("backward", call)},
-    "loss_fn": lambda call: {"loss_fn": loss_with(call)},
+    "loss_fn": lambda call: {"loss_fn": loss_with(call), "load_changed": "adopt"},  # it is another by name
     "optimizer": lambda call: {"optimizers": optimizer_with(call)},
     "scheduler": lambda call: {"schedulers": scheduler_with(call)},
     "update of a metric": lambda call: {"metrics": {"rows": Rows("update", call)}},

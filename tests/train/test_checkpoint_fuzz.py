@@ -272,7 +272,10 @@ RUNNING: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", RUNNING)
-def test_the_watch_notices_and_prevents(name: str, watch: Watch, tmp_path: Path) -> None:
+def test_the_watch_notices_and_prevents(
+    name: str, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else the first import writes, too
     with pytest.raises(PermissionError), watch.over(tmp_path) as seen:
         RUNNING[name]()
     assert len(seen) == 1
