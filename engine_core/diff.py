@@ -21,6 +21,8 @@ ABSENT = "(none)"
 NAMES = ("--out", "--profile")
 """Options of a command that only name where something is written."""
 TIMES = ("seconds", "samples_per_second")
+MEASURED = "time/"
+"""With this begin the names of logged values that a clock has measured."""
 
 
 @dataclass(frozen=True)
@@ -193,4 +195,4 @@ def _read_results(file: Path) -> dict[str, Any]:
     content = read_json(file)
     if not isinstance(content, dict):
         raise ArgumentError(f"{str(file)!r} is damaged: it holds no mapping of results")
-    return {key: value for key, value in _flat(content, "") if key not in TIMES}
+    return {key: value for key, value in _flat(content, "") if key not in TIMES and not key.startswith(MEASURED)}

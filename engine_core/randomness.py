@@ -158,6 +158,9 @@ class OwnGenerator:
 
     It is one of the CPU, so that a run draws the same on each device.
 
+    Args:
+        seed: takes the place of the run's, so that runs with different seeds draw alike.
+
     Example:
         >>> from engine_core import State
         >>> own = OwnGenerator("noise")
@@ -165,8 +168,9 @@ class OwnGenerator:
         True
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, seed: int | None = None) -> None:
         self._name = name
+        self._seed = seed
         self._run: weakref.ref[State] | None = None
         self._generator = torch.Generator()
         self._loaded: torch.Tensor | None = None
@@ -182,7 +186,7 @@ class OwnGenerator:
             self._run = weakref.ref(state)
             place = _place_of(owner, state)
             name = self._name if place == 0 else f"{self._name}-{place + 1}"
-            self._generator = torch.Generator().manual_seed(state.derive_seed(name))
+            self._generator = torch.Generator().manual_seed(state.derive_seed(name, seed=self._seed))
         if self._loaded is not None:
             self._generator.set_state(self._loaded)
             self._loaded = None

@@ -148,17 +148,19 @@ class State:
         """Does a signal, or somebody who asked for a pause, end `fit` before the run is at its end?"""
         return self.pause_requested or self.interrupted_by is not None
 
-    def derive_seed(self, name: str, *, shared: bool = False) -> int:
+    def derive_seed(self, name: str, *, seed: int | None = None, shared: bool = False) -> int:
         """Return the seed of the generator that belongs to `name`, from the run's seed, the name and the rank.
 
         Args:
+            seed: takes the place of the run's.
             shared: the same in each process, that of rank 0; new weights have to be drawn alike.
 
         Example:
             >>> State(seed=1).derive_seed("noise") == State(seed=1).derive_seed("noise")
             True
         """
-        digest = hashlib.sha256(f"{self.seed}/{name}/{0 if shared else self.rank}".encode()).digest()
+        base = self.seed if seed is None else seed
+        digest = hashlib.sha256(f"{base}/{name}/{0 if shared else self.rank}".encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
 

@@ -32,6 +32,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixup of losses": ("mixup", {"interpolate_loss": True}),
     "cutmix of losses": ("cutmix", {"interpolate_loss": True}),
+    "selective_backprop by carried losses": ("selective_backprop", {"scorer": "carried", "index_key": 2}),
     "progressive_resizing by crops": ("progressive_resizing", {"mode": "crop"}),
 }
 EPOCHS = 2
@@ -71,10 +72,12 @@ def digits_net() -> nn.Module:
     )
 
 
-def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _batches() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Images, labels and the ids of the examples."""
     data = load_digits()
     images = torch.tensor(data.images[:160], dtype=torch.float32)[:, None] / 16
-    return list(zip(images.split(32), torch.tensor(data.target[:160]).split(32), strict=True))
+    parts = images, torch.tensor(data.target[:160]), torch.arange(160)
+    return list(zip(*(part.split(32) for part in parts), strict=True))
 
 
 BATCHES = _batches()

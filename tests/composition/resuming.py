@@ -41,7 +41,10 @@ FORMS: dict[str, list[dict[str, Any]]] = {
     "sam": [{}, {"interval": 3}],
     "selective_backprop": [
         {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0},
-        {"start": 0.3, "end": 0.8, "scale_factor": 1, "interrupt": 2},
+        {"start": 0.3, "end": 0.8, "scale_factor": 1, "interrupt": 2, "selector": "cdf", "floor": 0.2},
+        {"start": 0.2, "end": 1, "scale_factor": 1, "interrupt": 0, "scorer": "carried", "index_key": 2},
+        {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 3, "scorer": "stale", "index_key": 2},
+        {"start": 0, "end": 1, "interrupt": 0, "selector": "uniform", "multiple_of": 2},
     ],
     "stochastic_depth": [{}, {"drop_rate": 0.6, "drop_per": "batch"}],
     "swa": [{"start": 0.3}, {"start": 0.5, "update_interval": "2ba"}],
@@ -131,7 +134,7 @@ class Journal(LoggerDestination):
         self.batches: list[str] = []
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.lines.append(f"{step} {sorted(metrics.items())}")
+        self.lines.append(f"{step} {sorted((name, value) for name, value in metrics.items() if name[:5] != 'time/')}")
 
     def state_dict(self) -> dict[str, Any]:
         return {"lines": list(self.lines), "batches": list(self.batches)}
@@ -182,13 +185,13 @@ def _add(value: Any, found: Any) -> None:
 def trainer_of(settings: Mapping[str, Any], folder: Path, **begin: Any) -> tuple[Trainer, Journal]:
     layers = list(digits_net())
     layers.insert(-3, nn.Dropout(0.3))
-    inputs, targets = (torch.cat(parts)[:ROWS] for parts in zip(*BATCHES[:1], strict=True))
+    inputs, targets, ids = (torch.cat(parts)[:ROWS] for parts in zip(*BATCHES[:1], strict=True))
     journal = Journal()
     load = Registry.scan().load
     made = Trainer(
         nn.Sequential(*layers),
         DataLoader(
-            TensorDataset(inputs, targets),
+            TensorDataset(inputs, targets, ids),
             settings["batch_size"],
             shuffle=True,
             drop_last=settings["drop_last"],

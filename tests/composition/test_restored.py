@@ -59,7 +59,7 @@ def test_no_promise_about_writing_and_restoring_is_broken(names):
 
 @pytest.mark.parametrize("names", GROUPS, ids=LABELS)
 def test_the_loaders_own_tensors_stay_as_they_are(names):
-    before = [(x.clone(), y.clone()) for x, y in BATCHES]
+    before = [tuple(part.clone() for part in batch) for batch in BATCHES]
     with trainer_of([make(name) for name in names]) as trainer:
         trainer.fit()
     assert all(same(a, b) for was, now in zip(before, BATCHES, strict=True) for a, b in zip(was, now, strict=True))

@@ -55,6 +55,17 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         "interrupt": 2,
         "input_key": 0,
         "target_key": 1,
+        "selector": "composer",
+        "scorer": "forward",
+        "index_key": None,
+        "refresh": 3,
+        "momentum": 0.5,
+        "bn": "frozen",
+        "precision": "engine",
+        "reuse": "off",
+        "floor": 0.0,
+        "multiple_of": 1,
+        "generator_seed": None,
     }
 
 

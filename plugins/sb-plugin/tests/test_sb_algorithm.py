@@ -48,7 +48,7 @@ def test_it_matches_init_and_the_steps_of_its_schedule() -> None:
         state.timestamp = Timestamp(batch=batch, batch_in_epoch=batch)
         matched.append(algorithm.match(Event.AFTER_DATALOADER, state))
     assert matched == [False] * 6 + [True, False, True, False]
-    assert [event for event in Event if algorithm.match(event, state)] == [Event.INIT]
+    assert [event for event in Event if algorithm.match(event, state)] == [Event.INIT, Event.FIT_START]
 
 
 def test_with_keep_1_it_never_matches_a_batch() -> None:

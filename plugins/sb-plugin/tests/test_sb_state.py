@@ -73,11 +73,12 @@ def test_a_loaded_state_serves_one_run(choices: Any) -> None:
     assert choices(algorithm) == first
 
 
-def test_its_state_is_that_of_its_generator(engine_of: Any) -> None:
+def test_its_state_is_that_of_its_generator_and_a_count(engine_of: Any) -> None:
     algorithm = SelectiveBackprop(**ALWAYS)
     assert algorithm.state_dict() == {}
     engine_of(algorithm)
-    assert {name: type(value) for name, value in algorithm.state_dict().items()} == {"generator": torch.Tensor}
+    kinds = {name: type(value) for name, value in algorithm.state_dict().items()}
+    assert kinds == {"dropped": int, "generator": torch.Tensor}
 
 
 def test_a_saved_state_is_a_copy(engine_of: Any, pruned: Any) -> None:

@@ -173,3 +173,85 @@ def test_losses_per_element_are_refused_with_the_remedy() -> None:
     x = torch.randn(8, 5)
     with pytest.raises(ValueError, match=r"\(8, 5\), not \(8,\).*take the mean over the rest"):
         select_using_loss(x, x, nn.Identity(), per_pixel)
+
+
+@pytest.mark.parametrize("selector", ["cdf", "topk"])
+def test_a_selector_draws_by_the_losses(selector: str) -> None:
+    x = torch.arange(40.0) * 7 % 40
+    generator = seeded(3)
+    kept, _ = select_using_loss(x, x, nn.Identity(), lambda o, t, reduction: o, generator=generator, selector=selector)
+    own = seeded(3)
+    functional.fresh_seed(own)
+    rows = functional.draw_rows(x, 20, 0.5, own, selector)
+    assert kept.tolist() == x[rows].tolist()
+    assert torch.equal(own.get_state(), generator.get_state())
+
+
+def test_the_uniform_selector_calls_neither_model_nor_loss() -> None:
+    def never(*_: Any, reduction: str = "mean") -> torch.Tensor:
+        raise AssertionError
+
+    x = torch.arange(8.0)
+    seen = set()
+    for seed in range(50):
+        kept, targets = select_using_loss(x, -x, never, never, generator=seeded(seed), selector="uniform")
+        assert torch.equal(kept, -targets)
+        assert len(kept) == 4
+        seen |= set(kept.tolist())
+    assert seen == set(range(8))
+
+
+def test_a_function_as_selector_gets_the_losses_and_decides() -> None:
+    x = torch.tensor([3.0, 1.0, 2.0, 0.0])
+    kept, _ = select_using_loss(
+        x, 2 * x, nn.Identity(), absolute, selector=lambda scores, k, generator: (-scores).topk(k).indices
+    )
+    assert kept.tolist() == [1.0, 0.0]
+
+
+def test_a_floor_lets_easy_rows_in() -> None:
+    x = torch.arange(8.0)
+    kept = [
+        select_using_loss(
+            x, x, nn.Identity(), lambda o, t, reduction: o, generator=seeded(seed), selector="topk", floor=0.5
+        )[0]
+        for seed in range(400)
+    ]
+    easy = sum(row < 4 for rows in kept for row in rows.tolist())
+    assert 0.2 < easy / 1600 < 0.3  # a half of a half; none without a floor
+
+
+def test_the_number_kept_is_a_multiple_where_one_is_asked_for() -> None:
+    x = torch.arange(30.0)
+    assert [
+        len(select_using_loss(x, x, nn.Identity(), absolute, keep, multiple_of=8)[0]) for keep in (0.6, 0.2, 1)
+    ] == [
+        16,
+        1,
+        30,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"selector": "top"}, ValueError, "selector='top' has to be one of 'composer', 'cdf', 'topk', 'uniform'"),
+        ({"selector": 0.5}, TypeError, r"selector=0\.5 \(float\) has to be one of 'composer'"),
+        ({"floor": 1.0}, ValueError, r"floor=1\.0 has to be within \[0, 1\): the share of the uniform law"),
+        ({"floor": "0"}, TypeError, r"floor='0' \(str\) has to be a number"),
+        ({"floor": 0.1, "selector": "uniform"}, ValueError, r"floor=0\.1 .* selector='uniform' is: set floor=0"),
+        ({"floor": 0.1, "selector": torch.topk}, ValueError, r"floor=0\.1 .* selector of your own"),
+        ({"multiple_of": 0}, ValueError, r"multiple_of=0 has to be within \[1, inf\)"),
+        ({"multiple_of": 8.0}, TypeError, r"multiple_of=8\.0 \(float\) has to be a whole number"),
+        ({"generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch\.Generator"),
+    ],
+)
+@pytest.mark.parametrize("keep", [0.5, 1])
+def test_a_wrong_choice_is_refused_before_anything_runs(
+    arguments: dict[str, Any], error: type[Exception], message: str, keep: float
+) -> None:
+    def never(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError
+
+    with pytest.raises(error, match=message):
+        select_using_loss(torch.zeros(8), torch.zeros(8), never, absolute, keep, **arguments)

@@ -2,6 +2,7 @@
 
 from .algorithm import SelectiveBackprop
 from .functional import select_using_loss
+from .indexed import WithIndex
 from .schedule import should_selective_backprop
 
-__all__ = ["SelectiveBackprop", "select_using_loss", "should_selective_backprop"]
+__all__ = ["SelectiveBackprop", "WithIndex", "select_using_loss", "should_selective_backprop"]

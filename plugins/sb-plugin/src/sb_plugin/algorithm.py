@@ -3,59 +3,62 @@
 from __future__ import annotations
 
 import math
-import weakref
+import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_key
-from engine_core.batch import count_rows, take_rows
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Timestamp
+from engine_core.arguments import check_whole
+from engine_core.batch import take_rows
 from engine_core.errors import ArgumentError
 from engine_core.items import BatchKey
 from engine_core.randomness import OwnGenerator
 
-from .arguments import check_interrupt, check_interval, check_keep, check_scale_factor
-from .losses import per_sample
+from . import arguments
+from .arguments import ScorerArgument, Selector, check_choice
 from .schedule import should_selective_backprop
-from .scoring import Objective, autocast_of, score
-from .select import draw_rows, number_kept
-from .untouched import fresh_seed
+from .scorers import Scorer, make_scorer
+from .select import draw_rows, draw_uniform, number_kept
+from .subject import Subject
 
 __all__ = ["SelectiveBackprop"]
 
 _NAME = "selective_backprop"
 
 
-@dataclass
-class _Run:
-    """What belongs to one run: taken from its State at INIT, never kept for the next one."""
-
-    state: weakref.ref[State]
-    loss: Any
-    whole_batch: bool
-    autocast: AbstractContextManager[Any]
-    objective: Objective | None = None
-    takes_scaled: bool = True
-
-
 class SelectiveBackprop(Algorithm):
     """Train on the hard rows of each batch.
 
     Source: Jiang et al. 2019, Accelerating Deep Learning by Focusing on the Biggest Losers, arXiv 1910.00762. In
-    steps within `[start, end)` of the training, one forward without gradients scores the rows of the batch, and the
-    step trains on `max(1, floor(keep * n))` of them, drawn by the rank of their loss. See `select_using_loss`.
+    steps within `[start, end)` of the training, the rows of the batch are scored, and the step trains on
+    `max(1, floor(keep * n))` of them, drawn by the rank of their score. See `select_using_loss`.
 
     Args:
         start, end: the interval, as fractions of the whole training.
         keep: the fraction of rows that is kept, in (0, 1].
-        scale_factor: the factor for the spatial size of the input while scoring, in (0, 1].
+        scale_factor: the factor for the spatial size of the input in the scoring forward, in (0, 1].
         interrupt: every how many batches an ordinary step comes in between; 0: never.
         input_key, target_key: where inputs and targets are in a batch. A model with its own loss gets the whole
             batch; then `input_key` says what `scale_factor` scales and `target_key` has no part.
+        selector: the law of the draw: `"composer"`, `"cdf"` (the paper's), `"topk"`, `"uniform"` (without scores), or
+            a function `(scores, k, generator) -> rows`.
+        scorer: `"forward"`: a forward without gradients; `"stale"`: one for each example every `refresh` visits;
+            `"carried"`: the losses of earlier training steps, no forward at all; or a function
+            `(batch, state) -> scores`.
+        index_key: where the ids of the examples are in a batch, whole numbers from 0, as `WithIndex` gives them.
+        refresh: how many visits of an example its score lasts, for `"stale"`.
+        momentum: the share of the old value in a new carried loss.
+        bn: BatchNorm in the scoring forward: `"frozen"` takes the batch's statistics and records none, `"train"`
+            records them, `"eval"` scores the model in eval mode.
+        precision: of the scoring forward: `"engine"`, that of the run, `"fp32"` or `"bf16"`.
+        reuse: take over what the linear layers gave in the scoring forward: `"off"`, `"auto"` where that changes no
+            bit, `"on"` to be told where it would.
+        floor: the share of the uniform law in the law of the draw, in [0, 1).
+        multiple_of: the number of kept rows is rounded down to a multiple, but never below 1.
+        generator_seed: takes the place of the run's seed in the draws.
 
     Example:
         >>> SelectiveBackprop(start=0.0, end=1.0, keep=0.25, scale_factor=1, interrupt=0).keep
@@ -65,12 +68,20 @@ class SelectiveBackprop(Algorithm):
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name=_NAME,
         description="train on the hard rows of each batch",
-        events=(Event.INIT, Event.AFTER_DATALOADER),
+        events=(
+            Event.INIT,
+            Event.FIT_START,
+            Event.AFTER_DATALOADER,
+            Event.BEFORE_TRAIN_BATCH,
+            Event.BEFORE_FORWARD,
+            Event.AFTER_FORWARD,
+            Event.FIT_END,
+        ),
         tags=("batch_pruning",),
         writes=("batch",),
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917  the reference has these, in this order
+    def __init__(  # noqa: PLR0913, PLR0917  the reference has the first seven, in this order
         self,
         start: float = 0.5,
         end: float = 0.9,
@@ -79,33 +90,59 @@ class SelectiveBackprop(Algorithm):
         interrupt: int = 2,
         input_key: BatchKey = 0,
         target_key: BatchKey = 1,
+        *,
+        selector: Selector = "composer",
+        scorer: ScorerArgument = "forward",
+        index_key: BatchKey | None = None,
+        refresh: int = 3,
+        momentum: float = 0.5,
+        bn: str = "frozen",
+        precision: str = "engine",
+        reuse: str = "off",
+        floor: float = 0.0,
+        multiple_of: int = 1,
+        generator_seed: int | None = None,
     ) -> None:
-        self.start, self.end = check_interval(start, end)
-        self.keep = check_keep(keep)
-        self.scale_factor = check_scale_factor(scale_factor)
-        self.interrupt = check_interrupt(interrupt)
-        check_key("input_key", input_key)
-        check_key("target_key", target_key)
-        self.input_key = input_key
-        self.target_key = target_key
-        self._generator = OwnGenerator(_NAME)
+        self.start, self.end = arguments.check_interval(start, end)
+        self.keep = arguments.check_keep(keep)
+        self.scale_factor = arguments.check_scale_factor(scale_factor)
+        self.interrupt = arguments.check_interrupt(interrupt)
+        self.input_key, self.target_key, self.index_key = arguments.check_keys(input_key, target_key, index_key)
+        self.selector = arguments.check_selector(selector)
+        self.scorer = scorer if callable(scorer) else check_choice("scorer", scorer, arguments.SCORERS)
+        self.refresh = arguments.check_refresh(refresh)
+        self.momentum = arguments.check_momentum(momentum)
+        self.bn = check_choice("bn", bn, arguments.BN_MODES)
+        self.precision = check_choice("precision", precision, arguments.PRECISIONS)
+        self.reuse = check_choice("reuse", reuse, arguments.REUSES)
+        self.floor = arguments.check_floor(floor)
+        self.multiple_of = arguments.check_multiple_of(multiple_of)
+        self.generator_seed = arguments.check_generator_seed(generator_seed)
+        arguments.check_selection(self.selector, self.floor)
+        arguments.check_scoring(vars(self))
+        self._generator = OwnGenerator(_NAME, self.generator_seed)
         self._run: _Run | None = None
+        self._loaded: Mapping[str, Any] = {}
 
     def match(self, event: Event, state: State) -> bool:
-        """INIT, to take the loss before the model is wrapped; AFTER_DATALOADER in selective steps."""
-        if event is Event.INIT:
+        """AFTER_DATALOADER in selective steps; elsewhere what its scorer needs, and what is told of the run."""
+        if event is Event.AFTER_DATALOADER:
+            return self.keep != 1 and self._is_selective(state)
+        if event is Event.INIT or event is Event.FIT_START:
             return True
-        if event is not Event.AFTER_DATALOADER or self.keep == 1:
+        run = self._run
+        if run is None or self.keep == 1:
             return False
-        elapsed = state.get_elapsed_duration()
-        done = 0.0 if elapsed is None else elapsed.value
-        return should_selective_backprop(done, state.timestamp.batch_in_epoch, self.start, self.end, self.interrupt)
+        if event is Event.FIT_END:
+            return run.dropped > 0
+        return run.scorer.wants(event) and (event is not Event.BEFORE_TRAIN_BATCH or _done(state) < self.end)
 
     def validate(self, state: State) -> None:
         """Raise if the loss, the length of the training or the batch make selection impossible."""
         if self.keep == 1:
             return
-        self._objective(self._run_of(state)).check(state.batch, self.scale_factor)
+        run = self._run_of(state)
+        run.scorer.check(run.subject, state.batch)
         if state.get_elapsed_duration() is None and (self.start, self.end) != (0, 1):
             raise ArgumentError(
                 f"max_duration is not known, so start={self.start} and end={self.end} have no place in the training: "
@@ -113,74 +150,123 @@ class SelectiveBackprop(Algorithm):
             )
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """At INIT take the loss of the model; afterwards replace the batch by its hard rows."""
+        """Replace the batch by its hard rows; at INIT take the loss of the model."""
         if event is Event.INIT:
             self._begin(state)
             return
         run = self._run_of(state)
-        objective = self._objective(run)
-        n = count_rows(objective.received(state.batch))
-        k = number_kept(n, self.keep)
-        if k == n:
-            return
-        factor = self.scale_factor if run.takes_scaled else 1
-        model: Any = state.model
-        generator = self._generator.of(state, self)
-        losses, took = score(objective, model, state.batch, fresh_seed(generator), factor, run.autocast)
-        run.takes_scaled = run.takes_scaled and took
-        rows = draw_rows(losses, k, self.keep, generator)
-        state.batch = take_rows(state.batch, n, rows)
-        if logger.destinations:
-            logger.log_metrics(_summary(losses, rows))
+        if event is Event.AFTER_DATALOADER:
+            self._prune(run, state, logger)
+        elif event is Event.FIT_START:
+            run.scoring_s, run.since_s = 0.0, state.timestamp.elapsed_s
+        elif event is Event.FIT_END:
+            logger.log_metrics(run.shares(state.timestamp))
+        else:
+            run.scorer.react(event, run.subject, state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the generator."""
-        return self._generator.state_dict()
+        """Return the state of the generator, and what the scorer knows of the examples."""
+        run = self._run
+        if run is None:
+            return {**self._loaded, **self._generator.state_dict()}
+        return {**run.scorer.state_dict(), "dropped": run.dropped, **self._generator.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood."""
+        """Go on drawing and scoring where the saved run stood."""
         self._generator.load_state_dict(state)
+        if self._run is None:
+            self._loaded = dict(state)
+        else:
+            self._run.load(make_scorer(vars(self), self._run.subject.device), state)
+
+    def _prune(self, run: _Run, state: State, logger: Logger) -> None:
+        n = run.scorer.count(run.subject, state.batch)
+        k = number_kept(n, self.keep, self.multiple_of)
+        if k == n:
+            return
+        generator = self._generator.of(state, self)
+        log: dict[str, float] = {"kept": k}
+        if self.selector == "uniform":
+            scores, rows = None, draw_uniform(n, k, generator, run.subject.device)
+        else:
+            started_s = time.perf_counter()
+            scores = run.scorer.scores(run.subject, state, generator, log)
+            run.scoring_s += time.perf_counter() - started_s
+            rows = draw_rows(scores, k, self.keep, generator, self.selector, self.floor)
+            run.scorer.keep(rows)
+        state.batch = take_rows(state.batch, n, rows)
+        run.dropped += n - k
+        if logger.destinations:
+            if scores is not None:
+                log.update(_summary(scores, rows))
+            logger.log_metrics({f"{_NAME}/{name}": value for name, value in log.items()})
+
+    def _is_selective(self, state: State) -> bool:
+        return should_selective_backprop(
+            _done(state), state.timestamp.batch_in_epoch, self.start, self.end, self.interrupt
+        )
 
     def _run_of(self, state: State) -> _Run:
         """Return what belongs to the run of `state`, also where INIT was not fired."""
         run = self._run
-        return run if run is not None and run.state() is state else self._begin(state)
+        return run if run is not None and run.subject.is_of(state) else self._begin(state)
 
     def _begin(self, state: State) -> _Run:
-        whole_batch = state.loss_fn is None
-        loss = getattr(state.model, "loss", None) if whole_batch else state.loss_fn
-        autocast = autocast_of(state.precision, _device_of(state))
-        self._run = _Run(weakref.ref(state), loss, whole_batch, autocast)
+        subject = Subject(state, self.input_key, self.target_key, self.scale_factor, self.bn, self.precision)
+        self._run = run = _Run(subject, make_scorer(vars(self), subject.device))
+        if self._loaded:
+            run.load(run.scorer, self._loaded)
+            self._loaded = {}
         self._generator.of(state, self)  # whose state is saved from now on
-        return self._run
-
-    def _objective(self, run: _Run) -> Objective:
-        if run.objective is None:
-            if run.loss is None:
-                raise ArgumentError(
-                    "selective_backprop finds no loss: set loss_fn, or give the model a method "
-                    "loss(outputs, batch, reduction='mean')"
-                )
-            run.objective = Objective(per_sample(run.loss), self.input_key, self.target_key, run.whole_batch)
-        return run.objective
+        return run
 
 
-def _device_of(state: State) -> torch.device:
-    if state.device is not None:
-        return torch.device(state.device)
-    parameter = next(state.model.parameters(), None) if state.model is not None else None
-    return torch.device("cpu") if parameter is None else parameter.device
+@dataclass
+class _Run:
+    """What belongs to one run, never kept for the next one.
+
+    Args:
+        dropped: how many rows were left out.
+        scoring_s: the time spent scoring in this fit.
+        since_s: the run's clock at the start of this fit.
+    """
+
+    subject: Subject
+    scorer: Scorer
+    dropped: int = 0
+    scoring_s: float = 0.0
+    since_s: float = 0.0
+
+    def load(self, scorer: Scorer, state: Mapping[str, Any]) -> None:
+        """Go on where the saved run stood, with a new scorer."""
+        scorer.load_state_dict(state)
+        self.dropped = check_whole("dropped", state.get("dropped", 0), "[0, inf)", "how many rows were left out")
+        self.scorer = scorer
+
+    def shares(self, clock: Timestamp) -> dict[str, float]:
+        """Return the fraction of the rows that were trained on, and that of this fit's time that scoring took."""
+        shares = {}
+        if clock.sample:
+            shares[f"{_NAME}/kept_fraction"] = 1 - self.dropped / clock.sample
+        if (elapsed_s := clock.elapsed_s - self.since_s) > 0:
+            shares[f"time/{_NAME}/scoring_fraction"] = self.scoring_s / elapsed_s
+        return shares
 
 
-def _summary(losses: torch.Tensor, rows: torch.Tensor) -> dict[str, float]:
-    """Return what is logged of a step; one transfer from the device."""
-    finite = losses.isfinite()
-    zeroed = losses.where(finite, 0.0)
-    total, of_kept = torch.stack([zeroed, finite.float()]), torch.stack([zeroed[rows], finite[rows].float()])
-    sums = torch.cat([total.sum(1), of_kept.sum(1)]).tolist()
+def _done(state: State) -> float:
+    """Return the fraction of the training that is done."""
+    elapsed = state.get_elapsed_duration()
+    return 0.0 if elapsed is None else elapsed.value
+
+
+def _summary(scores: torch.Tensor, rows: torch.Tensor) -> dict[str, float]:
+    """Return what is logged of the scores of a step; one transfer from the device."""
+    known = scores.abs() < torch.finfo(scores.dtype).max  # neither NaN nor infinite, nor an example never seen
+    zeroed, unbounded = scores.where(known, 0.0), ~scores.isfinite()
+    total = torch.stack([zeroed, known.float(), unbounded.float()])
+    sums = torch.cat([total.sum(1), total.index_select(1, rows).sum(1)]).tolist()
     return {
-        f"{_NAME}/kept": rows.shape[0],
-        f"{_NAME}/loss_mean": sums[0] / sums[1] if sums[1] else math.nan,
-        f"{_NAME}/kept_loss_mean": sums[2] / sums[3] if sums[3] else math.nan,
-        f"{_NAME}/nonfinite": losses.shape[0] - int(sums[1]),
+        "loss_mean": sums[0] / sums[1] if sums[1] else math.nan,
+        "kept_loss_mean": sums[3] / sums[4] if sums[4] else math.nan,
+        "nonfinite": int(sums[2]),
     }

@@ -2,10 +2,152 @@
 
 from __future__ import annotations
 
-from engine_core.arguments import check_number, check_whole
-from engine_core.errors import ArgumentError
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-__all__ = ["check_interrupt", "check_interval", "check_keep", "check_scale_factor"]
+from engine_core.arguments import check_key, check_number, check_whole
+from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
+from engine_core.items import BatchKey
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine_core import State
+
+__all__ = [
+    "BN_MODES",
+    "PRECISIONS",
+    "REUSES",
+    "SCORERS",
+    "SELECTORS",
+    "ScorerArgument",
+    "Selector",
+    "check_choice",
+    "check_floor",
+    "check_generator_seed",
+    "check_interrupt",
+    "check_interval",
+    "check_keep",
+    "check_keys",
+    "check_momentum",
+    "check_multiple_of",
+    "check_refresh",
+    "check_scale_factor",
+    "check_scoring",
+    "check_selection",
+    "check_selector",
+]
+
+SELECTORS = ("composer", "cdf", "topk", "uniform")
+SCORERS = ("forward", "stale", "carried")
+BN_MODES = ("frozen", "eval", "train")
+PRECISIONS = ("engine", "fp32", "bf16")
+REUSES = ("off", "auto", "on")
+
+Selector: TypeAlias = "str | Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]"
+"""A law by name, or a function that takes scores (n,), k and a generator, and returns k different places (k,)."""
+
+ScorerArgument: TypeAlias = "str | Callable[[Any, State], torch.Tensor]"
+"""Where scores come from, by name, or a function that takes the batch and the State, and returns scores (n,)."""
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be one of {_listed(choices)}")
+    if value not in choices:
+        raise ArgumentError(f"{name}={value!r} has to be one of {_listed(choices)}{did_you_mean(value, choices)}")
+    return value
+
+
+def check_selector(selector: Any) -> Selector:
+    """Return the name of a law, or a function that draws."""
+    return selector if callable(selector) else check_choice("selector", selector, SELECTORS)
+
+
+def check_floor(floor: object) -> float:
+    """Return the share of the uniform law, if it is in [0, 1)."""
+    return check_number("floor", floor, "[0, 1)", "the share of the uniform law that is mixed in")
+
+
+def check_multiple_of(multiple_of: object) -> int:
+    """Return of what the number of kept rows is a multiple, if it is a whole number from 1 on."""
+    return check_whole("multiple_of", multiple_of, "[1, inf)", "the number of kept rows is rounded down to a multiple")
+
+
+def check_refresh(refresh: object) -> int:
+    """Return how many visits a score lasts, if it is a whole number from 1 on."""
+    return check_whole("refresh", refresh, "[1, inf)", "how many visits of an example its score lasts")
+
+
+def check_momentum(momentum: object) -> float:
+    """Return the share of the old value in a carried loss, if it is in [0, 1)."""
+    return check_number("momentum", momentum, "[0, 1)", "the share of the old value in a carried loss")
+
+
+def check_generator_seed(seed: object) -> int | None:
+    """Return the seed that takes the place of the run's, if there is one."""
+    if seed is None:
+        return None
+    return check_whole("generator_seed", seed, "[0, inf)", "the seed of the draws, None: the run's")
+
+
+def check_selection(selector: Selector, floor: float) -> None:
+    """Raise if there is no law of ours that `floor` could be mixed into."""
+    if not floor:
+        return
+    if callable(selector):
+        raise ArgumentError(f"floor={floor!r} has no part in a selector of your own: mix there, or set floor=0")
+    if selector == "uniform":
+        raise ArgumentError(f"floor={floor!r} mixes with the uniform law, which selector='uniform' is: set floor=0")
+
+
+def check_scoring(settings: Mapping[str, Any]) -> None:
+    """Raise for arguments of scoring that exclude each other, or that would have no part.
+
+    Args:
+        settings: by the names of the constructor's arguments, each checked for itself.
+    """
+    selector, scorer, reuse = settings["selector"], settings["scorer"], settings["reuse"]
+    if selector == "uniform" and scorer != "forward":
+        raise ArgumentError(f"scorer={scorer!r} has no part with selector='uniform', which draws without scores")
+    if scorer in ("stale", "carried") and settings["index_key"] is None:
+        raise ArgumentError(
+            f"scorer={scorer!r} keeps scores by example and needs index_key, where the ids are in a batch: "
+            "sb_plugin.WithIndex(dataset) puts them last in each item, at index_key=2 for pairs"
+        )
+    forward = "a forward for scoring, and there is none with " + (
+        "selector='uniform'" if selector == "uniform" else f"scorer={scorer!r}"
+    )
+    without_forward = selector == "uniform" or scorer == "carried"
+    for name, default, has_no_part, needed in (
+        ("refresh", 3, scorer != "stale", "scorer='stale'"),
+        ("momentum", 0.5, scorer != "carried", "scorer='carried'"),
+        ("bn", "frozen", without_forward, forward),
+        ("precision", "engine", without_forward, forward),
+    ):
+        if has_no_part and settings[name] != default:
+            raise ArgumentError(f"{name}={settings[name]!r} needs {needed}; leave it out")
+    if reuse == "off":
+        return
+    needs: tuple[tuple[str, object], ...] = (
+        ("scorer", "forward"),
+        ("scale_factor", 1),
+        ("bn", "frozen"),
+        ("precision", "engine"),
+    )
+    for name, value in needs:
+        if settings[name] != value:
+            raise ArgumentError(
+                f"reuse={reuse!r} takes over what the scoring forward has computed, which has to be what the step "
+                f"would compute: that needs {name}={value!r}, not {settings[name]!r}"
+            )
+    if selector == "uniform":
+        raise ArgumentError(f"reuse={reuse!r} needs {forward}; leave it out")
+
+
+def _listed(choices: Sequence[str]) -> str:
+    return ", ".join(map(repr, choices))
 
 
 def check_keep(keep: object) -> float:
@@ -25,6 +167,17 @@ def check_interval(start: object, end: object) -> tuple[float, float]:
     if first >= last:
         raise ArgumentError(f"start={first!r} has to be before end={last!r}, or no step is ever selected")
     return first, last
+
+
+def check_keys(
+    input_key: BatchKey, target_key: BatchKey, index_key: BatchKey | None
+) -> tuple[BatchKey, BatchKey, BatchKey | None]:
+    """Return where inputs, targets and ids are in a batch; there may be no ids."""
+    check_key("input_key", input_key)
+    check_key("target_key", target_key)
+    if index_key is not None:
+        check_key("index_key", index_key)
+    return input_key, target_key, index_key
 
 
 def check_interrupt(interrupt: object) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 from engine_core.batch import map_batch
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["Loss", "check_losses", "in_fp32", "per_sample"]
+__all__ = ["Loss", "check_losses", "in_fp32", "per_sample", "to_fp32"]
 
 Loss: TypeAlias = Callable[[Any, Any], Any]
 """Takes outputs and targets, or outputs and the whole batch."""
@@ -65,10 +65,11 @@ def in_fp32(loss: Loss, outputs: Any, targets: Any) -> Any:
     if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
         return loss(outputs, targets)
     with torch.autocast(tensor.device.type, enabled=False):
-        return loss(map_batch(outputs, _to_fp32), targets)
+        return loss(map_batch(outputs, to_fp32), targets)
 
 
-def _to_fp32(leaf: Any) -> Any:
+def to_fp32(leaf: Any) -> Any:
+    """Return a tensor of half precision in single precision, anything else as it is."""
     if isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.bfloat16, torch.float16):
         return leaf.float()
     return leaf

@@ -15,11 +15,14 @@ __all__ = ["sort_selective_backprop_first"]
     name="sort_selective_backprop_first",
     description="prune a batch before anything else changes it",
     stage="placement",
-    events=(Event.INIT, Event.AFTER_DATALOADER),
+    events=SelectiveBackprop.metadata.events,
 )
 def sort_selective_backprop_first(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
-    """Put SelectiveBackprop first: it scores rows as they come from the loader, and saves others work on the rest."""
+    """Put SelectiveBackprop first: it scores rows as they come from the loader, and saves others work on the rest.
+
+    Later in the step it reads what is trained on, before others put back what they have changed.
+    """
     return passes.sort_to_front(algorithms, SelectiveBackprop)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,17 @@ from engine_core.items import BatchKey, get_item, set_item
 from .losses import Loss, check_losses, in_fp32
 from .untouched import frozen_buffers, own_randomness
 
-__all__ = ["Objective", "autocast_of", "check_scalable", "score"]
+__all__ = [
+    "PLAIN",
+    "Manner",
+    "Objective",
+    "autocast_of",
+    "check_scalable",
+    "leaving_no_trace",
+    "no_autocast",
+    "rank_correlation",
+    "score",
+]
 
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 _REDUCED = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
@@ -101,28 +111,61 @@ def autocast_of(precision: str, device: torch.device) -> AbstractContextManager[
     return torch.autocast(device.type, dtype=_REDUCED[precision]) if precision in _REDUCED else nullcontext()
 
 
+def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context in which a forward runs in the precision of the weights, whatever is around it."""
+    return torch.autocast(device.type, enabled=False)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a scoring forward runs.
+
+    Args:
+        scale_factor: for the spatial size of the input, in (0, 1].
+        bn: see `frozen_buffers`.
+        autocast: the context for its precision; None: the one that is around it.
+    """
+
+    scale_factor: float = 1
+    bn: str = "frozen"
+    autocast: AbstractContextManager[Any] | None = None
+
+
+PLAIN = Manner()
+
+
+@contextmanager
+def leaving_no_trace(model: object, seed: int, manner: Manner = PLAIN) -> Iterator[None]:
+    """Run a block without a graph, recorded statistics or a draw from a global generator.
+
+    Dropout within it draws from `seed`.
+    """
+    with (
+        torch.no_grad(),
+        frozen_buffers(model, manner.bn),
+        own_randomness(seed),
+        manner.autocast or nullcontext(),
+    ):
+        yield
+
+
 def score(
-    objective: Objective,
-    model: Callable[[Any], Any],
-    batch: Any,
-    seed: int,
-    scale_factor: float = 1,
-    autocast: AbstractContextManager[Any] | None = None,
+    objective: Objective, model: Callable[[Any], Any], batch: Any, seed: int, manner: Manner = PLAIN
 ) -> tuple[torch.Tensor, bool]:
     """Return the loss of each row (n,) in single precision, and whether the model took the input as scaled.
 
-    The model runs as it is, in the mode it is in, with dropout drawn from `seed`, and leaves no trace: no graph, no
-    recorded statistics, no draw from a global generator. Where it can't take a scaled input, as a net of fixed input
-    size can't, it gets the full one, and a warning says so.
+    The model runs as it is, with dropout drawn from `seed`, and leaves no trace. Where it can't take a scaled input,
+    as a net of fixed input size can't, it gets the full one, and a warning says so.
     """
 
     def run(factor: float) -> Any:
         received = objective.received(batch, factor)
         return objective.losses(model(received), received, batch)
 
+    scale_factor = manner.scale_factor
     refusal: str | None = None
     losses: Any = None
-    with torch.no_grad(), frozen_buffers(model), own_randomness(seed), autocast or nullcontext():
+    with leaving_no_trace(model, seed, manner):
         if scale_factor != 1:
             try:
                 losses = run(scale_factor)
@@ -140,3 +183,21 @@ def score(
             stacklevel=3,
         )
     return check_losses(losses, count_rows(objective.received(batch))), refusal is None
+
+
+def rank_correlation(scores: torch.Tensor, others: torch.Tensor) -> float:
+    """Return Spearman's rank correlation of two scorings of the same rows; NaN where one has nothing to rank.
+
+    Example:
+        >>> rank_correlation(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0.1, 0.3, 0.2]))
+        0.5
+    """
+    ranks = torch.stack([_mid_ranks(scores), _mid_ranks(others)])
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def _mid_ranks(scores: torch.Tensor) -> torch.Tensor:
+    """Return the rank of each score, equal ones at the middle of theirs."""
+    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    middles: torch.Tensor = counts.cumsum(0) - (counts + 1) / 2
+    return middles[place]

@@ -33,17 +33,22 @@ class _Held(NamedTuple):
 
 
 @contextmanager
-def frozen_buffers(model: object) -> Iterator[None]:
+def frozen_buffers(model: object, bn: str = "frozen") -> Iterator[None]:
     """Leave every buffer of `model` bit-equal, running statistics first of all, whatever its forward does.
 
-    Each module is left in the mode, train or eval, that it was in. BatchNorm normalises with the statistics of the
-    batch, as in the training step, and does not record them.
+    Each module is left in the mode, train or eval, that it was in.
     `model` may be any callable: the modules it calls are found as they are called.
+
+    Args:
+        bn: `"frozen"`: BatchNorm normalises with the statistics of the batch, as in the training step, and does not
+            record them; `"train"`: it records them; `"eval"`: the whole model runs in eval mode.
     """
-    hold = _Hold()
+    hold = _Hold(records_statistics=bn == "train")
     root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
     if isinstance(root, nn.Module):
         hold.tree(root)
+        if bn == "eval":
+            root.eval()
     watch = None if isinstance(model, nn.Module) else register_module_forward_pre_hook(lambda seen, _: hold.tree(seen))
     try:
         yield
@@ -56,7 +61,8 @@ def frozen_buffers(model: object) -> Iterator[None]:
 class _Hold:
     """The modules that are held still."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, records_statistics: bool = False) -> None:
+        self._records_statistics = records_statistics
         self._modes: dict[nn.Module, bool] = {}
         self._norms: list[nn.Module] = []
         self._buffers: list[_Held] = []
@@ -78,6 +84,8 @@ class _Hold:
 
     def _keep(self, module: nn.Module) -> None:
         """Hold the buffers of a module still, those of its children not."""
+        if self._records_statistics and isinstance(module, _BatchNorm):
+            return
         if _obeys(module):
             if module.track_running_stats:  # has no part in eval mode, but a forward may set the mode
                 module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which takes its time

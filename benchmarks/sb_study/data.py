@@ -1,0 +1,124 @@
+"""The data: Fashion-MNIST from IDX files and scikit-learn's digits, split, and cut into batches. Knows no model."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+VALIDATION = 10_000
+FOLDS = 5
+GZIP, UBYTE = b"\x1f\x8b", 8
+
+
+class Split(NamedTuple):
+    """Images (n, 1, height, width), normalised, and labels (n,), for training and for validation."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    val_images: torch.Tensor
+    val_labels: torch.Tensor
+
+
+def read_idx(path: Path) -> torch.Tensor:
+    """Return the bytes of an IDX file, plain or gzipped, in their shape.
+
+    Raises:
+        ValueError: for a file that is not IDX, holds something else than bytes, or is not as long as it says.
+    """
+    content = path.read_bytes()
+    if content[:2] == GZIP:
+        content = gzip.decompress(content)
+    if content[:2] != b"\0\0" or len(content) < 4 or content[2] != UBYTE:
+        raise ValueError(f"{path} is no IDX file of bytes: it begins with {content[:4]!r}, not with 00 00 08")
+    begin = 4 + 4 * content[3]
+    if len(content) < begin:
+        raise ValueError(f"{path} ends within its header, after {len(content)} of {begin} bytes")
+    shape = struct.unpack(f">{content[3]}I", content[4:begin])
+    if len(content) != begin + math.prod(shape):
+        raise ValueError(f"{path} has {len(content) - begin} bytes of data, not the {math.prod(shape)} of {shape}")
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=begin).reshape(shape)
+
+
+def find_idx(folder: Path, name: str) -> Path:
+    """Return the path of an IDX file, gzipped or not."""
+    for path in (folder / f"{name}.gz", folder / name):
+        if path.exists():
+            return path
+    raise FileNotFoundError(
+        f"{folder} has no {name}.gz: run `apt-get install dataset-fashion-mnist` on Debian, "
+        "or name the folder with --fashion-mnist"
+    )
+
+
+@functools.cache
+def load_fashion(folder: Path = DEBIAN) -> Split:
+    """Return 10,000 images to validate on and the 50,000 others of the training file, in one order for all runs.
+
+    Rates and methods are chosen by the validation, so the test file stays unseen.
+    """
+    images = read_idx(find_idx(folder, "train-images-idx3-ubyte")).unsqueeze(1).float() / 255
+    labels = read_idx(find_idx(folder, "train-labels-idx1-ubyte")).long()
+    rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    return _split(images, labels, rows[VALIDATION:], rows[:VALIDATION])
+
+
+@functools.cache
+def load_digits(fold: int) -> Split:
+    """Return four fifths of the digits to train on, and the fold of that number to validate on."""
+    from sklearn import datasets  # noqa: PLC0415  seconds, for this one dataset
+
+    digits: Any = datasets.load_digits()
+    images, labels = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(digits.target)
+    rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    folds = rows.tensor_split(FOLDS)
+    return _split(images, labels, torch.cat([*folds[:fold], *folds[fold + 1 :]]), folds[fold])
+
+
+def _split(images: torch.Tensor, labels: torch.Tensor, train: torch.Tensor, validation: torch.Tensor) -> Split:
+    images = (images - images[train].mean()) / images[train].std()
+    return Split(images[train], labels[train], images[validation], labels[validation])
+
+
+def with_noise(split: Split, share: float, seed: int) -> Split:
+    """Return the split with a share of the labels for training replaced by ones drawn from all ten."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    labels = split.labels.clone()
+    wrong = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
+    labels[wrong] = torch.randint(10, wrong.shape, generator=generator)
+    return split._replace(labels=labels)
+
+
+def first_rows(split: Split, count: int) -> Split:
+    """Return the split with the first rows for training only."""
+    return split._replace(images=split.images[:count], labels=split.labels[:count])
+
+
+@dataclass
+class Batches:
+    """Shuffles and slices tensors into `(images, labels, ids)`: a DataLoader would cost as much as the training.
+
+    The last rows of an epoch, too few for a batch, are left out, so that all steps are of one size.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    size: int
+    generator: torch.Generator
+
+    def __len__(self) -> int:
+        return len(self.labels) // self.size
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        order = torch.randperm(len(self.labels), generator=self.generator)
+        for i in range(len(self)):
+            rows = order[i * self.size : (i + 1) * self.size]
+            yield self.images[rows], self.labels[rows], rows

@@ -1,0 +1,120 @@
+"""One training run: a case, a method, a length and a seed, through the Trainer, measured. Knows no other run."""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from counting import counting
+from data import DEBIAN, FOLDS, Batches, Split, first_rows, load_digits, load_fashion, with_noise
+from methods import METHODS, Method
+from nets import conv_net
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Trainer
+
+WARM_UP = 0.05
+
+
+class Case(NamedTuple):
+    """Data, batch size, and how long the methods of each kind train.
+
+    Args:
+        rows: how many rows an epoch has.
+        batch: the batch size that the methods share.
+        lr: the learning rate at that batch size; see `rate_factor` for others.
+        lengths: in epochs, by the kind of method; below 1 or in `one_pass`: one pass over `epochs * rows` rows.
+        noise: the share of the labels that is drawn anew.
+        methods: their names; None: all.
+    """
+
+    data: str
+    rows: int
+    batch: int
+    lr: float
+    lengths: dict[str, tuple[float, ...]]
+    noise: float = 0.0
+    one_pass: bool = False
+    seeds: int = 3
+    methods: tuple[str, ...] | None = None
+
+
+SOME = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried")
+MORE = (*SOME, "vanilla, quarter batch", "defaults", "stale")
+FASHION = Case("fashion", 20_000, 128, 0.2, {"vanilla": (2, 4, 6, 8), "pruned": (4, 6, 8, 12), "variant": (4, 7, 10)})
+CASES = {
+    "fashion": FASHION,
+    "digits": Case("digits", 1437, 64, 0.1, {"vanilla": (2, 3, 4, 6), "pruned": (3, 4, 6, 9)}, seeds=10, methods=MORE),
+    "noise": FASHION._replace(lengths={"vanilla": (4, 8), "pruned": (6, 12)}, noise=0.2, methods=SOME),
+    "one-epoch": FASHION._replace(lengths={"vanilla": (0.5, 1), "pruned": (0.5, 1, 2)}, one_pass=True, methods=SOME),
+}
+
+
+def rate_factor(method: Method) -> float:
+    """Return by what the case's learning rate is multiplied: the root of the share that a batch has of the case's."""
+    return float(method.trained**0.5)
+
+
+def load(case: Case, epochs: float, seed: int, folder: Path = DEBIAN) -> Split:
+    """Return the data of a run; each seed has another fold of the digits, and other wrong labels."""
+    split = load_fashion(folder) if case.data == "fashion" else load_digits(seed % FOLDS)
+    split = first_rows(split, round(case.rows * (epochs if case.one_pass else 1)))
+    return with_noise(split, case.noise, seed) if case.noise else split
+
+
+def train(name: str, case: Case, epochs: float, seed: int, folder: Path = DEBIAN) -> dict[str, Any]:
+    """Train a new net by the method of that name; return loss and accuracy on the validation, and what they cost."""
+    method, split = METHODS[name], load(case, epochs, seed, folder)
+    torch.manual_seed(seed)
+    model = conv_net(stride=2 if case.data == "fashion" else 1)
+    batches = Batches(split.images, split.labels, int(method.load * case.batch), torch.Generator().manual_seed(seed))
+    passes = 1 if case.one_pass else int(epochs)
+    lr = case.lr * rate_factor(method)
+    algorithms, callbacks = method.parts(epochs)
+    with (
+        Trainer(
+            model,
+            batches,
+            max_duration=f"{passes}ep",
+            loss_fn=F.cross_entropy,
+            optimizers=functools.partial(torch.optim.SGD, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4),
+            schedulers=(functools.partial(decayed, steps=passes * len(batches)), "1ba"),
+            algorithms=algorithms,
+            callbacks=callbacks,
+            device="cpu",
+            seed=seed,
+            progress_bar=False,
+        ) as trainer,
+        counting(model, tuple(split.images.shape[1:])) as counter,
+    ):
+        started_s = time.process_time()
+        trainer.fit()
+        took_s = time.process_time() - started_s
+    loss, accuracy = validate(model, split)
+    return {
+        "loss": round(loss, 5),
+        "accuracy": round(accuracy, 5),
+        "trained": counter.trained,
+        "scored": counter.scored,
+        "compute": counter.compute,
+        "cpu_s": round(took_s, 3),
+    }
+
+
+def decayed(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return a scheduler of steps: a short linear rise, then linearly to zero at the end."""
+    rise = max(1, round(WARM_UP * steps))
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min((i + 1) / rise, (steps - i) / (steps - rise)))
+
+
+@torch.no_grad()
+def validate(model: nn.Module, split: Split) -> tuple[float, float]:
+    """Return the mean cross-entropy and the accuracy on the validation."""
+    model.eval()
+    outputs = torch.cat([model(images) for images in split.val_images.tensor_split(20)])
+    right = outputs.argmax(1) == split.val_labels
+    return float(F.cross_entropy(outputs, split.val_labels)), float(right.float().mean())

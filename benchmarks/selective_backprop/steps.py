@@ -1,0 +1,115 @@
+"""The kinds of step that are compared, and the clock that compares them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from nets import Net
+
+from engine_core import Engine, Event, Logger, State
+from engine_core.batch import take_rows
+from sb_plugin import SelectiveBackprop
+from sb_plugin.select import draw_rows, number_kept
+
+__all__ = ["KEEPS", "cost_of_steps"]
+
+KEEPS = (0.25, 0.5, 0.75)
+Step = Callable[[], object]
+
+
+def cost_of_steps(net: Net, rounds: int) -> dict[str, float]:
+    """Return the median CPU seconds of each kind of step, by its name."""
+    steps: dict[str, Step] = {"vanilla": lambda: plain_step(net, net.batch), "inactive": engine_step(net, inactive())}
+    has_norms = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in net.model.modules())  # noqa: SLF001
+    for keep in KEEPS:
+        steps[f"ideal {keep}"] = ideal_step(net, keep)
+        settings: dict[str, dict[str, Any]] = {
+            "selective": {},
+            "eval+bf16": {"bn": "eval", "precision": "bf16"},
+            "carried": {"scorer": "carried", "index_key": 2},
+            "stale": {"scorer": "stale", "index_key": 2},
+            "uniform": {"selector": "uniform"},
+        }
+        if not has_norms:
+            settings["reuse"] = {"reuse": "on"}
+        for kind, arguments in settings.items():
+            steps[f"{kind} {keep}"] = engine_step(net, selective(keep, **arguments))
+        steps[f"drawing {keep}"] = drawing(net, keep)
+    return measure(steps, rounds)
+
+
+def selective(keep: float, **arguments: Any) -> SelectiveBackprop:
+    """Return an algorithm that is active in each step."""
+    return SelectiveBackprop(start=0, end=1, keep=keep, scale_factor=1, interrupt=0, **arguments)
+
+
+def inactive() -> SelectiveBackprop:
+    """Return an algorithm that never is, as the clock of these steps stands still."""
+    return SelectiveBackprop(start=0.5, end=0.9, scale_factor=1)
+
+
+def plain_step(net: Net, batch: tuple[torch.Tensor, ...]) -> None:
+    """Train on a batch."""
+    net.optimizer.zero_grad()
+    net.loss_fn(net.model(batch[0]), batch[1]).backward()
+    net.optimizer.step()
+
+
+def ideal_step(net: Net, keep: float) -> Step:
+    """Return a step that scores for nothing and trains on the first rows."""
+    kept = tuple(tensor[: int(keep * len(tensor))].clone() for tensor in net.batch)
+
+    def step() -> None:
+        with torch.no_grad():
+            net.model(net.batch[0])
+        plain_step(net, kept)
+
+    return step
+
+
+def engine_step(net: Net, algorithm: SelectiveBackprop) -> Step:
+    """Return a step that fires the events between the loader and the loss."""
+    state = State(model=net.model, algorithms=[algorithm], loss_fn=net.loss_fn, seed=1, max_duration="10ba")
+    engine = Engine(state, Logger())
+    engine.run_event(Event.INIT)
+    fire = engine.run_event
+
+    def step() -> None:
+        state.batch = net.batch
+        fire(Event.AFTER_DATALOADER)
+        net.optimizer.zero_grad()
+        fire(Event.BEFORE_TRAIN_BATCH)
+        fire(Event.BEFORE_FORWARD)
+        state.outputs = net.model(state.batch[0])
+        fire(Event.AFTER_FORWARD)
+        loss = net.loss_fn(state.outputs, state.batch[1])
+        loss.backward()
+        net.optimizer.step()
+        state.outputs = None
+
+    return step
+
+
+def drawing(net: Net, keep: float) -> Step:
+    """Return the draw alone."""
+    n = len(net.batch[0])
+    generator, losses, k = torch.Generator(), torch.rand(n), number_kept(n, keep)
+    return lambda: take_rows(net.batch, n, draw_rows(losses, k, keep, generator))
+
+
+def measure(steps: dict[str, Step], rounds: int) -> dict[str, float]:
+    """Return the median CPU seconds of each kind, taken in turns whose order rotates."""
+    names = list(steps)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-3, rounds):
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            start_s = time.process_time()
+            steps[name]()
+            if turn >= 0:
+                seconds[name].append(time.process_time() - start_s)
+    return {name: statistics.median(values) for name, values in seconds.items()}

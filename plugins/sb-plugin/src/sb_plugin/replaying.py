@@ -1,0 +1,92 @@
+"""When a step takes over what its scoring forward has computed, and what is said where it can't. Knows no score."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine_core import Event
+from engine_core.batch import count_rows
+from engine_core.errors import ArgumentError
+
+from .reuse import LinearOutputs
+from .soundness import unsound
+
+__all__ = ["Reuse"]
+
+
+class Reuse:
+    """Takes the outputs of a scoring forward over into the next forward that trains.
+
+    Args:
+        is_demanded: raise where that is not sound, instead of going on without after a warning.
+    """
+
+    def __init__(self, *, is_demanded: bool) -> None:
+        self._is_demanded = is_demanded
+        self._is_off = False
+        self._outputs = LinearOutputs()
+        self.awaited: Event | None = None
+        """At which event of the step there is something to do."""
+        self._was_left = self._has_reused = False
+
+    @contextmanager
+    def recording(self, model: Any, batch: Any, precision: str) -> Iterator[None]:
+        """Record what the linear layers of `model` give in a run of that precision."""
+        if self._was_left:
+            self._decline(
+                "the training forward did not get the kept rows at once, as with microbatches, or this loop does not "
+                "fire BEFORE_FORWARD and AFTER_FORWARD around it"
+            )
+        if not self._is_off:
+            self._tell(_why_not(model, precision))
+        if self._is_off:
+            yield
+            return
+        with self._outputs.recording(model, count_rows(batch)):
+            yield
+        self._tell(self._outputs.fault)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Hear which rows (k,) the step trains on."""
+        if not self._is_off:
+            self._outputs.keep(rows)
+            self._was_left, self.awaited = True, Event.BEFORE_FORWARD
+
+    def react(self, event: Event) -> None:
+        """Begin to take over at BEFORE_FORWARD, and end at AFTER_FORWARD."""
+        if event is Event.BEFORE_FORWARD:
+            self._outputs.replay()
+            self.awaited = Event.AFTER_FORWARD
+            return
+        self._outputs.end()
+        self.awaited = None
+        self._tell(self._outputs.fault)
+        if not self._has_reused:  # later it is the few rows of an epoch's last batch, which are computed
+            self._tell(self._outputs.rounding)
+        self._was_left = not self._outputs.reused and self._outputs.rounding is None
+        self._has_reused |= self._outputs.reused > 0
+
+    def _tell(self, reason: str | None) -> None:
+        if reason is not None:
+            self._decline(reason)
+
+    def _decline(self, reason: str) -> None:
+        message = f"selective_backprop can't use what its scoring forward computed again: {reason}"
+        self._was_left = False
+        if self._is_demanded:
+            raise ArgumentError(f"{message}; or set reuse='off'")
+        if not self._is_off:
+            self._is_off = True
+            warnings.warn(f"{message}; reuse='auto' goes on without", stacklevel=2)
+
+
+def _why_not(model: Any, precision: str) -> str | None:
+    if precision != "fp32":
+        return f"autocast is on, by precision={precision!r}: outputs are used again in unchanged precision only"
+    return unsound(model) if isinstance(model, nn.Module) else f"the model is a {type(model).__name__}"

@@ -1,0 +1,115 @@
+"""What is scored in one run: its model and loss, taken from State, and in which manner. Knows no law and no event."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from engine_core import State
+from engine_core.batch import count_rows, map_batch
+from engine_core.errors import ArgumentError, EngineError
+from engine_core.items import BatchKey
+
+from .losses import check_losses, per_sample, to_fp32
+from .scoring import Manner, Objective, autocast_of, leaving_no_trace, no_autocast, score
+
+__all__ = ["Subject"]
+
+
+class Subject:
+    """The model and the loss of one run, never kept for the next one.
+
+    The loss is taken when this is made, at INIT, before somebody wraps the model.
+
+    Args:
+        precision: `"engine"`, that of the run, or `"fp32"` or `"bf16"`, for scoring only.
+        bn, scale_factor: see `Manner`.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        input_key: BatchKey = 0,
+        target_key: BatchKey = 1,
+        scale_factor: float = 1,
+        bn: str = "frozen",
+        precision: str = "engine",
+    ) -> None:
+        self._state = weakref.ref(state)
+        self._whole_batch = state.loss_fn is None
+        self._loss = getattr(state.model, "loss", None) if self._whole_batch else state.loss_fn
+        self._keys = input_key, target_key
+        self._objective: Objective | None = None
+        self.device = _device_of(state)
+        self.manner = Manner(scale_factor, bn, _autocast(precision, state.precision, self.device))
+
+    def is_of(self, state: State) -> bool:
+        """Is this what is scored in the run of `state`?"""
+        return self._state() is state
+
+    @property
+    def model(self) -> Any:
+        """The model as it is now."""
+        state = self._state()
+        if state is None:
+            raise EngineError("selective_backprop is asked for a run that is gone")
+        return state.model
+
+    @property
+    def objective(self) -> Objective:
+        """The loss of each row, and where it is found in a batch.
+
+        Raises:
+            ArgumentError: (a ValueError) if there is no loss, or one that can't be had per row.
+        """
+        if self._objective is None:
+            if self._loss is None:
+                raise ArgumentError(
+                    "selective_backprop finds no loss: set loss_fn, or give the model a method "
+                    "loss(outputs, batch, reduction='mean')"
+                )
+            self._objective = Objective(per_sample(self._loss), *self._keys, self._whole_batch)
+        return self._objective
+
+    def score(self, batch: Any, seed: int) -> torch.Tensor:
+        """Return the loss of each row (n,) by a forward without gradients.
+
+        A model that has once refused the scaled input gets the full one from then on.
+        """
+        losses, took_scaled = score(self.objective, self.model, batch, seed, self.manner)
+        if not took_scaled:
+            self.manner = replace(self.manner, scale_factor=1)
+        return losses
+
+    def score_at_full_size(self, batch: Any, seed: int) -> torch.Tensor:
+        """Return the loss of each row (n,), the input as the training step gets it."""
+        return score(self.objective, self.model, batch, seed, replace(self.manner, scale_factor=1))[0]
+
+    def untouched(self, seed: int) -> AbstractContextManager[None]:
+        """Return a context in which forwards leave no trace, see `leaving_no_trace`."""
+        return leaving_no_trace(self.model, seed, self.manner)
+
+    def losses_of(self, outputs: Any, batch: Any) -> torch.Tensor:
+        """Return the loss of each row (n,) of what a forward that trains has given."""
+        objective = self.objective
+        with torch.no_grad():
+            received = objective.received(batch)
+            losses = objective.losses(map_batch(outputs, to_fp32), received, batch)
+            return check_losses(losses, count_rows(received))
+
+
+def _autocast(precision: str, of_run: str, device: torch.device) -> AbstractContextManager[Any]:
+    if precision == "engine":
+        return autocast_of(of_run, device)
+    return no_autocast(device) if precision == "fp32" else autocast_of("amp_bf16", device)
+
+
+def _device_of(state: State) -> torch.device:
+    if state.device is not None:
+        return torch.device(state.device)
+    parameter = next(state.model.parameters(), None) if state.model is not None else None
+    return torch.device("cpu") if parameter is None else parameter.device

@@ -1,0 +1,176 @@
+"""The study in benchmarks/sb_study: what it reads, counts and computes, and that its parts go together."""
+
+import gzip
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from engine_core import Engine, Event, Logger, State
+from sb_plugin import SelectiveBackprop
+
+STUDY = Path(__file__).parents[3] / "benchmarks" / "sb_study"
+HEADER = b"\0\0\x08\x02" + (2).to_bytes(4, "big") + (3).to_bytes(4, "big")
+
+
+@pytest.fixture(scope="module")
+def study():
+    before = set(sys.modules)
+    sys.path.insert(0, str(STUDY))
+    names = [file.stem for file in STUDY.glob("*.py") if file.stem != "__main__"]
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    sys.path.remove(str(STUDY))
+    for name in set(names) - before:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def fashion(tmp_path):
+    """A folder with 10,300 random images of 8x8 in place of Fashion-MNIST."""
+    pixels, labels = torch.randint(256, (10_300, 8, 8)).byte(), torch.arange(10_300).remainder(10).byte()
+    for name, rows in (("train-images-idx3-ubyte", pixels), ("train-labels-idx1-ubyte", labels)):
+        sizes = b"".join(size.to_bytes(4, "big") for size in rows.shape)
+        (tmp_path / f"{name}.gz").write_bytes(
+            gzip.compress(bytes([0, 0, 8, rows.dim()]) + sizes + bytes(rows.numpy()), 1)
+        )
+    return tmp_path
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_idx_files_are_read_plain_and_gzipped(study, tmp_path, pack):
+    (tmp_path / "idx").write_bytes(pack(HEADER + bytes(range(6))))
+    assert study.data.read_idx(tmp_path / "idx").tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"\x89PNG" + bytes(20), "no IDX file"),
+        (b"\0\0\x0d\x01" + bytes(8), "no IDX file"),
+        (HEADER[:9], "ends within its header, after 9 of 12 bytes"),
+        (HEADER + bytes(5), r"has 5 bytes of data, not the 6 of \(2, 3\)"),
+        (HEADER + bytes(7), r"has 7 bytes of data, not the 6 of \(2, 3\)"),
+    ],
+)
+def test_damaged_idx_files_are_refused(study, tmp_path, content, fault):
+    (tmp_path / "idx").write_bytes(content)
+    with pytest.raises(ValueError, match=fault):
+        study.data.read_idx(tmp_path / "idx")
+
+
+def test_missing_data_says_how_to_get_it(study, tmp_path):
+    with pytest.raises(FileNotFoundError, match="apt-get install dataset-fashion-mnist"):
+        study.data.load_fashion(tmp_path)
+
+
+def test_noise_draws_a_share_of_the_training_labels_anew(study):
+    split = study.data.Split(*(torch.zeros(1000, dtype=torch.long) for _ in range(4)))
+    noisy = study.data.with_noise(split, 0.5, seed=0)
+    assert 400 < (noisy.labels != 0).sum() <= 500  # a tenth of what is drawn is what it was
+    assert not noisy.val_labels.any() and not split.labels.any()
+
+
+def test_compute_to_a_loss_is_interpolated_in_the_logarithm(study):
+    reach, reached = study.ladder.reach, study.ladder.Reached
+    assert reach([1, 4, 16], [0.5, 0.3, 0.1], 0.2) == reached(pytest.approx(8.0), is_bound=False)
+    assert reach([1, 4], [0.5, 0.3], 0.3) == reached(pytest.approx(4.0), is_bound=False)
+    assert reach([1, 4], [0.5, 0.3], 0.6) == reached(1, is_bound=True)
+    assert reach([1, 4], [0.5, 0.3], 0.2) is None
+
+
+def test_a_ladder_that_turns_up_again_counts_where_it_first_crosses(study):
+    assert study.ladder.reach([1, 4, 16], [0.5, 0.3, 0.6], 0.4).cost == pytest.approx(2.0)
+
+
+def test_ratio_is_of_means_over_seeds(study):
+    def runs(method, rungs):
+        return [
+            {"method": method, "epochs": e, "seed": s, "compute": c, "cpu_s": 2 * c, "loss": loss + d, "accuracy": 0.9}
+            for e, c, loss in rungs
+            for s, d in enumerate((-0.1, 0.0, 0.1))
+        ]
+
+    of, baseline = runs("a", [(1, 10, 0.6), (2, 40, 0.2)]), runs("vanilla", [(1, 20, 0.8), (2, 40, 0.4)])
+    ladders = study.ladder.ladder_of(of), study.ladder.ladder_of(baseline)
+    assert study.ladder.ratio(*ladders, "compute").cost == pytest.approx(0.5)
+    assert study.ladder.spread(of, baseline, "cpu_s") == pytest.approx((0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "scored"),
+    # 8 batches of 64 rows an epoch: one is before start=.1, of the 7 others half is kept
+    [("vanilla", 512, 0), ("uniform", 64 + 7 * 32, 0), ("carried", 64 + 7 * 32, 0), ("composer", 64 + 7 * 32, 7 * 64)],
+)
+def test_compute_is_what_a_hand_counts(study, name, trained, scored):
+    case = study.runs.CASES["digits"]._replace(rows=512 + 10)
+    run = study.runs.train(name, case, 1, seed=0)
+    assert (run["trained"], run["scored"], run["compute"]) == (trained, scored, 3 * trained + scored)
+
+
+def test_a_scaled_row_counts_by_its_area(study):
+    model = study.nets.conv_net(1)
+    with study.counting.counting(model, (1, 8, 8)) as counter, torch.no_grad():
+        model(torch.zeros(4, 1, 4, 4))
+    assert counter.scored == 1
+
+
+def test_kept_rows_weigh_as_many_as_they_stand_for(study):
+    selector, scores = study.weighting.KeepTheHardest(0.25), torch.arange(8.0)
+    drawn = torch.zeros(8)
+    for seed in range(600):
+        rows = selector(scores, 4, torch.Generator().manual_seed(seed))
+        assert rows.tolist() == sorted(set(rows.tolist())) and selector.weights.sum() == 8
+        drawn[rows] += selector.weights
+    assert torch.allclose(drawn / 600, torch.ones(8), atol=0.25)  # 4.3 standard deviations
+    assert drawn[6:].tolist() == [600, 600]
+
+
+def test_reweighting_replaces_the_loss_in_steps_on_kept_rows_only(study):
+    selector = study.weighting.KeepTheHardest(0.25)
+    outputs, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    state = State(model=torch.nn.Linear(1, 1), algorithms=[study.weighting.Reweight(selector)], loss=torch.tensor(0.0))
+    state.outputs, state.batch = outputs, (None, labels)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.AFTER_LOSS)
+        assert state.loss == 0
+        selector.weights = torch.tensor([1.0, 3.0, 3.0, 1.0])
+        engine.run_event(Event.AFTER_LOSS)
+    losses = F.cross_entropy(outputs, labels, reduction="none")
+    assert torch.allclose(state.loss, (losses[0] + 3 * losses[1] + 3 * losses[2] + losses[3]) / 8)
+
+
+@pytest.mark.filterwarnings("ignore:selective_backprop. with scale_factor")
+def test_every_method_trains_and_all_but_vanilla_on_fewer_rows(study, fashion, monkeypatch):
+    monkeypatch.setattr(study.runs, "validate", lambda model, split: (0.0, len(split.val_labels) / 10_000))
+    case = study.runs.CASES["fashion"]._replace(rows=256, batch=32)
+    for name, method in study.methods.METHODS.items():
+        run = study.runs.train(name, case, 1, 0, fashion)
+        assert run["accuracy"] == 1
+        assert (run["trained"] == 256) == (method.kind == "vanilla"), name
+
+
+def test_changed_keep_reaches_the_draw(study):
+    algorithm = SelectiveBackprop(keep=0.5)
+    state = SimpleNamespace(get_elapsed_duration=lambda: SimpleNamespace(value=0.5))
+    study.weighting.ChangeKeep(algorithm, 0.75, 0.25 / 2).batch_start(state, None)
+    assert algorithm.keep == 0.4375
+
+
+def test_run_writes_what_is_missing_and_report_makes_table_and_picture(study, tmp_path):
+    out, plan = tmp_path / "results.jsonl", {"methods": ["vanilla", "carried"], "epochs": [1, 2]}
+    study.plan.run_missing(["digits"], out, tmp_path, **plan, seeds=[0])
+    first = out.read_text()
+    study.plan.run_missing(["digits"], out, tmp_path, **plan, seeds=[0, 1])
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert out.read_text().startswith(first) and len(first.splitlines()) == 4 and len(records) == 8
+
+    study.report.write_report(records, tmp_path)
+    table = (tmp_path / "RESULTS.md").read_text()
+    assert "## digits, 2 seeds" in table and "| vanilla | 1, 2 |" in table and "| carried | 1, 2 |" in table
+    picture = (tmp_path / "compute.svg").read_text()
+    assert picture.count("<circle") == 4 and ">carried</text>" in picture

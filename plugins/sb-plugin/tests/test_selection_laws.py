@@ -1,0 +1,227 @@
+"""How often each row is kept, 20,000 draws against closed formulas. The oracles use no random number."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from sb_plugin.select import draw_rows
+
+DRAWS, FEW = 20_000, 4_000
+KEEPS = [0.25, 0.5, 0.75]
+
+
+def weights(n: int, keep: float, floor: float = 0.0) -> np.ndarray:
+    w = ((np.arange(n) + 0.5) / n) ** (1 / keep - 1)
+    return (1 - floor) * w / w.sum() + floor / n
+
+
+@cache
+def successive_sets(n: int, k: int, keep: float, floor: float = 0.0) -> dict[frozenset[int], float]:
+    """Return the probability of each set of k picks, where every pick is proportional to the weights that are left."""
+    w = weights(n, keep, floor).tolist()
+    sets = {frozenset[int](): 1.0}
+    for _ in range(k):
+        larger: Counter[frozenset[int]] = Counter()
+        for chosen, probability in sets.items():
+            left = [i for i in range(n) if i not in chosen]
+            total = sum(w[i] for i in left)
+            for i in left:
+                larger[chosen | {i}] += probability * w[i] / total
+        sets = dict(larger)
+    return sets
+
+
+def inclusion_of(sets: dict[frozenset[int], float], n: int) -> np.ndarray:
+    return np.array([sum(p for chosen, p in sets.items() if i in chosen) for i in range(n)])
+
+
+def race_inclusion(n: int, k: int, keep: float) -> np.ndarray:
+    """Return the chance of each of n exponential clocks, of the weights as rates, to be among the k first to ring.
+
+    Integrates over the quantile of its own time the chance that less than k others, counted one by one, were earlier.
+    """
+    w = weights(n, keep)
+    nodes, parts = np.polynomial.legendre.leggauss(400)
+    time = -np.log1p(-(nodes + 1) / 2) / w[:, None]  # (n, 400)
+    earlier = np.zeros((n, nodes.size, k))
+    earlier[..., 0] = 1
+    for other in range(n):
+        rung = -np.expm1(-w[other] * time)
+        rung[other] = 0
+        step = earlier * (1 - rung[..., None])
+        step[..., 1:] += earlier[..., :-1] * rung[..., None]
+        earlier = step
+    return earlier.sum(2) @ parts / 2
+
+
+def cdf_inclusion(n: int, k: int, keep: float, floor: float = 0.0) -> np.ndarray:
+    """Return min(1, c * w) with the c that bisection finds for a sum of k."""
+    w = weights(n, keep, floor)
+    low, high = 0.0, n / w.min()
+    for _ in range(200):
+        c = (low + high) / 2
+        low, high = (c, high) if np.minimum(1, c * w).sum() < k else (low, c)
+    return np.minimum(1, high * w)
+
+
+def systematic_sets(inclusion: Sequence[float]) -> Counter[frozenset[int]]:
+    """Return the probability of each set that a point of [0, 1) and those at distance 1 hit, rank by rank."""
+    sums = np.cumsum(inclusion)
+    k = round(sums[-1])
+    ends = np.unique(np.concatenate([[0.0], sums % 1, [1.0]]))
+    sets: Counter[frozenset[int]] = Counter()
+    for low, high in pairwise(ends):
+        if high - low > 1e-9:
+            points = (low + high) / 2 + np.arange(k)
+            sets[frozenset(np.searchsorted(sums, points).tolist())] += high - low
+    return sets
+
+
+@cache
+def drawn(n: int, k: int, keep: float, selector: str, floor: float = 0.0) -> torch.Tensor:
+    """Return the ranks of the rows kept (draws, k); ranks and places differ."""
+    ranks = torch.randperm(n, generator=torch.Generator().manual_seed(n))
+    generator, scores = torch.Generator().manual_seed(5), ranks.float()
+    rows = [draw_rows(scores, k, keep, generator, selector, floor) for _ in range(FEW if floor or k == 1 else DRAWS)]
+    return ranks[torch.stack(rows)]
+
+
+def drawn_counts(n: int, k: int, keep: float, selector: str, floor: float = 0.0) -> np.ndarray:
+    return drawn(n, k, keep, selector, floor).flatten().bincount(minlength=n).numpy()
+
+
+def drawn_sets(n: int, k: int, keep: float, selector: str, floor: float = 0.0) -> Counter[frozenset[int]]:
+    return Counter(map(frozenset, drawn(n, k, keep, selector, floor).tolist()))
+
+
+def assert_each_rank_is_kept(counts: np.ndarray, inclusion: np.ndarray) -> None:
+    """|z| < 5: less than one in 10,000 goes beyond it among 100 ranks; a rank that is sure is kept each time."""
+    draws = counts.sum() / round(inclusion.sum())
+    deviation = np.sqrt(np.maximum(draws * inclusion * (1 - inclusion), 1))
+    assert np.abs((counts - draws * inclusion) / deviation).max() < 5
+    assert (counts[inclusion == 1] == draws).all()
+
+
+def p_value(seen: Counter[frozenset[int]], sets: dict[frozenset[int], float]) -> float:
+    """Return the chance of a chi-square this large; cells that expect less than 5 are taken together."""
+    assert seen.keys() <= sets.keys()
+    cells = sorted((seen.total() * p, seen[chosen]) for chosen, p in sets.items())
+    rare = [cell for cell in cells if cell[0] < 5]
+    pooled = [(sum(cell[0] for cell in rare), sum(cell[1] for cell in rare))] if rare else []
+    cells = cells[len(rare) :] + pooled
+    statistic = sum((count - expected) ** 2 / expected for expected, count in cells)
+    return torch.special.gammaincc(torch.tensor((len(cells) - 1) / 2.0), torch.tensor(statistic / 2.0)).item()
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_the_two_oracles_of_successive_sampling_agree(keep: float) -> None:
+    k = int(12 * keep)
+    assert race_inclusion(12, k, keep) == pytest.approx(inclusion_of(successive_sets(12, k, keep), 12), abs=1e-6)
+
+
+def test_the_hardest_of_32_rows_is_kept_more_often_by_the_papers_law() -> None:
+    assert race_inclusion(32, 16, 0.5)[-1] == pytest.approx(0.792, abs=5e-4)
+    assert cdf_inclusion(32, 16, 0.5)[-1] == pytest.approx(0.984, abs=5e-4)
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("n", [8, 12, 32])
+def test_composer_keeps_each_rank_as_often_as_successive_sampling(n: int, keep: float) -> None:
+    k = int(n * keep)
+    exact = race_inclusion(n, k, keep) if n > 12 else inclusion_of(successive_sets(n, k, keep), n)
+    assert_each_rank_is_kept(drawn_counts(n, k, keep, "composer"), exact)
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("n", [8, 12])
+def test_composer_draws_sets_as_successive_sampling(n: int, keep: float) -> None:
+    k = int(n * keep)
+    assert p_value(drawn_sets(n, k, keep, "composer"), successive_sets(n, k, keep)) > 1e-4
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("n", [8, 32, 65])
+def test_cdf_keeps_each_rank_with_the_probability_of_the_paper(n: int, keep: float) -> None:
+    k = int(n * keep)
+    assert_each_rank_is_kept(drawn_counts(n, k, keep, "cdf"), cdf_inclusion(n, k, keep))
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("n", [8, 32, 65])
+def test_cdf_draws_the_sets_of_a_systematic_sample(n: int, keep: float) -> None:
+    k = int(n * keep)
+    assert p_value(drawn_sets(n, k, keep, "cdf"), systematic_sets(cdf_inclusion(n, k, keep).tolist())) > 1e-4
+
+
+@pytest.mark.parametrize("n", [8, 32, 65])
+def test_a_systematic_sample_has_exactly_k_rows_and_none_twice(n: int) -> None:
+    for keep in KEEPS:
+        k = int(n * keep)
+        assert {len(chosen) for chosen in drawn_sets(n, k, keep, "cdf")} == {k}
+
+
+@pytest.mark.parametrize("selector", ["composer", "cdf"])
+def test_a_single_pick_follows_the_weights(selector: str) -> None:
+    expected = {frozenset({rank}): w for rank, w in enumerate(weights(8, 0.3))}
+    assert p_value(drawn_sets(8, 1, 0.3, selector), expected) > 1e-4
+
+
+@pytest.mark.parametrize("floor", [0.2, 0.7])
+def test_composers_floor_bounds_the_chance_of_every_row(floor: float) -> None:
+    exact = inclusion_of(successive_sets(10, 3, 0.25, floor), 10)
+    assert exact.min() > 1 - (1 - floor / 10) ** 3
+    assert_each_rank_is_kept(drawn_counts(10, 3, 0.25, "composer", floor), exact)
+
+
+@pytest.mark.parametrize("selector", ["cdf", "topk"])
+def test_the_floor_of_a_systematic_sample_bounds_the_chance_of_every_row(selector: str) -> None:
+    mixed = 0.7 * (np.arange(10) >= 7) + 0.3 * 3 / 10
+    exact = cdf_inclusion(10, 3, 0.25, 0.3) if selector == "cdf" else mixed
+    assert exact.min() >= 0.3 * 3 / 10
+    assert_each_rank_is_kept(drawn_counts(10, 3, 0.25, selector, 0.3), exact)
+    assert p_value(drawn_sets(10, 3, 0.25, selector, 0.3), systematic_sets(exact.tolist())) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("selector", "floor"), [("composer", 0.0), ("composer", 0.3), ("cdf", 0.0), ("topk", 0.0), ("uniform", 0.0)]
+)
+def test_equal_losses_make_every_law_uniform(selector: str, floor: float) -> None:
+    generator, tied = torch.Generator().manual_seed(2), torch.full((6,), 2.5)
+    rows = [draw_rows(tied, 3, 0.5, generator, selector, floor) for _ in range(FEW)]
+    each = {frozenset(chosen): 1 / 20 for chosen in torch.combinations(torch.arange(6), 3).tolist()}
+    assert p_value(Counter(frozenset(chosen.tolist()) for chosen in rows), each) > 1e-4
+
+
+@pytest.mark.parametrize("selector", ["composer", "cdf", "topk"])
+def test_a_floor_is_shared_by_the_finite_rows_alone(selector: str) -> None:
+    scores = torch.tensor([0.0, math.nan, 1.0, math.inf, 2.0, -math.inf, 3.0, math.nan])
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.cat([draw_rows(scores, 2, 0.5, generator, selector, 0.5) for _ in range(FEW)])
+    exact = {
+        "composer": inclusion_of(successive_sets(4, 2, 0.5, 0.5), 4),
+        "cdf": cdf_inclusion(4, 2, 0.5, 0.5),
+        "topk": np.array([0.25, 0.25, 0.75, 0.75]),
+    }[selector]
+    counts = rows.bincount(minlength=8).numpy()
+    assert_each_rank_is_kept(counts[0::2], exact)
+    assert counts[1::2].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("selector", "expected"), [("composer", 0.0791), ("cdf", 0.0975), ("uniform", 0.05)])
+def test_rare_rows_of_high_loss_gain_the_share_that_their_ranks_give(selector: str, expected: float) -> None:
+    """5 % of a batch are of a class that is learnt late: what share of the kept rows is it? By closed formulas."""
+    n, k, rare = 40, 20, torch.tensor([7, 31])
+    scores = torch.rand(n, generator=torch.Generator().manual_seed(4))
+    scores[rare] += 2
+    inclusion = {"composer": race_inclusion, "cdf": cdf_inclusion, "uniform": lambda n, k, _: np.full(n, k / n)}
+    assert inclusion[selector](n, k, 0.5)[-2:].sum() / k == pytest.approx(expected, abs=5e-4)
+    generator = torch.Generator().manual_seed(5)
+    rows = torch.stack([draw_rows(scores, k, 0.5, generator, selector) for _ in range(FEW)])
+    shares = torch.isin(rows, rare).sum(1) / k
+    assert abs(shares.mean() - expected) < 5 * shares.std() / math.sqrt(len(shares)) + 5e-5

@@ -1,0 +1,193 @@
+"""What holds for every draw of every selector, and what a selector of the user's may be."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sb_plugin.arguments import SELECTORS
+from sb_plugin.laws import ONE, inclusion, ticks
+from sb_plugin.select import draw_rows, draw_uniform, draw_with, number_kept
+
+LAWS = ("composer", "cdf", "topk")
+CPU = torch.device("cpu")
+
+seeds = st.integers(0, 2**31)
+keeps = st.floats(0.001, 1) | st.sampled_from([1e-320, 1e-40, 1e-6, 0.25, 0.5, 0.999999, 1 - 2**-53])
+floors = st.just(0.0) | st.floats(0, 1, exclude_max=True) | st.sampled_from([1e-320, 1 - 2**-53])
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_default_law_draws_the_rows_it_has_always_drawn() -> None:
+    scores = (torch.arange(32) * 7 % 32).float()
+    scores[5], scores[9], scores[20] = math.nan, math.inf, scores[21]
+    generator = seeded(11)
+    assert draw_rows(scores, 16, 0.5, generator).tolist() == [
+        *(2, 3, 4, 7, 12, 13, 17, 18, 20, 21, 22, 25, 26, 27, 30, 31)
+    ]
+    assert draw_rows(scores, 8, 0.25, generator).tolist() == [3, 4, 13, 17, 18, 21, 27, 31]
+    assert draw_rows(scores, 24, 0.75, generator).tolist() == [
+        *(1, 2, 3, 4, 6, 7, 8, 10, 12, 13, 15, 16, 17, 18, 20, 21, 22, 23, 25, 26, 27, 29, 30, 31)
+    ]
+    assert draw_rows(torch.tensor([math.nan, 1, math.inf, 2]), 3, 0.75, generator).tolist() == [1, 2, 3]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    scores=st.lists(st.floats(width=32), min_size=1, max_size=40),
+    selector=st.sampled_from(SELECTORS),
+    keep=keeps,
+    floor=floors,
+    share=st.floats(0, 1),
+    seed=seeds,
+)
+def test_rows_are_k_different_places_in_order_and_finite_ones_come_first(
+    scores: list[float], selector: str, keep: float, floor: float, share: float, seed: int
+) -> None:
+    k = max(1, round(share * len(scores)))
+    rows = draw_rows(torch.tensor(scores), k, keep, seeded(seed), selector, floor).tolist()
+    assert rows == sorted(set(rows))
+    assert len(rows) == k
+    assert set(rows) <= set(range(len(scores)))
+    if selector != "uniform":
+        assert sum(math.isfinite(scores[row]) for row in rows) == min(k, sum(map(math.isfinite, scores)))
+
+
+@settings(deadline=None)
+@given(
+    scores=st.lists(st.integers(-500, 500), min_size=2, max_size=40),
+    selector=st.sampled_from(LAWS),
+    floor=floors,
+    power=st.integers(-6, 6),
+    shift=st.integers(0, 500),
+    seed=seeds,
+)
+def test_scaling_and_shifting_the_losses_changes_nothing(
+    scores: list[int], selector: str, floor: float, power: int, shift: int, seed: int
+) -> None:
+    """By powers of two and whole numbers, which are exact."""
+    given = torch.tensor(scores).float()
+    once, scaled, shifted = (
+        draw_rows(losses, 1 + len(scores) // 3, 0.4, seeded(seed), selector, floor).tolist()
+        for losses in (given, given * 2.0**power, given + shift)
+    )
+    assert once == scaled == shifted
+
+
+@settings(deadline=None)
+@given(scores=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, unique=True), seed=seeds, data=st.data())
+def test_topk_takes_the_hardest_rows(scores: list[float], seed: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(scores)))
+    hardest = sorted(range(len(scores)), key=lambda row: scores[row])[-k:]
+    assert draw_rows(torch.tensor(scores), k, 0.5, seeded(seed), "topk").tolist() == sorted(hardest)
+
+
+@pytest.mark.parametrize("selector", ["composer", "cdf"])
+def test_a_tiny_keep_takes_the_hardest_rows_also_beside_others_that_are_not_finite(selector: str) -> None:
+    """Their weights are too small for any float: (r + 0.5) ** 1e300."""
+    scores = torch.cat([torch.arange(64.0), torch.full((8,), math.nan)])
+    assert draw_rows(scores, 3, 1e-300, seeded(0), selector).tolist() == [61, 62, 63]
+
+
+@settings(deadline=None, max_examples=300)
+@given(m=st.integers(1, 5000), share=st.floats(0, 1), keep=keeps, floor=floors, law=st.sampled_from(["cdf", "topk"]))
+@example(m=5000, share=0.9998, keep=0.999, floor=0.5, law="cdf")
+@example(m=4654, share=4304 / 4654, keep=0.85, floor=0.0, law="cdf")  # rounding gives one rank more than 1
+def test_chances_add_up_to_k_rows_none_of_which_can_be_drawn_twice(
+    m: int, share: float, keep: float, floor: float, law: str
+) -> None:
+    k = max(1, round(share * m))
+    chances = inclusion(m, k, keep, floor, law)
+    sums, firsts = ticks(m, k, keep, floor, law, CPU)
+    steps = sums.diff(prepend=torch.zeros(1, dtype=torch.long))
+    assert (sums[-1], firsts.tolist()) == (k * ONE, [i * ONE for i in range(k)])
+    assert 0 <= steps.min() <= steps.max() <= ONE
+    assert torch.allclose(steps.double() / ONE, chances, rtol=0, atol=1e-8)
+    assert chances.min() >= floor * k / m - 1e-12
+
+
+@settings(deadline=None)
+@given(m=st.integers(2, 5000), share=st.floats(0, 1), keep=keeps, floor=floors, seed=seeds)
+@example(m=5000, share=0.9998, keep=0.999, floor=0.5, seed=1)
+def test_large_batches_give_exactly_k_rows(m: int, share: float, keep: float, floor: float, seed: int) -> None:
+    k = max(1, round(share * m))
+    rows = draw_rows(torch.randn(m, generator=seeded(seed)), k, keep, seeded(seed), "cdf", floor)
+    assert rows.unique().shape == (k,)
+
+
+@pytest.mark.parametrize(
+    ("n", "keep", "multiple_of", "k"),
+    [(100, 0.5, 8, 48), (96, 0.5, 8, 48), (100, 0.29, 29, 29), (10, 0.5, 8, 1), (100, 1, 8, 100), (0, 0.5, 8, 0)],
+)
+def test_the_number_kept_is_rounded_down_to_a_multiple(n: int, keep: float, multiple_of: int, k: int) -> None:
+    """But never to none, and not where all are kept."""
+    assert number_kept(n, keep, multiple_of) == k
+
+
+@pytest.mark.parametrize("places", [[4, 0, 2], [0, 2, 4]])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_a_selector_of_ones_own_decides_and_its_rows_come_in_order(places: list[int], dtype: torch.dtype) -> None:
+    rows = draw_rows(torch.rand(5), 3, 0.6, seeded(0), lambda scores, k, generator: torch.tensor(places, dtype=dtype))
+    assert (rows.tolist(), rows.dtype) == ([0, 2, 4], torch.long)
+
+
+def test_a_selector_of_ones_own_gets_scores_that_it_may_change() -> None:
+    scores, generator, seen = torch.tensor([3.0, 1.0, 2.0], requires_grad=True), seeded(0), []
+
+    def lowest(given: torch.Tensor, k: int, own: torch.Generator) -> torch.Tensor:
+        seen.append((given.tolist(), k, own))
+        return given.mul_(-1).topk(k).indices
+
+    assert draw_rows(scores, 2, 0.7, generator, lowest).tolist() == [1, 2]
+    assert seen == [([3.0, 1.0, 2.0], 2, generator)]
+    assert scores.tolist() == [3.0, 1.0, 2.0]
+
+
+REMEDY = r"return the places of 2 rows, as scores\.topk\(k\)\.indices does"
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (None, TypeError, rf"the selector .*hardest returned None \(NoneType\), which is no tensor: {REMEDY}"),
+        ([0, 1], TypeError, rf"returned \[0, 1\] \(list\), which is no tensor: {REMEDY}"),
+        (torch.tensor([True, False, True]), TypeError, rf"a tensor of torch\.bool, not of whole numbers: {REMEDY}"),
+        (torch.tensor([0.0, 1.0]), TypeError, r"a tensor of torch\.float32, not of whole numbers"),
+        (torch.tensor([0]), ValueError, rf"a tensor of shape \(1,\), not \(2,\): {REMEDY}"),
+        (torch.tensor([[0, 1]]), ValueError, r"a tensor of shape \(1, 2\), not \(2,\)"),
+        (torch.tensor([0, 3]), ValueError, rf"the place 3, there are only the places 0 to 2: {REMEDY}"),
+        (torch.tensor([-1, 1]), ValueError, "the place -1, there are only the places 0 to 2"),
+        (torch.tensor([1, 1]), ValueError, "the place 1 more than once: return 2 diff"),
+    ],
+)
+def test_a_selector_of_ones_own_is_told_what_is_wrong(returned: Any, error: type[Exception], message: str) -> None:
+    def hardest(scores: torch.Tensor, k: int, generator: torch.Generator) -> Any:
+        return returned
+
+    with pytest.raises(error, match=message):
+        draw_with(hardest, torch.rand(3), 2, seeded(0))
+
+
+class _Object:
+    def __call__(self, scores: torch.Tensor, k: int, generator: torch.Generator) -> None: ...
+
+
+@pytest.mark.parametrize(("selector", "name"), [(_Object(), "_Object"), (lambda *_: None, "<lambda>")])
+def test_an_error_names_any_kind_of_selector(selector: Callable[..., Any], name: str) -> None:
+    with pytest.raises(TypeError, match=f"the selector .*{name} returned None"):
+        draw_with(selector, torch.rand(3), 2, seeded(0))
+
+
+def test_a_uniform_draw_takes_each_set_of_rows_as_often() -> None:
+    generator = seeded(1)
+    rows = [tuple(draw_uniform(5, 2, generator, CPU).tolist()) for _ in range(4000)]
+    counts = [rows.count(pair) for pair in {(i, j) for j in range(5) for i in range(j)}]
+    assert sum(counts) == 4000
+    assert sum((count - 400) ** 2 / 400 for count in counts) < 33.7  # chi-square of 9 degrees, 1 in 10,000

@@ -1,0 +1,193 @@
+"""The dataset that gives each example with its index."""
+
+import pickle
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+from engine_core.errors import ArgumentError, ArgumentTypeError
+from sb_plugin.indexed import WithIndex
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+class Unsized:
+    def __getitem__(self, index: int) -> str:
+        return "abc"[index]
+
+
+class Batched(Dataset[Any]):
+    """Fetches whole batches, and in a way of the test's choice."""
+
+    def __init__(self, fetch: Any) -> None:
+        self.fetch = fetch
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.fetch(indices)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def tens() -> TensorDataset:
+    """Return examples whose value is ten times their index."""
+    return TensorDataset(torch.arange(0, 70, 10))
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ((5, 6), (5, 6, 1)),
+        ([5, 6], (5, 6, 1)),
+        (Pair(5, 6), (5, 6, 1)),
+        ((), (1,)),
+        ({"x": 5}, {"x": 5, "index": 1}),
+        (MappingProxyType({"x": 5}), {"x": 5, "index": 1}),
+        ("ab", ("ab", 1)),
+        (7, (7, 1)),
+        (None, (None, 1)),
+    ],
+)
+def test_each_kind_of_item_gets_the_index(item: Any, expected: Any) -> None:
+    given = WithIndex([None, item])
+    for found in (given[1], given.__getitems__([1])[0]):
+        assert found == expected
+        assert type(found) is type(expected)
+
+
+def test_a_tensor_gets_the_index_beside_it() -> None:
+    item, index = WithIndex([torch.ones(2), torch.zeros(2)])[1]
+    assert (item.tolist(), index) == ([0, 0], 1)
+
+
+def test_the_item_of_the_dataset_is_left_as_it_was() -> None:
+    items = [{"x": 5}, [6]]
+    assert [WithIndex(items)[0], WithIndex(items)[1]] == [{"x": 5, "index": 0}, (6, 1)]
+    assert items == [{"x": 5}, [6]]
+
+
+def test_a_mapping_with_such_a_key_already_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"example 1 of list has a key 'index' already: .* index_key='index'"):
+        WithIndex([{}, {"index": 9}])[1]
+
+
+def test_an_index_from_the_back_is_counted_from_the_front() -> None:
+    given = WithIndex("abcd")
+    assert [given[-1], given[-4]] == [("d", 3), ("a", 0)]
+    assert given.__getitems__([-2]) == [("c", 2)]
+
+
+def test_without_a_length_an_index_stays_as_it_is() -> None:
+    given = WithIndex(Unsized())
+    assert [given[-1], given[2]] == [("c", -1), ("c", 2)]
+
+
+def test_whole_numbers_of_torch_become_those_of_python() -> None:
+    _, index = WithIndex("abcd")[torch.tensor(2)]
+    assert (index, type(index)) == (2, int)
+
+
+def test_its_length_is_that_of_the_dataset() -> None:
+    assert len(WithIndex("abcd")) == 4
+    with pytest.raises(TypeError, match="'Unsized' has no len"):
+        len(WithIndex(Unsized()))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_pairs_each_example_with_its_index(num_workers: int) -> None:
+    loader = DataLoader(
+        WithIndex(tens()),
+        batch_size=3,
+        shuffle=True,
+        num_workers=num_workers,
+        generator=torch.Generator().manual_seed(0),
+    )
+    batches = list(loader)
+    values, ids = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert [len(batch) for batch in batches] == [2] * 3
+    assert torch.equal(values, 10 * ids)
+    assert sorted(ids.tolist()) == list(range(7)) != ids.tolist()
+    assert ids.dtype == torch.int64
+
+
+def test_a_loader_makes_a_tensor_of_the_key_of_mappings() -> None:
+    batch = next(iter(DataLoader(WithIndex([{"x": 5}, {"x": 6}]), batch_size=2)))
+    assert {key: value.tolist() for key, value in batch.items()} == {"x": [5, 6], "index": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        (Subset(WithIndex(tens()), [4, 2]), [[40, 4], [20, 2]]),
+        (WithIndex(Subset(tens(), [4, 2])), [[40, 0], [20, 1]]),
+        (Subset(WithIndex(tens()), torch.tensor([4, 2])), [[40, 4], [20, 2]]),  # type: ignore[arg-type]
+    ],
+)
+def test_the_index_counts_in_the_dataset_that_was_given(dataset: Any, expected: Any) -> None:
+    values, ids = next(iter(DataLoader(dataset, batch_size=2)))
+    assert torch.stack([values, ids], 1).tolist() == expected
+    assert [[int(value), index] for value, index in (dataset[0], dataset[1])] == expected
+
+
+def test_a_dataset_that_fetches_whole_batches_does_so_once_for_each() -> None:
+    asked = []
+
+    def fetch(indices: list[int]) -> list[tuple[int]]:
+        asked.append(indices)
+        return [(index * 10,) for index in indices]
+
+    given = WithIndex(Batched(fetch))
+    batches = list(DataLoader(given, batch_sampler=[[3, 1], [2]]))
+    assert [[part.tolist() for part in batch] for batch in batches] == [[[30, 10], [3, 1]], [[20], [2]]]
+    assert asked == [[3, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("gives", "what"),
+    [([1], "a list of 1"), ((1, 2), "a tuple of 2"), ({"x": 1, "y": 2}, "a dict of 2"), (None, "a NoneType")],
+)
+def test_a_fetched_batch_that_is_no_list_of_examples_is_refused(gives: Any, what: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"of Batched gave {what} for 2 indices: .* a list"):
+        WithIndex(Batched(lambda _: gives)).__getitems__([0, 1])
+
+
+def test_it_can_be_pickled() -> None:
+    twin = pickle.loads(pickle.dumps(WithIndex("abc")))
+    assert [twin[index] for index in range(len(twin))] == [("a", 0), ("b", 1), ("c", 2)]
+
+
+def test_attributes_of_the_dataset_are_found_through_it_alone() -> None:
+    inner = tens()
+    given = WithIndex(inner)
+    assert given.dataset is inner
+    assert not hasattr(given, "tensors")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (Stream(), "Stream is an iterable dataset, .* set index_key"),
+        (DataLoader(tens()), "DataLoader has no __getitem__, .*: wrap its dataset"),
+        (range(3).__iter__(), "range_iterator has no __getitem__, .*: give a map-style dataset"),
+    ],
+)
+def test_what_has_no_index_is_refused(dataset: Any, message: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=message):
+        WithIndex(dataset)
+
+
+def test_a_list_of_indices_is_refused() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"\[1, 2\] \(list\) can't be the id of one example: .* batch_size"):
+        WithIndex(Subset(TensorDataset(torch.arange(4)), [0, 1, 2]))[[1, 2]]
