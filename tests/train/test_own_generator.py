@@ -21,6 +21,12 @@ def test_it_begins_with_the_seed_of_the_run_and_the_name():
     assert drawn(OwnGenerator("noise"), state) == expected
 
 
+def test_a_seed_of_its_own_takes_the_place_of_the_runs() -> None:
+    one, other = (drawn(OwnGenerator("noise", 9), State(seed=seed)) for seed in (5, 6))
+    assert one == other == drawn(OwnGenerator("noise"), State(seed=9))
+    assert one != drawn(OwnGenerator("noise"), State(seed=5))
+
+
 def test_another_name_and_another_rank_draw_other_numbers():
     draws = [drawn(OwnGenerator(n), State(seed=5, rank=r)) for n, r in (("noise", 0), ("mask", 0), ("noise", 1))]
     assert len({tuple(numbers) for numbers in draws}) == 3

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -10,6 +11,9 @@ from engine_core import Algorithm, AlgorithmMetadata, AlgorithmPass, Event, Stat
 from engine_core.testing import AlgorithmConformance, PassConformance
 from sb_plugin import SelectiveBackprop
 from sb_plugin.passes import sort_selective_backprop_first
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:selective_backprop. with scale_factor=0.5:UserWarning")
 
 
 class InvertOddBatches(Algorithm):

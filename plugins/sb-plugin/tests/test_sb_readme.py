@@ -28,8 +28,8 @@ def test_docstrings_of_the_module_run(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_there_are_examples_for_all_three_ways_to_use_it() -> None:
-    assert len(EXAMPLES) == 3
+def test_there_are_examples_for_all_ways_to_use_it() -> None:
+    assert len(EXAMPLES) == 5
 
 
 def test_the_table_gives_every_argument_and_default() -> None:
