@@ -12,7 +12,6 @@ from engine_core.testing import AlgorithmConformance, PassConformance
 from sb_plugin import SelectiveBackprop
 from sb_plugin.passes import sort_selective_backprop_first
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:selective_backprop. with scale_factor=0.5:UserWarning")
 
 
