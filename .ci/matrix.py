@@ -2,7 +2,7 @@
 
     python .ci/matrix.py install [--plugins] [--require-torch]
     python .ci/matrix.py test [--plugins] [--floors] [pytest's arguments]
-    python .ci/matrix.py alone [pytest's arguments]
+    python .ci/matrix.py alone [--floors] [pytest's arguments]
 
 tox runs it with the environment's own Python and sets PIP_CONSTRAINT.
 """
@@ -32,6 +32,8 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "conformance", "destinations", "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
     "signature",
 )]  # fmt: skip
+# The same of a plugin; whether it conforms is asked where all are installed.
+OF_A_PLUGIN_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readme", "state")]
 WITH_TORCH = ["tests/docs", "tests/composition", *ROOT.glob("plugins/*/tests/test_*conformance.py")]
 
 
@@ -44,7 +46,7 @@ def main() -> int:
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
     options, rest = parser.parse_known_args()
     if options.command == "alone":
-        return test_each_alone(arguments=rest)
+        return test_each_alone(at_floors=options.floors, arguments=rest)
     if options.command == "test":
         return test(with_plugins=options.plugins, at_floors=options.floors, arguments=rest)
     install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
@@ -112,7 +114,7 @@ def test(*, with_plugins: bool, at_floors: bool, arguments: list[str]) -> int:
     return run_pytest(*tests, *arguments)
 
 
-def test_each_alone(*, arguments: list[str]) -> int:
+def test_each_alone(*, at_floors: bool, arguments: list[str]) -> int:
     """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
     codes = []
     uninstall(PLUGINS)  # what an interrupted run, or somebody by hand, has left
@@ -120,7 +122,9 @@ def test_each_alone(*, arguments: list[str]) -> int:
         try:
             pip_install("--no-deps", str(plugin))
             print(f"{plugin.name}, alone with the core", flush=True)
-            codes.append(run_pytest(str((plugin / "tests").relative_to(ROOT)), *arguments))
+            found = [path for pattern in OF_A_PLUGIN_AT_FLOORS for path in sorted(plugin.glob(pattern))]
+            tests = found if at_floors else [plugin / "tests"]
+            codes.append(run_pytest(*(str(path.relative_to(ROOT)) for path in tests), *arguments))
         finally:
             uninstall([plugin])
     return next((code for code in codes if code), 0)

@@ -38,7 +38,8 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that one gets bu
     ("py:class", r"engine_core\.(passes\.[PT]|installed\.(EntryPoint|Installed)|testing\.rules\.Rule)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
     ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.stochastic_block\.Draws"),
-    ("py:class", r"BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|engine_core\.(members\.Member|order\.PassList)"),
+    ("py:class", r"BatchKey|PassArgument|Selector|ScorerArgument|Snapshot"),
+    ("py:class", r"engine_core\.(members\.Member|order\.PassList)"),
 ]
 
 

@@ -100,9 +100,8 @@ class CharLM(nn.Module):
 
 def loss_of_rows(logits: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
     """Return the loss of each row of tokens (n,), or their mean."""
-    if reduction == "mean":
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+    return losses if reduction == "mean" else losses.view(targets.shape).mean(1)
 
 
 def char_lm() -> Net:

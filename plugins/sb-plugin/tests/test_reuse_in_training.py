@@ -145,6 +145,20 @@ def test_where_it_is_not_sound_on_is_an_error_with_the_reason(make: Any, setting
     assert "or set reuse='off'" in str(caught.value)
 
 
+def test_what_a_look_at_the_model_tells_is_told_at_the_first_batch_not_at_start() -> None:
+    seen = Gradients()
+    model = mlp(nn.Dropout(0.1))
+    algorithm = SelectiveBackprop(0.9, 1, scale_factor=1, reuse="on")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    settings: dict[str, Any] = {"loss_fn": F.cross_entropy, "optimizers": optimizer, "max_duration": "9ep"}
+    with (
+        Trainer(model, data(), algorithms=algorithm, callbacks=[seen], device="cpu", **settings) as trainer,
+        pytest.raises(ArgumentError, match="dropout is active"),
+    ):
+        trainer.fit()
+    assert seen.seen == []
+
+
 @pytest.mark.parametrize(("make", "settings", "words"), REASONS, ids=IDS)
 def test_where_it_is_not_sound_auto_warns_once_and_is_off(make: Any, settings: Any, words: str) -> None:
     off, auto = make(), make()

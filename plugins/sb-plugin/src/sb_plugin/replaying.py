@@ -35,6 +35,11 @@ class Reuse:
         """At which event of the step there is something to do."""
         self._was_left = self._has_reused = False
 
+    def check(self, model: Any, precision: str) -> None:
+        """Raise if it is demanded and a look at the model, and the run's precision, tells that it is not sound."""
+        if self._is_demanded:
+            self._tell(_why_not(model, precision))
+
     @contextmanager
     def recording(self, model: Any, batch: Any, precision: str) -> Iterator[None]:
         """Record what the linear layers of `model` give in a run of that precision."""

@@ -87,13 +87,17 @@ class ByForward(ByLoss):
         self._has_compared = False
         self._reuse = None if reuse == "off" else Reuse(is_demanded=reuse == "on")
 
+    def check(self, subject: Subject, batch: Any) -> None:
+        """Raise also if something is to be taken over that can't be."""
+        super().check(subject, batch)
+        if self._reuse is not None:
+            self._reuse.check(subject.model, subject.precision)
+
     def scores(self, subject: Subject, state: State, generator: torch.Generator, log: dict[str, float]) -> torch.Tensor:
         """Return the losses; the first time compare those of scaled inputs with the true ones."""
         seed = fresh_seed(generator)
-        recording = (
-            nullcontext() if self._reuse is None else self._reuse.recording(subject.model, state.batch, state.precision)
-        )
-        with recording:
+        reuse, model = self._reuse, subject.model
+        with nullcontext() if reuse is None else reuse.recording(model, state.batch, subject.precision):
             losses = subject.score(state.batch, seed)
         if subject.manner.scale_factor != 1 and not self._has_compared:
             self._has_compared = True

@@ -44,6 +44,7 @@ class Subject:
         self._loss = getattr(state.model, "loss", None) if self._whole_batch else state.loss_fn
         self._keys = input_key, target_key
         self._objective: Objective | None = None
+        self.precision = state.precision
         self.device = _device_of(state)
         self.manner = Manner(scale_factor, bn, _autocast(precision, state.precision, self.device))
 
