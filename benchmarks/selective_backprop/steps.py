@@ -86,10 +86,11 @@ def engine_step(net: Net, algorithm: SelectiveBackprop) -> Step:
         fire(Event.BEFORE_FORWARD)
         state.outputs = net.model(state.batch[0])
         fire(Event.AFTER_FORWARD)
-        loss = net.loss_fn(state.outputs, state.batch[1])
-        loss.backward()
+        state.loss = net.loss_fn(state.outputs, state.batch[1])
+        fire(Event.AFTER_LOSS)
+        state.loss.backward()
         net.optimizer.step()
-        state.outputs = None
+        state.outputs = state.loss = None
 
     return step
 

@@ -36,6 +36,7 @@ def selector(scores: Any, k: int, generator: Any) -> Any: ...
         ({"reuse": "on", "scale_factor": 1, "precision": "bf16"}, "needs precision='engine', not 'bf16'"),
         ({"reuse": "on", "scale_factor": 1, "scorer": "stale", **IDS}, "needs scorer='forward', not 'stale'"),
         ({"reuse": "on", "scale_factor": 1, "selector": "uniform"}, "needs a forward for scoring"),
+        ({"scorer": "carried", "index_key": 1}, "index_key=1 is where inputs or targets are"),
         ({"selector": "cfd"}, "selector='cfd' has to be one of 'composer', 'cdf', 'topk', 'uniform'; did you mean"),
         ({"scorer": "carry"}, "scorer='carry' has to be one of"),
         ({"bn": "freeze"}, "bn='freeze' has to be one of 'frozen', 'eval', 'train'"),

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from sb_plugin.reuse import LinearOutputs
-from sb_plugin.soundness import unsound
+from sb_plugin.reuse import LinearOutputs, unsound
 
 
 @pytest.fixture(autouse=True)

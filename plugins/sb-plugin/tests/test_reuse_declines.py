@@ -9,8 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from sb_plugin.reuse import LinearOutputs
-from sb_plugin.soundness import unsound
+from sb_plugin.reuse import LinearOutputs, unsound
 
 X = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 ROWS = torch.arange(0, 32, 2)

@@ -13,7 +13,7 @@ import pytest
 import sb_plugin
 from sb_plugin import SelectiveBackprop
 
-MODULES = sorted(f"sb_plugin.{module.name}" for module in pkgutil.iter_modules(sb_plugin.__path__))
+MODULES = sorted(module.name for module in pkgutil.walk_packages(sb_plugin.__path__, "sb_plugin."))
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 

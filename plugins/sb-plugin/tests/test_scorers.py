@@ -203,14 +203,22 @@ def test_what_a_scorer_function_gives_has_to_be_a_score_for_each_row(engine_of: 
 def test_a_loop_that_tells_no_loss_is_told(engine_of: Any, pruned: Any) -> None:
     engine = engine_of(SelectiveBackprop(**ALWAYS, scorer="carried", index_key=2))
     batch = (torch.randn(8, 3), torch.zeros(8).long(), torch.arange(8))
-    pruned(engine, batch)
-    with pytest.raises(EngineError, match="AFTER_FORWARD"):
+    for _ in range(3):
+        pruned(engine, batch)
+    with pytest.raises(EngineError, match=r"told no loss of the last 3 batches.*AFTER_LOSS"):
         pruned(engine, batch)
 
 
 @pytest.mark.parametrize(
     ("ids", "words"),
-    [(torch.arange(8.0), "float32"), (torch.arange(7), r"\(7,\)"), ("abc", "'abc'"), (None, "has no item 2")],
+    [
+        (torch.arange(8.0), "float32"),
+        (torch.ones(8).bool(), "bool"),
+        (torch.arange(8) * 2**40, "number the examples from 0"),
+        (torch.arange(7), r"\(7,\)"),
+        (list(range(8)), r"not a tensor \(8,\) with the id"),
+        (None, "has no item 2"),
+    ],
 )
 def test_what_is_no_id_is_refused_at_the_first_batch(ids: Any, words: str) -> None:
     batch = (torch.randn(8, 3), torch.zeros(8).long(), *(() if ids is None else (ids,)))
@@ -218,5 +226,5 @@ def test_what_is_no_id_is_refused_at_the_first_batch(ids: Any, words: str) -> No
     state = State(nn.Linear(3, 2), algorithms=[algorithm], loss_fn=F.cross_entropy, max_duration="9ba", batch=batch)
     with Engine(state, Logger()) as engine:
         engine.run_event(Event.INIT)
-        with pytest.raises((TypeError, LookupError), match=words):
+        with pytest.raises((TypeError, ValueError, LookupError), match=words):
             engine.run_event(Event.AFTER_DATALOADER)

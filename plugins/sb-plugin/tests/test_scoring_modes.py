@@ -173,3 +173,60 @@ def test_a_seed_of_its_own_takes_the_place_of_the_runs() -> None:
     assert picks(1, None) != picks(2, None)
     assert picks(1, 7) == picks(2, 7)
     assert picks(1, 7) != picks(1, 8)
+
+
+class Picky(nn.Module):
+    """Draws dropout, and takes images of six pixels only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(36, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.drop(x).flatten(1))
+        return logits
+
+
+@pytest.mark.filterwarnings("ignore:Picky can't take inputs scaled")
+def test_a_run_whose_model_refuses_scaled_inputs_is_resumed_with_the_same_picks(engine_of: Any, pruned: Any) -> None:
+    first = SelectiveBackprop(**ALWAYS)
+    engine = engine_of(first, model=Picky())
+    pruned(engine, (IMAGES, LABELS))
+    saved = first.state_dict()
+    expected = [pruned(engine, (IMAGES, torch.arange(8) % 4))[0] for _ in range(6)]
+    again = SelectiveBackprop(**ALWAYS)
+    resumed = engine_of(again, model=Picky())
+    again.load_state_dict(saved)
+    assert all(torch.equal(pruned(resumed, (IMAGES, LABELS))[0], rows) for rows in expected)
+
+
+def test_a_resumed_run_does_not_compare_scaled_losses_again(engine_of: Any) -> None:
+    algorithm = SelectiveBackprop(**ALWAYS)
+    algorithm.load_state_dict({"has_compared": True, "generator": torch.Generator().get_state()})
+    images = torch.randn(16, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    destination = RecordingDestination()
+    model = FirstPixel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    settings: dict[str, Any] = {"loss_fn": nn.MSELoss(), "optimizers": optimizer, "max_duration": "1ep"}
+    with Trainer(
+        model,
+        [(images, torch.zeros(16))],
+        algorithms=algorithm,
+        loggers=[destination],
+        device="cpu",
+        **settings,
+    ) as trainer:
+        trainer.fit()
+    assert not any("selective_backprop/rank_correlation" in metrics for _, metrics in destination.metrics)
+
+
+def test_a_function_that_scores_leaves_no_trace(engine_of: Any, pruned: Any) -> None:
+    model = Spied()
+    algorithm = SelectiveBackprop(**ALWAYS, scorer=lambda batch, state: state.model(batch[0]).sum(1))
+    engine = engine_of(algorithm, model=model)
+    before, generator = buffers(model), torch.get_rng_state()
+    pruned(engine, (IMAGES, LABELS))
+    assert all(map(torch.equal, before, buffers(model)))
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert len(model.seen) == 1

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from sb_plugin.soundness import unsound
+from sb_plugin.reuse import unsound
 
 
 def net(*parts: nn.Module) -> nn.Sequential:

@@ -75,6 +75,7 @@ class SelectiveBackprop(Algorithm):
             Event.BEFORE_TRAIN_BATCH,
             Event.BEFORE_FORWARD,
             Event.AFTER_FORWARD,
+            Event.AFTER_LOSS,
             Event.FIT_END,
         ),
         tags=("batch_pruning",),
@@ -159,6 +160,7 @@ class SelectiveBackprop(Algorithm):
             self._prune(run, state, logger)
         elif event is Event.FIT_START:
             run.scoring_s, run.since_s = 0.0, state.timestamp.elapsed_s
+            run.scorer.begin_fit()
         elif event is Event.FIT_END:
             logger.log_metrics(run.shares(state.timestamp))
         else:
@@ -173,11 +175,15 @@ class SelectiveBackprop(Algorithm):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on drawing and scoring where the saved run stood."""
+        run = self._run
+        scorer = make_scorer(vars(self), torch.device("cpu") if run is None else run.subject.device)
+        scorer.load_state_dict(state)
+        dropped = check_whole("dropped", state.get("dropped", 0), "[0, inf)", "how many rows were left out")
         self._generator.load_state_dict(state)
-        if self._run is None:
+        if run is None:
             self._loaded = dict(state)
         else:
-            self._run.load(make_scorer(vars(self), self._run.subject.device), state)
+            run.go_on(scorer, dropped)
 
     def _prune(self, run: _Run, state: State, logger: Logger) -> None:
         n = run.scorer.count(run.subject, state.batch)
@@ -190,7 +196,7 @@ class SelectiveBackprop(Algorithm):
             scores, rows = None, draw_uniform(n, k, generator, run.subject.device)
         else:
             started_s = time.perf_counter()
-            scores = run.scorer.scores(run.subject, state, generator, log)
+            scores = run.scorer.scores(run.subject, state, state.batch, generator, log)
             run.scoring_s += time.perf_counter() - started_s
             rows = draw_rows(scores, k, self.keep, generator, self.selector, self.floor)
             run.scorer.keep(rows)
@@ -215,7 +221,8 @@ class SelectiveBackprop(Algorithm):
         subject = Subject(state, self.input_key, self.target_key, self.scale_factor, self.bn, self.precision)
         self._run = run = _Run(subject, make_scorer(vars(self), subject.device))
         if self._loaded:
-            run.load(run.scorer, self._loaded)
+            run.scorer.load_state_dict(self._loaded)
+            run.go_on(run.scorer, self._loaded.get("dropped", 0))
             self._loaded = {}
         self._generator.of(state, self)  # whose state is saved from now on
         return run
@@ -237,11 +244,9 @@ class _Run:
     scoring_s: float = 0.0
     since_s: float = 0.0
 
-    def load(self, scorer: Scorer, state: Mapping[str, Any]) -> None:
-        """Go on where the saved run stood, with a new scorer."""
-        scorer.load_state_dict(state)
-        self.dropped = check_whole("dropped", state.get("dropped", 0), "[0, inf)", "how many rows were left out")
-        self.scorer = scorer
+    def go_on(self, scorer: Scorer, dropped: int) -> None:
+        """Go on with what was saved; a run that goes back has left out all the rows that it has left out so far."""
+        self.scorer, self.dropped = scorer, max(self.dropped, dropped)
 
     def shares(self, clock: Timestamp) -> dict[str, float]:
         """Return the fraction of the rows that were trained on, and that of this fit's time that scoring took."""
@@ -265,8 +270,9 @@ def _summary(scores: torch.Tensor, rows: torch.Tensor) -> dict[str, float]:
     zeroed, unbounded = scores.where(known, 0.0), ~scores.isfinite()
     total = torch.stack([zeroed, known.float(), unbounded.float()])
     sums = torch.cat([total.sum(1), total.index_select(1, rows).sum(1)]).tolist()
-    return {
+    means = {
         "loss_mean": sums[0] / sums[1] if sums[1] else math.nan,
         "kept_loss_mean": sums[3] / sums[4] if sums[4] else math.nan,
-        "nonfinite": int(sums[2]),
     }
+    is_known = {"loss_mean": sums[1] or sums[2], "kept_loss_mean": sums[4] or sums[5]}
+    return {"nonfinite": int(sums[2]), **{name: mean for name, mean in means.items() if is_known[name]}}

@@ -177,6 +177,11 @@ def check_keys(
     check_key("target_key", target_key)
     if index_key is not None:
         check_key("index_key", index_key)
+        if index_key in (input_key, target_key):
+            raise ArgumentError(
+                f"index_key={index_key!r} is where inputs or targets are, and has to be where the id of each example "
+                "is; sb_plugin.WithIndex(dataset) puts them last in each item, at index_key=2 for pairs"
+            )
     return input_key, target_key, index_key
 
 

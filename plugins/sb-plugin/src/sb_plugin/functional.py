@@ -72,7 +72,7 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     if check_scale_factor(scale_factor) != 1:
         check_scalable(input)
     check_selection(check_selector(selector), check_floor(floor))
-    objective = Objective(per_sample(loss_fun))
+    objective = Objective(per_sample(loss_fun), holder=loss_fun)
     own = _private_generator(input.device, os.getpid()) if generator is None else private_unless(generator)
     if k == n:
         return input, target

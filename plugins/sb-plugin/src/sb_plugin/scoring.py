@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from engine_core.arguments import item_at
@@ -41,14 +42,16 @@ class Objective:
     """How a model and its loss see a batch.
 
     Args:
-        loss: gives the loss of each row.
+        loss: gives the loss of each row; None where nothing is scored.
         whole_batch: do model and loss get the whole batch, instead of inputs and targets?
+        holder: the loss as it was given; where that is a module, its buffers are held still too.
     """
 
-    loss: Loss
+    loss: Loss | None
     input_key: BatchKey = 0
     target_key: BatchKey = 1
     whole_batch: bool = False
+    holder: object = None
 
     def check(self, batch: Any, scale_factor: float) -> None:
         """Raise if rows of this batch can't be scored and dropped; run nothing."""
@@ -68,6 +71,7 @@ class Objective:
 
     def losses(self, outputs: Any, received: Any, batch: Any) -> Any:
         """Return the loss of each row, as the loss gives it."""
+        assert self.loss is not None
         return in_fp32(self.loss, outputs, received if self.whole_batch else get_item(batch, self.target_key))
 
     def _with_small_input(self, batch: Any, scale_factor: float) -> Any:
@@ -135,14 +139,15 @@ PLAIN = Manner()
 
 
 @contextmanager
-def leaving_no_trace(model: object, seed: int, manner: Manner = PLAIN) -> Iterator[None]:
+def leaving_no_trace(model: object, loss: object, seed: int, manner: Manner = PLAIN) -> Iterator[None]:
     """Run a block without a graph, recorded statistics or a draw from a global generator.
 
-    Dropout within it draws from `seed`.
+    Dropout within it draws from `seed`. The loss is held still too, where it is a module.
     """
     with (
         torch.no_grad(),
         frozen_buffers(model, manner.bn),
+        frozen_buffers(loss) if isinstance(loss, nn.Module) else nullcontext(),
         own_randomness(seed),
         manner.autocast or nullcontext(),
     ):
@@ -160,21 +165,21 @@ def score(
 
     def run(factor: float) -> Any:
         received = objective.received(batch, factor)
-        return objective.losses(model(received), received, batch)
+        with leaving_no_trace(model, objective.holder, seed, manner):
+            return objective.losses(model(received), received, batch)
 
     scale_factor = manner.scale_factor
     refusal: str | None = None
     losses: Any = None
-    with leaving_no_trace(model, seed, manner):
-        if scale_factor != 1:
-            try:
-                losses = run(scale_factor)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception as error:  # noqa: BLE001  a model may raise anything there; at full size it will count
-                refusal = f"{type(error).__name__}: {error}"
-        if scale_factor == 1 or refusal is not None:
-            losses = run(1)
+    if scale_factor != 1:
+        try:
+            losses = run(scale_factor)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  a model may raise anything there; at full size it will count
+            refusal = f"{type(error).__name__}: {error}"
+    if scale_factor == 1 or refusal is not None:
+        losses = run(1)
     if refusal is not None:
         name = type(model).__name__
         warnings.warn(

@@ -42,7 +42,8 @@ class Subject:
         self._state = weakref.ref(state)
         self._whole_batch = state.loss_fn is None
         self._loss = getattr(state.model, "loss", None) if self._whole_batch else state.loss_fn
-        self._keys = input_key, target_key
+        self.rows = Objective(None, input_key, target_key, self._whole_batch)
+        """Where inputs and targets are, for those who need no loss."""
         self._objective: Objective | None = None
         self.precision = state.precision
         self.device = _device_of(state)
@@ -73,31 +74,26 @@ class Subject:
                     "selective_backprop finds no loss: set loss_fn, or give the model a method "
                     "loss(outputs, batch, reduction='mean')"
                 )
-            self._objective = Objective(per_sample(self._loss), *self._keys, self._whole_batch)
+            self._objective = replace(self.rows, loss=per_sample(self._loss), holder=self._loss)
         return self._objective
 
-    def score(self, batch: Any, seed: int) -> torch.Tensor:
-        """Return the loss of each row (n,) by a forward without gradients.
+    def score(self, batch: Any, seed: int, *, at_full_size: bool = False) -> tuple[torch.Tensor, bool]:
+        """Return the loss of each row (n,) by a forward without gradients, and whether it took the input as scaled.
 
-        A model that has once refused the scaled input gets the full one from then on.
+        Args:
+            at_full_size: give the model the input as the training step gets it.
         """
-        losses, took_scaled = score(self.objective, self.model, batch, seed, self.manner)
-        if not took_scaled:
-            self.manner = replace(self.manner, scale_factor=1)
-        return losses
-
-    def score_at_full_size(self, batch: Any, seed: int) -> torch.Tensor:
-        """Return the loss of each row (n,), the input as the training step gets it."""
-        return score(self.objective, self.model, batch, seed, replace(self.manner, scale_factor=1))[0]
+        manner = replace(self.manner, scale_factor=1) if at_full_size else self.manner
+        return score(self.objective, self.model, batch, seed, manner)
 
     def untouched(self, seed: int) -> AbstractContextManager[None]:
         """Return a context in which forwards leave no trace, see `leaving_no_trace`."""
-        return leaving_no_trace(self.model, seed, self.manner)
+        return leaving_no_trace(self.model, self._loss, seed, self.manner)
 
-    def losses_of(self, outputs: Any, batch: Any) -> torch.Tensor:
-        """Return the loss of each row (n,) of what a forward that trains has given."""
+    def losses_of(self, outputs: Any, batch: Any, seed: int) -> torch.Tensor:
+        """Return the loss of each row (n,) of what a forward that trains has given, all else left as it was."""
         objective = self.objective
-        with torch.no_grad():
+        with leaving_no_trace(self.model, self._loss, seed):
             received = objective.received(batch)
             losses = objective.losses(map_batch(outputs, to_fp32), received, batch)
             return check_losses(losses, count_rows(received))

@@ -11,7 +11,7 @@ import torch
 from engine_core.arguments import check_whole
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["LossTable", "StaleScores", "home"]
+__all__ = ["LossTable", "StaleScores", "check_ids", "home"]
 
 _LARGEST = 2**28  # ids; a table of 1 GiB
 _ON_DEVICE = 64 * 2**20 // 4  # ids; a table of 64 MiB
@@ -46,18 +46,9 @@ class LossTable:
             ArgumentTypeError: (a TypeError) for what is no tensor of whole numbers.
             ArgumentError: (a ValueError) for one of another shape, and for ids that no table has.
         """
-        _check_ids(ids)
-        places = ids.to(self.losses.device, torch.int64)
-        if not places.shape[0]:
-            return places
-        lowest, highest = torch.stack(places.aminmax()).tolist()
-        if lowest < 0 or highest >= _LARGEST:
-            raise ArgumentError(
-                f"ids of examples have to be within 0 and {_LARGEST - 1}, these go from {lowest} to {highest}: number "
-                "the examples from 0, as sb_plugin.WithIndex does"
-            )
-        self.losses = _grown(self.losses, highest + 1, math.inf, self._device)
-        return places.to(self.losses.device)
+        length = check_ids(ids)
+        self.losses = _grown(self.losses, length, math.inf, self._device)
+        return ids.to(self.losses.device, torch.int64)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """Return what is recorded of each id (n,), on the device of `ids`; +inf for one that is unseen."""
@@ -231,7 +222,13 @@ def _saved_column(state: Mapping[str, Any], name: str, dtype: torch.dtype) -> to
     return column.detach()
 
 
-def _check_ids(ids: object) -> None:
+def check_ids(ids: object) -> int:
+    """Return how long a table has to be for these ids (n,); one read from the device.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for what is no tensor of whole numbers.
+        ArgumentError: (a ValueError) for one of another shape, and for ids that no table has.
+    """
     if not isinstance(ids, torch.Tensor) or ids.dtype not in _WHOLE:
         what = f"a tensor of {ids.dtype}" if isinstance(ids, torch.Tensor) else type(ids).__name__
         raise ArgumentTypeError(
@@ -239,3 +236,12 @@ def _check_ids(ids: object) -> None:
         )
     if ids.dim() != 1:
         raise ArgumentError(f"the ids of examples have shape {tuple(ids.shape)}, not (n,), one for each row")
+    if not ids.shape[0]:
+        return 0
+    lowest, highest = torch.stack(ids.to(torch.int64).aminmax()).tolist()
+    if lowest < 0 or highest >= _LARGEST:
+        raise ArgumentError(
+            f"ids of examples have to be within 0 and {_LARGEST - 1}, these go from {lowest} to {highest}: number "
+            "the examples from 0, as sb_plugin.WithIndex does"
+        )
+    return int(highest) + 1

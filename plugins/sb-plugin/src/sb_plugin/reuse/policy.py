@@ -14,7 +14,7 @@ from engine_core import Event
 from engine_core.batch import count_rows
 from engine_core.errors import ArgumentError
 
-from .reuse import LinearOutputs
+from .outputs import LinearOutputs
 from .soundness import unsound
 
 __all__ = ["Reuse"]

@@ -1,0 +1,32 @@
+"""Where the scores of a batch come from: a forward, tables by example, or a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .contract import Scorer
+from .forward import ByForward
+from .function import ByFunction
+from .tables import Carried, Stale
+
+__all__ = ["Scorer", "make_scorer"]
+
+
+def make_scorer(settings: Mapping[str, Any], device: torch.device) -> Scorer:
+    """Return a scorer that knows nothing yet.
+
+    Args:
+        settings: by the names of the constructor's arguments.
+        device: where its tables live.
+    """
+    scorer, index_key = settings["scorer"], settings["index_key"]
+    if settings["selector"] == "uniform":
+        return Scorer()
+    if callable(scorer):
+        return ByFunction(scorer)
+    if scorer == "stale":
+        return Stale(index_key, settings["refresh"], device)
+    return Carried(index_key, settings["momentum"], device) if scorer == "carried" else ByForward(settings["reuse"])

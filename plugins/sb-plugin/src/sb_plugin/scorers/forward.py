@@ -1,0 +1,95 @@
+"""Scores from a forward without gradients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from engine_core import Event, State
+
+from ..reuse import Reuse
+from ..scoring import rank_correlation
+from ..subject import Subject
+from ..untouched import fresh_seed
+from .contract import ByLoss
+
+__all__ = ["ByForward"]
+
+WORTHLESS = 0.5
+"""The rank correlation below which scores of scaled inputs are warned of."""
+
+
+class ByForward(ByLoss):
+    """The loss that a forward on the whole batch gives each row.
+
+    Args:
+        reuse: `"off"`, or what to do where the step can't take over what its linear layers gave: `"auto"`, `"on"`.
+    """
+
+    def __init__(self, reuse: str = "off") -> None:
+        self._reuse = None if reuse == "off" else Reuse(is_demanded=reuse == "on")
+        self._has_compared = False
+        self._refuses_scaled = False
+
+    def check(self, subject: Subject, batch: Any) -> None:
+        """Raise also if the input can't be scaled, or something is to be taken over that can't be."""
+        subject.objective.check(batch, subject.manner.scale_factor)
+        if self._reuse is not None:
+            self._reuse.check(subject.model, subject.precision)
+
+    def scores(
+        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+    ) -> torch.Tensor:
+        """Return the losses; the first time compare those of scaled inputs with the true ones.
+
+        A model that has once refused the scaled input gets the full one from then on.
+        """
+        seed, reuse, model = fresh_seed(generator), self._reuse, subject.model
+        with nullcontext() if reuse is None else reuse.recording(model, batch, subject.precision):
+            losses, took_scaled = subject.score(batch, seed, at_full_size=self._refuses_scaled)
+        self._refuses_scaled |= not took_scaled
+        is_scaled = subject.manner.scale_factor != 1 and not self._refuses_scaled
+        if is_scaled and not self._has_compared:
+            self._has_compared = True
+            true, _ = subject.score(batch, seed, at_full_size=True)
+            log["rank_correlation"] = correlation = rank_correlation(losses, true)
+            _warn_if_worthless(correlation, subject.manner.scale_factor)
+        return losses
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Hear which rows (k,) the step trains on."""
+        if self._reuse is not None:
+            self._reuse.keep(rows)
+
+    def wants(self, event: Event) -> bool:
+        """BEFORE_FORWARD, where there is something to take over, and AFTER_FORWARD, where it was."""
+        return self._reuse is not None and self._reuse.awaited is event
+
+    def react(self, event: Event, subject: Subject, state: State) -> None:
+        """Begin and end to take over what was computed."""
+        if self._reuse is not None:
+            self._reuse.react(event)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known of the model and scaled inputs."""
+        known = {"has_compared": self._has_compared, "refuses_scaled": self._refuses_scaled}
+        return {name: True for name, is_known in known.items() if is_known}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._has_compared = state.get("has_compared") is True
+        self._refuses_scaled = state.get("refuses_scaled") is True
+
+
+def _warn_if_worthless(correlation: float, scale_factor: float) -> None:
+    if correlation < WORTHLESS:
+        warnings.warn(
+            f"selective_backprop: with scale_factor={scale_factor} the losses of the scaled inputs rank the rows "
+            f"otherwise than their true losses do (rank correlation {correlation:.2f}), so that it picks rows nearly "
+            "at random: set scale_factor=1",
+            stacklevel=3,
+        )

@@ -1,0 +1,38 @@
+"""Scores from a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine_core import State
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
+from ..subject import Subject
+from ..untouched import fresh_seed
+from .contract import Scorer
+
+__all__ = ["ByFunction"]
+
+
+class ByFunction(Scorer):
+    """What a function gives for the batch and the State; its forwards leave no trace."""
+
+    def __init__(self, function: Callable[[Any, State], Any]) -> None:
+        self._function = function
+
+    def scores(
+        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+    ) -> torch.Tensor:
+        """Return what the function gives, in single precision."""
+        n = self.count(subject, batch)
+        name = getattr(self._function, "__qualname__", type(self._function).__name__)
+        with subject.untouched(fresh_seed(generator)):
+            scores = self._function(batch, state)
+        if not isinstance(scores, torch.Tensor):
+            raise ArgumentTypeError(f"the scorer {name} gave {scores!r:.80}, not a tensor of shape ({n},)")
+        if scores.shape != (n,):
+            raise ArgumentError(f"the scorer {name} gave shape {tuple(scores.shape)}, not ({n},), a score for each row")
+        return scores.detach().float()

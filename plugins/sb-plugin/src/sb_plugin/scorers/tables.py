@@ -1,0 +1,149 @@
+"""Scores that are kept by the id of the example: made anew now and then, or left by the steps that train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from engine_core import Event, State
+from engine_core.arguments import item_at
+from engine_core.batch import take_rows
+from engine_core.errors import ArgumentError, ArgumentTypeError, EngineError
+from engine_core.items import BatchKey
+
+from ..subject import Subject
+from ..table import LossTable, StaleScores, check_ids
+from .contract import ByLoss
+from .forward import ByForward
+
+__all__ = ["Carried", "Stale"]
+
+PATIENCE = 3
+"""Selective batches after which a loop that has told no loss is taken for one that never does."""
+
+
+class ByTable(ByLoss):
+    """What is kept of the examples by their ids."""
+
+    def __init__(self, index_key: BatchKey) -> None:
+        self._index_key = index_key
+
+    def check(self, subject: Subject, batch: Any) -> None:
+        """Raise also if there is not an id for each row, which goes where the row goes."""
+        super().check(subject, batch)
+        n = self.count(subject, batch)
+        check_ids(self.ids_in(batch, n))
+        try:
+            self.ids_in(take_rows(batch, n, torch.zeros(1, dtype=torch.long)), 1)
+        except ArgumentTypeError as error:
+            raise ArgumentError(
+                f"rows can't be taken from what index_key={self._index_key!r} finds in a batch of type "
+                f"{type(batch).__name__}: make it of tuples, lists, mappings and dataclasses"
+            ) from error
+
+    def ids_in(self, batch: Any, n: int) -> torch.Tensor:
+        """Return the ids of the examples of a batch (n,)."""
+        ids = item_at(batch, "index_key", self._index_key)
+        if not isinstance(ids, torch.Tensor) or ids.shape != (n,):
+            found = f"a tensor {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else f"{ids!r:.80}"
+            raise ArgumentTypeError(
+                f"index_key={self._index_key!r} finds {found}, not a tensor ({n},) with the id of each example; "
+                "sb_plugin.WithIndex(dataset) puts them last in each item, at index_key=2 for pairs"
+            )
+        return ids
+
+
+class Stale(ByTable):
+    """The loss of a forward that each example gets every `refresh` visits."""
+
+    def __init__(self, index_key: BatchKey, refresh: int, device: torch.device) -> None:
+        super().__init__(index_key)
+        self._forward = ByForward()
+        self._kept = StaleScores(refresh, device)
+
+    def check(self, subject: Subject, batch: Any) -> None:
+        """Raise also if the input can't be scaled."""
+        super().check(subject, batch)
+        self._forward.check(subject, batch)
+
+    def scores(
+        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+    ) -> torch.Tensor:
+        """Return what is kept, with the rows that are due scored anew."""
+        n = self.count(subject, batch)
+        ids = self.ids_in(batch, n)
+        due = self._kept.due(ids)
+        log["refreshed"] = due.shape[0]
+        losses = torch.empty(0, device=ids.device)
+        if due.shape[0]:
+            part = batch if due.shape[0] == n else take_rows(batch, n, due)
+            losses = self._forward.scores(subject, state, part, generator, log)
+        return self._kept.scores(ids, due, losses)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores and the visits."""
+        return {**self._forward.state_dict(), **self._kept.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned; a run with another scorer has kept no scores."""
+        self._forward.load_state_dict(state)
+        if "visits" in state:
+            self._kept.load_state_dict(state)
+
+
+class Carried(ByTable):
+    """The losses of earlier training steps: no forward for scoring at all."""
+
+    def __init__(self, index_key: BatchKey, momentum: float, device: torch.device) -> None:
+        super().__init__(index_key)
+        self._momentum = momentum
+        self._table = LossTable(device)
+        self._unanswered = 0
+        self._rows_left = 0
+
+    def scores(
+        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+    ) -> torch.Tensor:
+        """Return what is kept; an example that was never trained on counts as hardest."""
+        self._unanswered += 1
+        if self._unanswered > PATIENCE:
+            raise EngineError(
+                f"selective_backprop with scorer='carried' has been told no loss of the last {PATIENCE} batches: it "
+                "takes them at AFTER_LOSS, after BEFORE_TRAIN_BATCH, from state.outputs; let this loop fire both, or "
+                "take scorer='forward'"
+            )
+        scores = self._table.look_up(self.ids_in(batch, self.count(subject, batch)))
+        unseen = scores == math.inf
+        log["unseen"] = int(unseen.sum())
+        return scores.masked_fill(unseen, torch.finfo(scores.dtype).max)
+
+    def wants(self, event: Event) -> bool:
+        """BEFORE_TRAIN_BATCH, and AFTER_LOSS until all rows of the step have come."""
+        return event is Event.BEFORE_TRAIN_BATCH or (event is Event.AFTER_LOSS and self._rows_left > 0)
+
+    def react(self, event: Event, subject: Subject, state: State) -> None:
+        """Take the losses of the rows that train, once: those of a second forward of the step are others.
+
+        A loss that is not finite takes the place of no finite one: one bad batch would exclude its rows for good.
+        """
+        if event is Event.BEFORE_TRAIN_BATCH:
+            self._rows_left = self.count(subject, state.batch)
+            return
+        losses = subject.losses_of(state.outputs, state.batch, seed=state.timestamp.batch)
+        ids = self.ids_in(state.batch, losses.shape[0])
+        known = self._table.look_up(ids).to(losses.device)
+        self._table.record(ids, losses.where(losses.isfinite() | ~known.isfinite(), known), self._momentum)
+        self._rows_left -= losses.shape[0]
+        self._unanswered = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the table."""
+        return self._table.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned; a run with a scoring forward has kept no table."""
+        if "table" in state:
+            self._table.load_state_dict(state)
