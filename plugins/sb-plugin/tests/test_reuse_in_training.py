@@ -1,6 +1,7 @@
 """Reuse of the scoring forward in whole trainings: bit-equal to runs without, or declined with the reason."""
 
 import copy
+import gc
 import warnings
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, Trainer
 from engine_core.errors import ArgumentError
 from sb_plugin import SelectiveBackprop
 
@@ -52,11 +53,13 @@ class Gradients(Callback):
         self.seen.append([state.loss.detach().clone(), *grads])
 
 
-def train(model: nn.Module, algorithms: Any, optimizer: Any = torch.optim.SGD, **settings: Any) -> Gradients:
+def train(
+    model: nn.Module, algorithms: Any, optimizer: Any = torch.optim.SGD, *, rows: int = 60, **settings: Any
+) -> Gradients:
     gradients = Gradients()
     with Trainer(
         model,
-        data(),
+        data(rows),
         max_duration="4ep",
         loss_fn=F.cross_entropy,
         optimizers=optimizer(model.parameters(), lr=0.01),
@@ -208,3 +211,83 @@ def test_what_raises_in_the_forward_leaves_the_layers_as_they_were() -> None:
     with pytest.raises(ZeroDivisionError):
         train(model, SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, reuse="on"))
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+class RoundsFew(nn.Module):
+    """Rounds few rows otherwise than many, as convolutions may, or drops from some step on."""
+
+    def __init__(self, drops_from: float = float("inf")) -> None:
+        super().__init__()
+        self.drops_from, self.steps = drops_from, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += torch.is_grad_enabled()
+        x = F.dropout(x, 0.5, self.steps >= self.drops_from)
+        return x * 1.000001 if len(x) < 4 else x
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_few_rows_whose_inputs_round_otherwise_are_computed_and_the_others_go_on(first: bool) -> None:
+    """12 rows with keep .25 leave three."""
+    plain, reused = (nn.Sequential(*([RoundsFew()] if first else []), mlp(RoundsFew())) for _ in range(2))
+    without = train(plain, SelectiveBackprop(0, 1, 0.25, 1, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_it = train(reused, SelectiveBackprop(0, 1, 0.25, 1, 0, reuse="on"))
+    assert same(without, with_it)
+
+
+def test_dropout_that_begins_late_is_told_also_after_a_batch_of_few_rows() -> None:
+    model = mlp(RoundsFew(drops_from=7))
+    with pytest.raises(ArgumentError, match="gets other inputs for 4 rows than for the same among 16"):
+        train(model, SelectiveBackprop(0, 1, 0.25, 1, 0, reuse="on"))
+    assert model[4].steps == 7
+
+
+class Stops(nn.Module):
+    """Is interrupted in the third step, before any layer has computed."""
+
+    steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += torch.is_grad_enabled()
+        if self.steps == 3 and torch.is_grad_enabled():
+            raise KeyboardInterrupt
+        return x
+
+
+def test_a_fit_after_an_interrupted_one_goes_on() -> None:
+    model = nn.Sequential(Stops(), mlp())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    algorithm = SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, reuse="on")
+    settings: dict[str, Any] = {"loss_fn": F.cross_entropy, "optimizers": optimizer, "max_duration": "2ep"}
+    with Trainer(model, data(), algorithms=algorithm, device="cpu", **settings) as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit()
+        trainer.fit()
+        assert trainer.state.timestamp.batch >= 7
+
+
+def test_a_second_selection_is_told() -> None:
+    with pytest.raises(ArgumentError, match="a second SelectiveBackprop"):
+        train(mlp(), [SelectiveBackprop(**ALWAYS, reuse="on"), SelectiveBackprop(**ALWAYS, reuse="on")])
+
+
+def test_where_it_is_declined_nothing_is_held() -> None:
+    """A loop that fires neither BEFORE_FORWARD nor AFTER_FORWARD."""
+
+    def held() -> int:
+        gc.collect()
+        return sum(type(item) is torch.Tensor and item.shape == (16, 97) for item in gc.get_objects())
+
+    model = nn.Sequential(nn.Linear(12, 97), nn.Linear(97, 4))
+    algorithm = SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, reuse="auto")
+    state = State(model=model, loss_fn=F.cross_entropy, max_duration="9ba", algorithms=[algorithm], seed=1)
+    found = []
+    with Engine(state, Logger()) as engine, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine.run_event(Event.INIT)
+        for state.batch in data()[:3]:
+            engine.run_event(Event.AFTER_DATALOADER)
+            found.append(held())
+    assert (found[0] > 0, found[1:]) == (True, [0, 0])

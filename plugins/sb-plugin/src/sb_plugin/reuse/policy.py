@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,8 +33,17 @@ class Reuse:
         self._is_off = False
         self._outputs = LinearOutputs()
         self.awaited: Event | None = None
-        """At which event of the step there is something to do."""
-        self._was_left = self._has_reused = False
+        """At which event of the step there is something to do; after the step None, if the kept rows came."""
+        self._numbers = 0, 0
+        self._taken: Counter[tuple[int, int]] = Counter()
+        """In how many steps something was taken over, for each two numbers of rows."""
+        self._left: set[tuple[int, int]] = set()
+        """The numbers of rows for which nothing is."""
+
+    def begin_fit(self) -> None:
+        """Forget the step that an exception has ended."""
+        self._outputs.end()
+        self.awaited = None
 
     def check(self, model: Any, precision: str) -> None:
         """Raise if it is demanded and a look at the model, and the run's precision, tells that it is not sound."""
@@ -43,25 +53,30 @@ class Reuse:
     @contextmanager
     def recording(self, model: Any, batch: Any, precision: str) -> Iterator[None]:
         """Record what the linear layers of `model` give in a run of that precision."""
-        if self._was_left:
+        if self.awaited is not None:
             self._decline(
-                "the training forward did not get the kept rows at once, as with microbatches, or this loop does not "
-                "fire BEFORE_FORWARD and AFTER_FORWARD around it"
+                "the training forward did not get the kept rows at once, as with microbatches or a second "
+                "SelectiveBackprop, or this loop does not fire BEFORE_FORWARD and AFTER_FORWARD around it"
             )
         if not self._is_off:
             self._tell(_why_not(model, precision))
         if self._is_off:
             yield
             return
-        with self._outputs.recording(model, count_rows(batch)):
+        n = count_rows(batch)
+        self._numbers = n, 0
+        with self._outputs.recording(model, n):
             yield
-        self._tell(self._outputs.fault)
+        self._judge()
 
     def keep(self, rows: torch.Tensor) -> None:
         """Hear which rows (k,) the step trains on."""
-        if not self._is_off:
+        self._numbers = self._numbers[0], len(rows)
+        if self._is_off or self._outputs.fault is not None or self._numbers in self._left:
+            self._outputs.end()
+        else:
             self._outputs.keep(rows)
-            self._was_left, self.awaited = True, Event.BEFORE_FORWARD
+            self.awaited = Event.BEFORE_FORWARD
 
     def react(self, event: Event) -> None:
         """Begin to take over at BEFORE_FORWARD, and end at AFTER_FORWARD."""
@@ -70,12 +85,23 @@ class Reuse:
             self.awaited = Event.AFTER_FORWARD
             return
         self._outputs.end()
-        self.awaited = None
-        self._tell(self._outputs.fault)
-        if not self._has_reused:  # later it is the few rows of an epoch's last batch, which are computed
-            self._tell(self._outputs.rounding)
-        self._was_left = not self._outputs.reused and self._outputs.rounding is None
-        self._has_reused |= self._outputs.reused > 0
+        has_come = self._outputs.reused or self._outputs.fault or self._outputs.rounding
+        self.awaited = None if has_come else Event.BEFORE_FORWARD
+        self._judge()
+
+    def _judge(self) -> None:
+        """Tell why nothing can be taken over, unless it is for others than the usual numbers of rows.
+
+        For the few rows of an epoch's last batch layers may round otherwise; these steps are exact all the same.
+        """
+        outputs, numbers = self._outputs, self._numbers
+        reason = outputs.fault or (None if outputs.reused else outputs.rounding)
+        if reason is None:
+            self._taken[numbers] += outputs.reused > 0
+        elif self._taken[numbers] < max(self._taken.values(), default=0):
+            self._left.add(numbers)
+        else:
+            self._decline(reason)
 
     def _tell(self, reason: str | None) -> None:
         if reason is not None:
@@ -83,7 +109,7 @@ class Reuse:
 
     def _decline(self, reason: str) -> None:
         message = f"selective_backprop can't use what its scoring forward computed again: {reason}"
-        self._was_left = False
+        self.begin_fit()
         if self._is_demanded:
             raise ArgumentError(f"{message}; or set reuse='off'")
         if not self._is_off:

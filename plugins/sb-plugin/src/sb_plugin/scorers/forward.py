@@ -65,6 +65,11 @@ class ByForward(ByLoss):
         if self._reuse is not None:
             self._reuse.keep(rows)
 
+    def begin_fit(self) -> None:
+        """Forget what waits for a step that an exception has ended."""
+        if self._reuse is not None:
+            self._reuse.begin_fit()
+
     def wants(self, event: Event) -> bool:
         """BEFORE_FORWARD, where there is something to take over, and AFTER_FORWARD, where it was."""
         return self._reuse is not None and self._reuse.awaited is event
