@@ -284,7 +284,9 @@ def test_nothing_stays_on_the_modules(fails: str) -> None:
 def test_no_output_is_held_after_the_end() -> None:
     def held() -> int:
         gc.collect()
-        return sum(type(item) is torch.Tensor and not item.is_nested and item.shape == (32, 97) for item in gc.get_objects())
+        return sum(
+            type(item) is torch.Tensor and not item.is_nested and item.shape == (32, 97) for item in gc.get_objects()
+        )
 
     model, x, reuse, before = mlp(64, 97, 10), torch.randn(32, 64), LinearOutputs(), held()
     with torch.no_grad(), reuse.recording(model, 32):

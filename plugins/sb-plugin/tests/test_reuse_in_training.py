@@ -278,7 +278,9 @@ def test_where_it_is_declined_nothing_is_held() -> None:
 
     def held() -> int:
         gc.collect()
-        return sum(type(item) is torch.Tensor and not item.is_nested and item.shape == (16, 97) for item in gc.get_objects())
+        return sum(
+            type(item) is torch.Tensor and not item.is_nested and item.shape == (16, 97) for item in gc.get_objects()
+        )
 
     model = nn.Sequential(nn.Linear(12, 97), nn.Linear(97, 4))
     algorithm = SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, reuse="auto")
