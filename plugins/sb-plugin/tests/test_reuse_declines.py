@@ -1,6 +1,6 @@
 """Where a training forward does not repeat the scoring one, it is found out, and the step is exact all the same."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,15 +13,6 @@ from sb_plugin.reuse import LinearOutputs, unsound
 
 X = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 ROWS = torch.arange(0, 32, 2)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
 
 
 def net(*parts: nn.Module) -> nn.Sequential:
