@@ -9,6 +9,8 @@ from html import escape
 from ladder import Rung
 
 WIDTH, HEIGHT = 760, 420
+HIGHEST = 1.2
+"""The loss at the top of the picture, of the least: short runs are far above where methods differ."""
 LEFT, RIGHT, TOP, BOTTOM = 60, 560, 20, 370
 STYLE = (
     "text{font:13px sans-serif;fill:#333}.axis{stroke:#8888;fill:none}.line{fill:none;stroke-width:2}"
@@ -24,15 +26,19 @@ def draw(ladders: dict[str, list[Rung]], unit: str) -> str:
     """Return the picture: compute on a logarithmic axis, a dot for each length."""
     rungs = [rung for ladder in ladders.values() for rung in ladder]
     x = _scale([math.log(rung.compute) for rung in rungs], LEFT, RIGHT)
-    y = _scale([rung.loss for rung in rungs], BOTTOM, TOP)
+    low = min(rung.loss for rung in rungs)
+    y = _scale([low, min(HIGHEST * low, max(rung.loss for rung in rungs))], BOTTOM, TOP)
+    target = next(iter(ladders.values()))[-1].loss
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>Validation loss over compute, in {escape(unit)}</title><style>{STYLE}</style>",
+        f'<clipPath id="c"><rect x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT + 4}" height="{BOTTOM - TOP}"/></clipPath>',
         f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>',
-        *(_label(LEFT - 6, y(loss) + 4, f"{loss:g}", "end") for loss in _ticks([rung.loss for rung in rungs])),
-        *(_label(x(math.log(c)), BOTTOM + 18, f"{c:,.0f}", "middle") for c in _doublings(rungs)),
+        f'<path class="axis" stroke-dasharray="2 4" d="M{LEFT} {y(target):.1f}H{RIGHT}"/>',
+        *(_label(LEFT - 6, y(loss) + 4, f"{loss:g}", "end") for loss in _ticks([low, HIGHEST * low])),
+        *(_label(x(math.log(c)), BOTTOM + 18, f"{c / 1000:,.0f}k", "middle") for c in _doublings(rungs)),
         _label((LEFT + RIGHT) / 2, BOTTOM + 40, f"compute, {unit}", "middle"),
-        _label(LEFT + 8, TOP + 6, "validation loss", "start"),
+        _label(LEFT - 6, TOP - 6, "validation loss", "start"),
     ]
     for place, (name, ladder) in enumerate(ladders.items()):
         parts += _line(place, name, [(x(math.log(rung.compute)), y(rung.loss)) for rung in ladder])
@@ -66,8 +72,8 @@ def _line(place: int, name: str, points: list[tuple[float, float]]) -> list[str]
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     level = TOP + 24 * place + 10
     return [
-        f'<path class="line" {stroke} d="M{path}"/>',
-        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points),
+        f'<path class="line" clip-path="url(#c)" {stroke} d="M{path}"/>',
+        *(f'<circle clip-path="url(#c)" cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points),
         f'<path class="line" {stroke} d="M{RIGHT + 20} {level}h26"/>',
         _label(RIGHT + 52, level + 4, name, "start"),
     ]

@@ -10,7 +10,7 @@ from ladder import Reached, Record, Rung, ladder_of, ratio, spread
 from plot import draw
 
 BASELINES = ("vanilla", "vanilla, half batch", "vanilla, quarter batch")
-SHOWN = (*BASELINES, "uniform", "composer", "stale", "carried")
+SHOWN = (*BASELINES, "uniform", "composer", "stale", "carried", "carried, cdf")
 UNIT = "forwards of one image"
 HEAD = """# Results of the study
 

@@ -24,6 +24,7 @@ def selector(scores: Any, k: int, generator: Any) -> Any: ...
         ({"selector": "uniform", "scorer": "carried", **IDS}, "'carried' has no part with selector='uniform'"),
         ({"selector": "uniform", "floor": 0.1}, "floor=0.1 mixes with the uniform law, which selector='uniform' is"),
         ({"selector": selector, "floor": 0.1}, "floor=0.1 has no part in a selector of your own"),
+        (IDS, "index_key=2 needs scorer='stale' or scorer='carried'; leave it out"),
         ({"refresh": 4}, "refresh=4 needs scorer='stale'"),
         ({"scorer": "carried", "refresh": 4, **IDS}, "refresh=4 needs scorer='stale'"),
         ({"momentum": 0.1}, "momentum=0.1 needs scorer='carried'"),
@@ -37,8 +38,11 @@ def selector(scores: Any, k: int, generator: Any) -> Any: ...
         ({"reuse": "on", "scale_factor": 1, "scorer": "stale", **IDS}, "needs scorer='forward', not 'stale'"),
         ({"reuse": "on", "scale_factor": 1, "selector": "uniform"}, "needs a forward for scoring"),
         ({"scorer": "carried", "index_key": 1}, "index_key=1 is where inputs or targets are"),
-        ({"selector": "cfd"}, "selector='cfd' has to be one of 'composer', 'cdf', 'topk', 'uniform'; did you mean"),
-        ({"scorer": "carry"}, "scorer='carry' has to be one of"),
+        ({"selector": "cfd"}, "selector='cfd' has to be one of 'composer', 'cdf', 'topk', 'uniform', or"),
+        (
+            {"scorer": "carry"},
+            "scorer='carry' has to be one of 'forward', 'stale', 'carried', or, where it is made in Python, a function",
+        ),
         ({"bn": "freeze"}, "bn='freeze' has to be one of 'frozen', 'eval', 'train'"),
         ({"precision": "fp16"}, "precision='fp16' has to be one of 'engine', 'fp32', 'bf16'"),
         ({"reuse": "yes"}, "reuse='yes' has to be one of 'off', 'auto', 'on'"),
@@ -75,13 +79,12 @@ def test_another_type_is_refused(arguments: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"scorer": scorer, "selector": selector},
+        {"scorer": scorer, "selector": selector, "floor": 0.0},
         {"scorer": scorer, "bn": "eval", "precision": "bf16"},
         {"scorer": "stale", "refresh": 1, "floor": 0.2, "selector": "topk", "bn": "eval", **IDS},
         {"scorer": "carried", "momentum": 0, "selector": "cdf", "index_key": "id"},
         {"selector": "uniform", "multiple_of": 8, "generator_seed": 0},
         {"reuse": "on", "scale_factor": 1},
-        IDS,
     ],
     ids=str,
 )

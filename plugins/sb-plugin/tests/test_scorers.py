@@ -217,7 +217,7 @@ def test_a_loop_that_tells_no_loss_is_told(engine_of: Any, pruned: Any) -> None:
         (torch.arange(8) * 2**40, "number the examples from 0"),
         (torch.arange(7), r"\(7,\)"),
         (list(range(8)), r"not a tensor \(8,\) with the id"),
-        (None, "has no item 2"),
+        (None, "has no item 2.*sb_plugin.WithIndex"),
     ],
 )
 def test_what_is_no_id_is_refused_at_the_first_batch(ids: Any, words: str) -> None:

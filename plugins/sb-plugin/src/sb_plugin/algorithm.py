@@ -110,7 +110,7 @@ class SelectiveBackprop(Algorithm):
         self.interrupt = arguments.check_interrupt(interrupt)
         self.input_key, self.target_key, self.index_key = arguments.check_keys(input_key, target_key, index_key)
         self.selector = arguments.check_selector(selector)
-        self.scorer = scorer if callable(scorer) else check_choice("scorer", scorer, arguments.SCORERS)
+        self.scorer = arguments.check_scorer(scorer)
         self.refresh = arguments.check_refresh(refresh)
         self.momentum = arguments.check_momentum(momentum)
         self.bn = check_choice("bn", bn, arguments.BN_MODES)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine_core.arguments import check_key, check_number, check_whole
-from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
+from engine_core.errors import ArgumentError, ArgumentTypeError, suggestion
 from engine_core.items import BatchKey
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __all__ = [
     "check_multiple_of",
     "check_refresh",
     "check_scale_factor",
+    "check_scorer",
     "check_scoring",
     "check_selection",
     "check_selector",
@@ -43,6 +44,7 @@ SCORERS = ("forward", "stale", "carried")
 BN_MODES = ("frozen", "eval", "train")
 PRECISIONS = ("engine", "fp32", "bf16")
 REUSES = ("off", "auto", "on")
+_OR_A_FUNCTION = ", or, where it is made in Python, a function"
 
 Selector: TypeAlias = "str | Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]"
 """A law by name, or a function that takes scores (n,), k and a generator, and returns k different places (k,)."""
@@ -51,18 +53,29 @@ ScorerArgument: TypeAlias = "str | Callable[[Any, State], torch.Tensor]"
 """Where scores come from, by name, or a function that takes the batch and the State, and returns scores (n,)."""
 
 
-def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of `choices`."""
+def check_choice(name: str, value: object, choices: Sequence[str], otherwise: str = "") -> str:
+    """Return `value` if it is one of `choices`.
+
+    Args:
+        otherwise: what else it may be, for the message.
+    """
     if not isinstance(value, str):
-        raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be one of {_listed(choices)}")
+        kind = type(value).__name__
+        raise ArgumentTypeError(f"{name}={value!r} ({kind}) has to be one of {_listed(choices)}{otherwise}")
     if value not in choices:
-        raise ArgumentError(f"{name}={value!r} has to be one of {_listed(choices)}{did_you_mean(value, choices)}")
+        near = suggestion(value, choices)
+        raise ArgumentError(f"{name}={value!r} has to be one of {_listed(choices)}{otherwise}{near}")
     return value
 
 
 def check_selector(selector: Any) -> Selector:
     """Return the name of a law, or a function that draws."""
-    return selector if callable(selector) else check_choice("selector", selector, SELECTORS)
+    return selector if callable(selector) else check_choice("selector", selector, SELECTORS, _OR_A_FUNCTION)
+
+
+def check_scorer(scorer: Any) -> ScorerArgument:
+    """Return the name of a scorer, or a function that scores."""
+    return scorer if callable(scorer) else check_choice("scorer", scorer, SCORERS, _OR_A_FUNCTION)
 
 
 def check_floor(floor: object) -> float:
@@ -121,6 +134,7 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
     )
     without_forward = selector == "uniform" or scorer == "carried"
     for name, default, has_no_part, needed in (
+        ("index_key", None, scorer not in ("stale", "carried"), "scorer='stale' or scorer='carried'"),
         ("refresh", 3, scorer != "stale", "scorer='stale'"),
         ("momentum", 0.5, scorer != "carried", "scorer='carried'"),
         ("bn", "frozen", without_forward, forward),

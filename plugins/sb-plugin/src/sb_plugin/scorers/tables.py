@@ -11,7 +11,7 @@ import torch
 from engine_core import Event, State
 from engine_core.arguments import item_at
 from engine_core.batch import take_rows
-from engine_core.errors import ArgumentError, ArgumentTypeError, EngineError
+from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError, EngineError
 from engine_core.items import BatchKey
 
 from ..subject import Subject
@@ -21,6 +21,7 @@ from .forward import ByForward
 
 __all__ = ["Carried", "Stale"]
 
+REMEDY = "sb_plugin.WithIndex(dataset) puts the ids last in each item, at index_key=2 for pairs"
 PATIENCE = 3
 """Selective batches after which a loop that has told no loss is taken for one that never does."""
 
@@ -46,12 +47,15 @@ class ByTable(ByLoss):
 
     def ids_in(self, batch: Any, n: int) -> torch.Tensor:
         """Return the ids of the examples of a batch (n,)."""
-        ids = item_at(batch, "index_key", self._index_key)
+        try:
+            ids = item_at(batch, "index_key", self._index_key)
+        except BatchKeyError as error:
+            raise BatchKeyError(f"{error}; {REMEDY}") from error
         if not isinstance(ids, torch.Tensor) or ids.shape != (n,):
             found = f"a tensor {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else f"{ids!r:.80}"
             raise ArgumentTypeError(
                 f"index_key={self._index_key!r} finds {found}, not a tensor ({n},) with the id of each example; "
-                "sb_plugin.WithIndex(dataset) puts them last in each item, at index_key=2 for pairs"
+                + REMEDY
             )
         return ids
 
