@@ -46,8 +46,10 @@ class Case(NamedTuple):
 SOME = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried")
 MORE = (*SOME, "vanilla, quarter batch", "defaults", "stale")
 FASHION = Case("fashion", 20_000, 128, 0.2, {"vanilla": (2, 4, 6, 8), "pruned": (4, 6, 8, 12), "variant": (4, 7, 10)})
+HEADLINE = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried", "carried, cdf")
 CASES = {
     "fashion": FASHION,
+    "fashion at twice the rate": FASHION._replace(lr=0.4, methods=HEADLINE),
     "digits": Case("digits", 1437, 64, 0.1, {"vanilla": (2, 3, 4, 6), "pruned": (3, 4, 6, 9)}, seeds=10, methods=MORE),
     "noise": FASHION._replace(lengths={"vanilla": (4, 8), "pruned": (6, 12)}, noise=0.2, methods=SOME),
     "one-epoch": FASHION._replace(lengths={"vanilla": (0.5, 1), "pruned": (0.5, 1)}, one_pass=True, methods=SOME),
