@@ -101,6 +101,25 @@ def test_ratio_is_of_means_over_seeds(study):
     assert study.ladder.spread(of, baseline, "cpu_s") == pytest.approx((0.5, 0.5))
 
 
+def test_each_method_is_compared_at_the_rate_that_ends_lower(study):
+    def run(case, method, epochs, loss):
+        return {"case": case, "method": method, "epochs": epochs, "seed": 0, "loss": loss} | dict.fromkeys(
+            ("compute", "cpu_s", "accuracy"), 1.0
+        )
+
+    one, other = study.report.RATES
+    records = [
+        run(one, "vanilla", 8, 0.3), run(one, "carried", 4, 0.4), run(one, "carried", 8, 0.28), run(one, "stale", 8, 0.1),
+        run(other, "vanilla", 8, 0.29), run(other, "carried", 4, 0.2), run(other, "carried", 8, 0.31),
+    ]  # fmt: skip
+    found = study.report.at_better_rates(records)
+    assert [(r["method"], r["epochs"], r["loss"]) for r in found] == [
+        ("vanilla", 8, 0.29),
+        ("carried", 4, 0.4),
+        ("carried", 8, 0.28),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "trained", "scored"),
     # 8 batches of 64 rows an epoch: one is before start=.1, of the 7 others half is kept
