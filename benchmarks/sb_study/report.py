@@ -41,9 +41,11 @@ def by_method(records: list[Record], case: str) -> dict[str, list[Record]]:
 def at_better_rates(records: list[Record]) -> list[Record]:
     """Return the runs of a further case: each method at that of the two rates which ends at the lower loss.
 
-    A method that was run at one rate alone is left out, so that all had the same choice.
+    A method, or a seed, that was run at one rate alone is left out, so that all had the same choice.
     """
     found: list[Record] = []
+    seeds = [{record["seed"] for record in records if record["case"] == case} for case in RATES]
+    records = [record for record in records if record["seed"] in seeds[0] & seeds[1]]
     at_one, at_other = (by_method(records, case) for case in RATES)
     for method in (name for name in at_one if name in at_other):
         runs = min(at_one[method], at_other[method], key=lambda runs: ladder_of(runs)[-1].loss)

@@ -109,8 +109,9 @@ def test_each_method_is_compared_at_the_rate_that_ends_lower(study):
 
     one, other = study.report.RATES
     records = [
-        run(one, "vanilla", 8, 0.3), run(one, "carried", 4, 0.4), run(one, "carried", 8, 0.28), run(one, "stale", 8, 0.1),
-        run(other, "vanilla", 8, 0.29), run(other, "carried", 4, 0.2), run(other, "carried", 8, 0.31),
+        run(one, "vanilla", 8, 0.3), run(one, "carried", 4, 0.4), run(one, "carried", 8, 0.28),
+        run(one, "stale", 8, 0.1), run(other, "vanilla", 8, 0.29), run(other, "carried", 4, 0.2),
+        run(other, "carried", 8, 0.31),
     ]  # fmt: skip
     found = study.report.at_better_rates(records)
     assert [(r["method"], r["epochs"], r["loss"]) for r in found] == [
