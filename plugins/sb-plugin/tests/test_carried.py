@@ -68,10 +68,10 @@ class Counting(nn.CrossEntropyLoss):
         return super().forward(outputs, targets)
 
 
-@pytest.mark.parametrize("scorer", ["carried", "stale", "forward"])
-def test_buffers_of_a_loss_module_are_left_as_they_were(scorer: str) -> None:
+@pytest.mark.parametrize("given", [CARRIED, {**CARRIED, "scorer": "stale"}, {"scale_factor": 1, "interrupt": 0}])
+def test_buffers_of_a_loss_module_are_left_as_they_were(given: dict[str, Any]) -> None:
     loss = Counting()
-    train(SelectiveBackprop(0, 1, **{**CARRIED, "scorer": scorer}), loss_fn=loss)
+    train(SelectiveBackprop(0, 1, **given), loss_fn=loss)
     assert loss.calls == 12
 
 
