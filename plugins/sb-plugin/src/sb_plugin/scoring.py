@@ -22,7 +22,6 @@ from .losses import Loss, check_losses, in_fp32
 from .untouched import frozen_buffers, own_randomness
 
 __all__ = [
-    "PLAIN",
     "Manner",
     "Objective",
     "autocast_of",
