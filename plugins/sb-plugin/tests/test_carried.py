@@ -1,6 +1,7 @@
 """Losses carried from step to step: they are those that train, leave no trace, and survive what goes wrong."""
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -207,6 +208,33 @@ def test_the_fraction_of_rows_that_were_trained_on_is_logged_at_the_end(interval
     train(SelectiveBackprop(*interval, **CARRIED), loggers=[destination])
     assert logged(destination, "selective_backprop/kept_fraction") == [kept]
     assert 0 < logged(destination, "time/selective_backprop/scoring_fraction")[0] < 1
+
+
+def test_the_share_of_time_spent_scoring_begins_anew_with_each_fit() -> None:
+    """If one of its two parts went on, it would be near 2, or near a half."""
+
+    def slow(batch: Any, state: State) -> torch.Tensor:
+        time.sleep(0.2)
+        return batch[0].sum(1)
+
+    destination = RecordingDestination()
+    algorithm = SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, scorer=slow)
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Trainer(
+        model,
+        BATCHES,
+        max_duration="2ep",
+        loss_fn=F.cross_entropy,
+        optimizers=optimizer,
+        algorithms=algorithm,
+        loggers=[destination],
+        device="cpu",
+    ) as trainer:
+        trainer.fit(duration="1ep")
+        trainer.fit()
+    shares = logged(destination, "time/selective_backprop/scoring_fraction")
+    assert len(shares) == 2 and all(0.55 < share < 1 for share in shares)
 
 
 def test_a_table_is_no_table_of_visits_and_a_refused_state_changes_nothing(engine_of: Any) -> None:

@@ -31,6 +31,9 @@ def selector(scores: Any, k: int, generator: Any) -> Any: ...
         ({"scorer": "carried", "bn": "eval", **IDS}, "bn='eval' needs a forward for scoring, and there is none with"),
         ({"selector": "uniform", "bn": "train"}, "bn='train' needs a forward for scoring, and there is none with"),
         ({"scorer": "carried", "precision": "bf16", **IDS}, "precision='bf16' needs a forward for scoring"),
+        ({"selector": "uniform", "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward' or scorer='stale'"),
+        ({"scorer": "carried", "scale_factor": 0.3, **IDS}, "scale_factor=0.3 needs scorer='forward'"),
+        ({"scorer": scorer, "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward'"),
         ({"reuse": "on"}, "needs scale_factor=1, not 0.5"),
         ({"reuse": "auto"}, "reuse='auto' takes over what the scoring forward has computed"),
         ({"reuse": "on", "scale_factor": 1, "bn": "eval"}, "needs bn='frozen', not 'eval'"),
@@ -85,6 +88,8 @@ def test_another_type_is_refused(arguments: dict[str, Any], words: str) -> None:
         {"scorer": "carried", "momentum": 0, "selector": "cdf", "index_key": "id"},
         {"selector": "uniform", "multiple_of": 8, "generator_seed": 0},
         {"reuse": "on", "scale_factor": 1},
+        {"scorer": "stale", "scale_factor": 0.3, **IDS},
+        {"scorer": "carried", "scale_factor": 1, **IDS},
     ],
     ids=str,
 )

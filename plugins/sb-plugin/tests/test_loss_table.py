@@ -1,7 +1,6 @@
 """Tables of losses by the ids of examples, against dicts of Python."""
 
 import math
-import warnings
 from typing import Any
 
 import pytest
@@ -40,10 +39,22 @@ def filled(*losses: float) -> LossTable:
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(batches=BATCHES, momentum=st.sampled_from([0.0, 0.5, 0.9]), interrupted=st.integers(0, 8))
+@given(
+    few=st.sampled_from([0, 512]),
+    batches=BATCHES,
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    interrupted=st.integers(0, 8),
+)
 def test_a_table_is_a_dict_of_moving_averages_also_when_it_is_restored(
-    batches: list[Any], momentum: float, interrupted: int
+    few: int, batches: list[Any], momentum: float, interrupted: int
 ) -> None:
+    """With ids so few that Python counts them, and with more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sb_plugin.table._FEW", few)
+        compare_with_a_dict(batches, momentum, interrupted)
+
+
+def compare_with_a_dict(batches: list[Any], momentum: float, interrupted: int) -> None:
     table, known = LossTable("cpu"), dict[int, float]()
     for step, rows in enumerate(batches):
         if step == interrupted:
@@ -112,10 +123,25 @@ def test_a_loss_that_is_not_finite_is_nan_and_the_next_finite_one_takes_its_plac
     assert table.look_up(torch.arange(4)).tolist() == near([4, 4, 4, NAN])
 
 
+def test_where_asked_a_finite_loss_is_kept_until_a_finite_one_comes() -> None:
+    table = filled(NAN, 2.0)
+    table.record(torch.arange(3), torch.tensor([INF, -INF, NAN]), momentum=0.5, keep_finite=True)
+    assert table.look_up(torch.arange(3)).tolist() == near([NAN, 2, NAN])
+    table.record(torch.arange(3), torch.tensor([4.0, 4.0, 4.0]), momentum=0.5, keep_finite=True)
+    assert table.look_up(torch.arange(3)).tolist() == near([4, 3, 4])
+
+
 def test_an_id_that_occurs_several_times_counts_once_with_its_mean() -> None:
     table = filled(8.0)
     table.record(ids_of(0, 1, 0), torch.tensor([1.0, 7.0, 3.0]), momentum=0.5)
     assert table.look_up(ids_of(1, 0)).tolist() == [7, 5]
+
+
+def test_where_asked_the_mean_of_an_id_is_that_of_its_finite_losses() -> None:
+    table = filled(8.0, 8.0, NAN)
+    ids, losses = ids_of(0, 1, 0, 2, 2, 3, 3), torch.tensor([2.0, 3.0, NAN, INF, NAN, 1.0, -INF])
+    table.record(ids, losses, momentum=0.5, keep_finite=True)
+    assert table.look_up(torch.arange(5)).tolist() == near([5, 5.5, NAN, 1, INF])
 
 
 def test_no_graph_is_kept_of_a_loss() -> None:
@@ -185,6 +211,21 @@ def test_a_table_lives_on_the_device_up_to_64_mebibytes(length: int, device: str
     assert home(torch.device("meta"), length) == torch.device(device)
 
 
+def test_a_table_goes_to_the_cpu_when_its_ids_and_not_its_reserve_exceed_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A device that can't be read from stands for the CPU: what goes there is seen by where it is."""
+    monkeypatch.setattr("sb_plugin.table._ON_DEVICE", 10)
+    monkeypatch.setattr("sb_plugin.table.home", lambda device, n: device if n <= 10 else torch.device("meta"))
+    table, stale = LossTable("cpu"), StaleScores(3, "cpu")
+    table.record(ids_of(7), torch.tensor([1.0]))
+    table.record(ids_of(8), torch.tensor([2.0]))
+    assert (table.losses.device.type, len(table.losses)) == ("cpu", 10)
+    assert table.places(ids_of(10)).device.type == table.losses.device.type == "meta"
+    with pytest.raises(RuntimeError, match="meta"):
+        stale.due(ids_of(11)).tolist()
+
+
 def test_an_example_is_scored_at_its_visits_1_4_and_7() -> None:
     stale, scored = StaleScores(3, "cpu"), []
     for visit in range(1, 8):
@@ -212,70 +253,3 @@ def test_a_refresh_beyond_all_visits_scores_once() -> None:
 def test_a_refresh_of_0_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"refresh=0 has to be within \[1, inf\)"):
         StaleScores(0, "cpu")
-
-
-def test_what_is_saved_is_a_copy_up_to_the_highest_id_seen() -> None:
-    table, stale, ids = LossTable("cpu"), StaleScores(3, "cpu"), ids_of(3, 1)
-    table.look_up(ids_of(50))
-    table.record(ids, torch.tensor([1.0, NAN]))
-    stale.scores(ids_of(3, 1, 50), ids_of(0, 1), torch.tensor([1.0, NAN]))
-    stale.scores(ids, ids_of(), torch.ones(0))
-    saved, both = table.state_dict(), stale.state_dict()
-    table.record(ids, torch.zeros(2))
-    stale.scores(ids, ids_of(0, 1), torch.zeros(2))
-    assert {name: values.tolist() for name, values in saved.items()} == {"table": near([INF, NAN, INF, 1])}
-    assert both["table"].tolist() == near([INF, NAN, INF, 1])
-    assert (both["visits"].dtype, both["visits"].tolist()) == (torch.int32, [0, 1, 0, 1])
-
-
-def test_what_was_loaded_is_not_written_to() -> None:
-    state = {"table": torch.ones(2), "visits": torch.zeros(2, dtype=torch.int32)}
-    table, stale = LossTable("cpu"), StaleScores(3, "cpu")
-    table.load_state_dict(state)
-    stale.load_state_dict(state)
-    table.record(ids_of(0), torch.zeros(1))
-    stale.scores(ids_of(0, 1), ids_of(0), torch.zeros(1))
-    assert {name: values.tolist() for name, values in state.items()} == {"table": [1, 1], "visits": [0, 0]}
-
-
-def test_a_table_that_knows_nothing_is_saved_and_taken() -> None:
-    table = filled(1.0)
-    table.load_state_dict(LossTable("cpu").state_dict())
-    assert (len(table), table.state_dict()["table"].shape) == (0, (0,))
-
-
-def nested() -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are a prototype
-        return torch.nested.nested_tensor([torch.tensor(1.0), torch.tensor(2.0)])
-
-
-TABLE, VISITS = torch.ones(2), torch.zeros(2, dtype=torch.int32)
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"visits": VISITS}, "has no 'table', only 'visits': give what state_dict"),
-        ({"table": TABLE}, "has no 'visits', only 'table'"),
-        (None, "has no 'visits', it is None"),
-        ([TABLE], "has no 'visits', it is "),
-        ({"table": [1.0], "visits": VISITS}, "'table' in the state is a list"),
-        ({"table": TABLE.double(), "visits": VISITS}, "'table' in the state is a tensor of torch.float64"),
-        ({"table": TABLE[None], "visits": VISITS}, r"shape \(1, 2\), .* of torch.float32 and shape \(ids,\)"),
-        ({"table": TABLE.to_sparse(), "visits": VISITS}, "torch.sparse_coo on cpu: it has to be dense"),
-        ({"table": TABLE.to("meta"), "visits": VISITS}, "on meta: it has to be dense"),
-        ({"table": nested(), "visits": VISITS}, "shape nested"),
-        ({"table": TABLE[:1].expand(2**28 + 1), "visits": VISITS}, "with at most 268435456 ids"),
-        ({"table": -TABLE / 0, "visits": VISITS}, "'table' in the state has -inf"),
-        ({"table": TABLE, "visits": VISITS.long()}, "'visits' in the state is a tensor of torch.int64"),
-        ({"table": TABLE, "visits": VISITS - 1}, "'visits' in the state has negative numbers"),
-        ({"table": TABLE, "visits": VISITS[:1]}, "has 1 'visits' for a 'table' of 2"),
-    ],
-)
-def test_a_state_that_was_never_saved_is_refused_and_nothing_of_it_taken(state: Any, message: str) -> None:
-    stale = StaleScores(3, "cpu")
-    stale.scores(ids_of(0), ids_of(0), torch.tensor([5.0]))
-    with pytest.raises(ArgumentError, match=message):
-        stale.load_state_dict(state)
-    assert [values.tolist() for values in stale.state_dict().values()] == [[5], [0]]

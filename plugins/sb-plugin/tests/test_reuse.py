@@ -118,6 +118,10 @@ def test_five_steps_of_an_mlp_have_the_same_bits(widths: tuple[int, ...], adam: 
     assert assert_same(mlp(*widths), (64, 784), int(64 * keep), adam).reused == 3
 
 
+def test_the_mlp_of_the_benchmark_keeps_its_bits() -> None:
+    assert assert_same(mlp(784, 1024, 1024, 10), (512, 784), 256).reused == 3
+
+
 @pytest.mark.parametrize(("keep", "adam"), [(0.25, True), (0.5, False), (0.5, True), (0.75, False)])
 @pytest.mark.parametrize(("make", "layers"), [(encoder, 2), (Causal, 5)])
 def test_five_steps_of_a_transformer_have_the_same_bits(make: Any, layers: int, keep: float, adam: bool) -> None:

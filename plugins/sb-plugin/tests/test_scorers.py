@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Callback, Engine, Event, Logger, State, Trainer
-from engine_core.errors import EngineError
+from engine_core.errors import ArgumentError, EngineError
 from engine_core.testing import RecordingDestination
 from sb_plugin import SelectiveBackprop, WithIndex
 
@@ -227,4 +227,16 @@ def test_what_is_no_id_is_refused_at_the_first_batch(ids: Any, words: str) -> No
     with Engine(state, Logger()) as engine:
         engine.run_event(Event.INIT)
         with pytest.raises((TypeError, ValueError, LookupError), match=words):
+            engine.run_event(Event.AFTER_DATALOADER)
+
+
+@pytest.mark.parametrize(("key", "settings"), [(-1, {}), (-2, {}), (0, {"input_key": -2})])
+def test_targets_and_inputs_are_not_taken_for_ids(key: int, settings: dict[str, Any]) -> None:
+    """As by somebody who has forgotten to number the examples, and looks for the ids at the end."""
+    batch = (torch.arange(8), torch.arange(8) % 2)
+    algorithm = SelectiveBackprop(0, 1, scale_factor=1, scorer="carried", index_key=key, **settings)
+    state = State(nn.Embedding(8, 2), algorithms=[algorithm], loss_fn=F.cross_entropy, max_duration="9ba", batch=batch)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.INIT)
+        with pytest.raises(ArgumentError, match=rf"index_key={key} finds the inputs or the targets.*WithIndex"):
             engine.run_event(Event.AFTER_DATALOADER)

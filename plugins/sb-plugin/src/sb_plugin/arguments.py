@@ -133,14 +133,16 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
         "selector='uniform'" if selector == "uniform" else f"scorer={scorer!r}"
     )
     without_forward = selector == "uniform" or scorer == "carried"
-    for name, default, has_no_part, needed in (
-        ("index_key", None, scorer not in ("stale", "carried"), "scorer='stale' or scorer='carried'"),
-        ("refresh", 3, scorer != "stale", "scorer='stale'"),
-        ("momentum", 0.5, scorer != "carried", "scorer='carried'"),
-        ("bn", "frozen", without_forward, forward),
-        ("precision", "engine", without_forward, forward),
-    ):
-        if has_no_part and settings[name] != default:
+    idle: tuple[tuple[str, tuple[object, ...], bool, str], ...] = (
+        ("index_key", (None,), scorer not in ("stale", "carried"), "scorer='stale' or scorer='carried'"),
+        ("refresh", (3,), scorer != "stale", "scorer='stale'"),
+        ("momentum", (0.5,), scorer != "carried", "scorer='carried'"),
+        ("scale_factor", (0.5, 1), without_forward or callable(scorer), "scorer='forward' or scorer='stale'"),
+        ("bn", ("frozen",), without_forward, forward),
+        ("precision", ("engine",), without_forward, forward),
+    )
+    for name, harmless, has_no_part, needed in idle:
+        if has_no_part and settings[name] not in harmless:
             raise ArgumentError(f"{name}={settings[name]!r} needs {needed}; leave it out")
     if reuse == "off":
         return

@@ -68,6 +68,11 @@ class Objective:
         inputs = get_item(batch, self.input_key)
         return inputs if scale_factor == 1 else _scaled(inputs, scale_factor)
 
+    def is_given(self, item: object, batch: Any) -> bool:
+        """Is this, by identity, what the model or its loss gets of a batch that is a pair?"""
+        keys = () if self.whole_batch else (self.input_key, self.target_key)
+        return any(item is get_item(batch, key) for key in keys)
+
     def losses(self, outputs: Any, received: Any, batch: Any) -> Any:
         """Return the loss of each row, as the loss gives it."""
         assert self.loss is not None

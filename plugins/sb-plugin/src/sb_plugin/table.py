@@ -15,6 +15,7 @@ __all__ = ["LossTable", "StaleScores", "check_ids", "home"]
 
 _LARGEST = 2**28  # ids; a table of 1 GiB
 _ON_DEVICE = 64 * 2**20 // 4  # ids; a table of 64 MiB
+_FEW = 512  # ids, with which Python is faster than the many calls of torch
 _WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
@@ -56,7 +57,9 @@ class LossTable:
         return self.losses.index_select(0, places).to(ids.device)
 
     @torch.no_grad()
-    def record(self, ids: torch.Tensor, losses: torch.Tensor, momentum: float = 0.0) -> None:
+    def record(
+        self, ids: torch.Tensor, losses: torch.Tensor, momentum: float = 0.0, *, keep_finite: bool = False
+    ) -> None:
         """Let the loss of each id be `momentum * old + (1 - momentum) * loss`.
 
         Where there is no finite old one it is `loss` itself. A loss that is not finite is recorded as NaN. An id that
@@ -65,19 +68,23 @@ class LossTable:
         Args:
             losses: one for each id (n,).
             momentum: within [0, 1).
+            keep_finite: pass over losses that are not finite, where the id has another one, old or new.
         """
         places = self.places(ids)
         if losses.shape != ids.shape:
             raise ArgumentError(
                 f"losses of shape {tuple(losses.shape)} for ids of shape {tuple(ids.shape)}: give one for each id"
             )
-        places, row_of, count = torch.unique(places, return_inverse=True, return_counts=True)
-        given = losses.to(places.device, torch.float32)
-        new = given.new_zeros(places.shape[0]).index_add_(0, row_of, given) / count
+        new = losses.to(places.device, torch.float32)
+        if not _are_few_and_distinct(ids):
+            places, new = _means(places, new, finite_ones=keep_finite)
+        old = self.losses.index_select(0, places)
+        known = old < math.inf  # false for NaN too
         if momentum:
-            old = self.losses.index_select(0, places)
-            new = (momentum * old + (1 - momentum) * new).where(old < math.inf, new)  # false for NaN too
+            new = (momentum * old + (1 - momentum) * new).where(known, new)
         new = new.nan_to_num(nan=math.nan, posinf=math.nan, neginf=math.nan)
+        if keep_finite:
+            new = old.where(known & new.isnan(), new)
         self.losses.index_copy_(0, places, new)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -193,7 +200,7 @@ def _grown(column: torch.Tensor, length: int, empty: float, device: torch.device
     have = column.shape[0]
     if length <= have:
         return column
-    length = max(length, min(2 * have, _LARGEST))
+    length = max(length, min(2 * have, _ON_DEVICE if length <= _ON_DEVICE else _LARGEST))
     larger = torch.full((length,), empty, dtype=column.dtype, device=home(device, length))
     larger[:have] = column
     return larger
@@ -236,12 +243,27 @@ def check_ids(ids: object) -> int:
         )
     if ids.dim() != 1:
         raise ArgumentError(f"the ids of examples have shape {tuple(ids.shape)}, not (n,), one for each row")
-    if not ids.shape[0]:
+    n = ids.shape[0]
+    if not n:
         return 0
-    lowest, highest = torch.stack(ids.to(torch.int64).aminmax()).tolist()
+    some = ids.tolist() if n <= _FEW else torch.stack(ids.to(torch.int64).aminmax()).tolist()
+    lowest, highest = min(some), max(some)
     if lowest < 0 or highest >= _LARGEST:
         raise ArgumentError(
             f"ids of examples have to be within 0 and {_LARGEST - 1}, these go from {lowest} to {highest}: number "
             "the examples from 0, as sb_plugin.WithIndex does"
         )
     return int(highest) + 1
+
+
+def _are_few_and_distinct(ids: torch.Tensor) -> bool:
+    n = ids.shape[0]
+    return n <= _FEW and len(set(ids.tolist())) == n
+
+
+def _means(places: torch.Tensor, losses: torch.Tensor, *, finite_ones: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each place once, with the mean of its losses; of the finite ones only, if asked, and NaN for none."""
+    places, row_of = torch.unique(places, return_inverse=True)
+    counted = losses.isfinite() if finite_ones else torch.ones_like(losses, dtype=torch.bool)
+    sums = losses.new_zeros(places.shape[0]).index_add_(0, row_of, losses.where(counted, 0.0))
+    return places, sums / torch.zeros_like(sums).index_add_(0, row_of, counted.to(sums.dtype))

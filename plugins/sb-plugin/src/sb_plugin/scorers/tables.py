@@ -36,7 +36,10 @@ class ByTable(ByLoss):
         """Raise also if there is not an id for each row, which goes where the row goes."""
         super().check(subject, batch)
         n = self.count(subject, batch)
-        check_ids(self.ids_in(batch, n))
+        ids = self.ids_in(batch, n)
+        check_ids(ids)
+        if subject.objective.is_given(ids, batch):
+            raise ArgumentError(f"index_key={self._index_key!r} finds the inputs or the targets, not ids; {REMEDY}")
         try:
             self.ids_in(take_rows(batch, n, torch.zeros(1, dtype=torch.long)), 1)
         except ArgumentTypeError as error:
@@ -138,8 +141,7 @@ class Carried(ByTable):
             return
         losses = subject.losses_of(state.outputs, state.batch, seed=state.timestamp.batch)
         ids = self.ids_in(state.batch, losses.shape[0])
-        known = self._table.look_up(ids).to(losses.device)
-        self._table.record(ids, losses.where(losses.isfinite() | ~known.isfinite(), known), self._momentum)
+        self._table.record(ids, losses, self._momentum, keep_finite=True)
         self._rows_left -= losses.shape[0]
         self._unanswered = 0
 
