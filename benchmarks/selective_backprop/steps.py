@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,35 +16,51 @@ from engine_core.batch import take_rows
 from sb_plugin import SelectiveBackprop
 from sb_plugin.select import draw_rows, number_kept
 
-__all__ = ["KEEPS", "cost_of_steps"]
+__all__ = ["KEEPS", "KINDS", "cost_of_steps"]
 
 KEEPS = (0.25, 0.5, 0.75)
 CYCLE = 3
 """Of so many steps of the stale kind one scores all rows."""
+SELECTIVE: dict[str, dict[str, Any]] = {
+    "selective": {},
+    "eval+bf16": {"bn": "eval", "precision": "bf16"},
+    "carried": {"scorer": "carried", "index_key": 2},
+    "stale": {"scorer": "stale", "index_key": 2, "refresh": CYCLE},
+    "reuse": {"reuse": "on"},
+    "uniform": {"selector": "uniform"},
+}
+KINDS = (
+    "vanilla",
+    "inactive",
+    "recording",
+    *(f"{k} {keep}" for k in ("kept", "ideal", *SELECTIVE, "drawing") for keep in KEEPS),
+)
 Step = Callable[[], object]
 
 
-def cost_of_steps(net: Net, rounds: int) -> dict[str, float]:
-    """Return the median CPU seconds of each kind of step, by its name."""
-    steps: dict[str, Step] = {"vanilla": lambda: plain_step(net, net.batch), "inactive": engine_step(net, inactive())}
+def cost_of_steps(net: Net, rounds: int, wanted: Collection[str] = ()) -> dict[str, list[float]]:
+    """Return the CPU seconds of each kind of step in each round, by its name.
+
+    Args:
+        wanted: kinds, with or without their keep; none: all that the net has. Vanilla steps are always among them.
+    """
+    recording = SelectiveBackprop(0.5, 0.9, scale_factor=1, scorer="carried", index_key=2)
+    steps: dict[str, Step] = {
+        "vanilla": partial(plain_step, net, net.batch),
+        "inactive": engine_step(net, inactive()),
+        "recording": engine_step(net, recording),
+    }
     has_norms = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in net.model.modules())  # noqa: SLF001
     for keep in KEEPS:
-        steps[f"ideal {keep}"] = ideal_step(net, keep)
-        settings: dict[str, dict[str, Any]] = {
-            "selective": {},
-            "eval+bf16": {"bn": "eval", "precision": "bf16"},
-            "carried": {"scorer": "carried", "index_key": 2},
-            "stale": {"scorer": "stale", "index_key": 2, "refresh": CYCLE},
-            "uniform": {"selector": "uniform"},
-        }
-        if not has_norms:
-            settings["reuse"] = {"reuse": "on"}
-        for kind, arguments in settings.items():
-            steps[f"{kind} {keep}"] = engine_step(net, selective(keep, **arguments))
+        kept = tuple(tensor[: int(keep * len(tensor))].clone() for tensor in net.batch)
+        steps[f"kept {keep}"] = partial(plain_step, net, kept)
+        steps[f"ideal {keep}"] = partial(ideal_step, net, kept)
+        for kind, arguments in SELECTIVE.items():
+            if kind != "reuse" or not has_norms:
+                steps[f"{kind} {keep}"] = engine_step(net, selective(keep, **arguments))
         steps[f"drawing {keep}"] = drawing(net, keep)
-    recording = SelectiveBackprop(0.5, 0.9, scale_factor=1, scorer="carried", index_key=2)
-    steps["recording"] = engine_step(net, recording)
-    return measure(steps, rounds)
+    wanted = {*(wanted or steps), "vanilla"}
+    return measure({name: step for name, step in steps.items() if {name, name.split()[0]} & wanted}, rounds)
 
 
 def selective(keep: float, **arguments: Any) -> SelectiveBackprop:
@@ -63,16 +80,11 @@ def plain_step(net: Net, batch: tuple[torch.Tensor, ...]) -> None:
     net.optimizer.step()
 
 
-def ideal_step(net: Net, keep: float) -> Step:
-    """Return a step that scores for nothing and trains on the first rows."""
-    kept = tuple(tensor[: int(keep * len(tensor))].clone() for tensor in net.batch)
-
-    def step() -> None:
-        with torch.no_grad():
-            net.model(net.batch[0])
-        plain_step(net, kept)
-
-    return step
+def ideal_step(net: Net, kept: tuple[torch.Tensor, ...]) -> None:
+    """Score all rows for nothing, and train on those that are given."""
+    with torch.no_grad():
+        net.model(net.batch[0])
+    plain_step(net, kept)
 
 
 def engine_step(net: Net, algorithm: SelectiveBackprop) -> Step:
@@ -106,17 +118,17 @@ def drawing(net: Net, keep: float) -> Step:
     return lambda: take_rows(net.batch, n, draw_rows(losses, k, keep, generator))
 
 
-def measure(steps: dict[str, Step], rounds: int) -> dict[str, float]:
-    """Return the median CPU seconds of each kind, taken in turns whose order rotates."""
-    names = list(steps)
+def measure(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
+    """Return the CPU seconds of each kind in each round, taken in turns whose order is drawn anew."""
+    names, order = list(steps), random.Random(0)  # noqa: S311  not for secrets
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-3, rounds):
-        for place in range(len(names)):
-            name = names[(turn + place) % len(names)]
+        order.shuffle(names)
+        for name in names:
             times = CYCLE if name.startswith("stale") else 1
             start_s = time.process_time()
             for _ in range(times):
                 steps[name]()
             if turn >= 0:
                 seconds[name].append((time.process_time() - start_s) / times)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
