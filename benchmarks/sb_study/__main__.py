@@ -1,6 +1,6 @@
 """What Selective Backprop saves on real data: compute and time to the same validation loss. See README.md beside this.
 
-    python benchmarks/sb_study run [--cases fashion digits noise one-epoch] [--methods NAME ...] [--seeds 0 1]
+    python benchmarks/sb_study run [--cases CASE ...] [--methods NAME ...] [--seeds 0 1]
     python benchmarks/sb_study report
     python benchmarks/sb_study tune [--case fashion] [--epochs 8]
 

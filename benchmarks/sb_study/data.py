@@ -60,15 +60,26 @@ def find_idx(folder: Path, name: str) -> Path:
 
 
 @functools.cache
-def load_fashion(folder: Path = DEBIAN) -> Split:
+def load_fashion(folder: Path = DEBIAN, *, tested: bool = False) -> Split:
     """Return 10,000 images to validate on and the 50,000 others of the training file, in one order for all runs.
 
-    Rates and methods are chosen by the validation, so the test file stays unseen.
+    Args:
+        tested: validate on the test file. Rates and methods are chosen by the validation, which this confirms.
     """
-    images = read_idx(find_idx(folder, "train-images-idx3-ubyte")).unsqueeze(1).float() / 255
-    labels = read_idx(find_idx(folder, "train-labels-idx1-ubyte")).long()
+    images, labels = _read(folder, "train")
     rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    return _split(images, labels, rows[VALIDATION:], rows[:VALIDATION])
+    train, validation = rows[VALIDATION:], rows[:VALIDATION]
+    split = _split(images, labels, train, validation)
+    if not tested:
+        return split
+    test_images, test_labels = _read(folder, "t10k")
+    test_images = (test_images - images[train].mean()) / images[train].std()
+    return split._replace(val_images=test_images, val_labels=test_labels)
+
+
+def _read(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    images = read_idx(find_idx(folder, f"{part}-images-idx3-ubyte")).unsqueeze(1).float() / 255
+    return images, read_idx(find_idx(folder, f"{part}-labels-idx1-ubyte")).long()
 
 
 @functools.cache

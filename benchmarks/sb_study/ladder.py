@@ -15,7 +15,6 @@ class Rung(NamedTuple):
 
     epochs: float
     compute: float
-    cpu_s: float
     loss: float
     accuracy: float
 
@@ -34,7 +33,10 @@ def ladder_of(records: Iterable[Record]) -> list[Rung]:
         by_length.setdefault(record["epochs"], []).append(record)
     fields = Rung._fields[1:]
     return [
-        Rung(epochs, *(statistics.mean(record[field] for record in group) for field in fields))
+        Rung(
+            epochs,
+            *(statistics.mean(record[field] for record in group) for field in fields),
+        )
         for epochs, group in sorted(by_length.items())
     ]
 
@@ -58,26 +60,40 @@ def reach(costs: Sequence[float], losses: Sequence[float], target: float) -> Rea
     return None
 
 
-def ratio(ladder: list[Rung], baseline: list[Rung], field: str) -> Reached | None:
-    """Return what the loss of the baseline's longest run costs, as a share of what that run cost.
-
-    Args:
-        field: `compute` or `cpu_s`.
-    """
+def ratio(ladder: list[Rung], baseline: list[Rung]) -> Reached | None:
+    """Return the compute to the loss of the baseline's longest run, as a share of what that run took."""
     last = baseline[-1]
-    reached = reach([getattr(rung, field) for rung in ladder], [rung.loss for rung in ladder], last.loss)
-    return None if reached is None else reached._replace(cost=reached.cost / getattr(last, field))
+    reached = reach([rung.compute for rung in ladder], [rung.loss for rung in ladder], last.loss)
+    return None if reached is None else reached._replace(cost=reached.cost / last.compute)
 
 
-def spread(of: list[Record], baseline: list[Record], field: str) -> tuple[float, float] | None:
-    """Return the least and the greatest ratio when each seed in turn is left out; None: not reached, or too few."""
-    seeds = sorted({record["seed"] for record in of})
-    if len(seeds) < 3:
-        return None
+def ratios_by_seed(of: Iterable[Record], baseline: Iterable[Record]) -> list[float]:
+    """Return `ratio` for each seed that reaches the baseline's loss with that seed."""
+    of, baseline = list(of), list(baseline)
     found = []
-    for left_out in seeds:
-        ladder, other = (ladder_of(record for record in runs if record["seed"] != left_out) for runs in (of, baseline))
-        if not (ladder and other) or (reached := ratio(ladder, other, field)) is None:
-            return None
-        found.append(reached.cost)
-    return min(found), max(found)
+    for seed in sorted({record["seed"] for record in of}):
+        ladder, other = (ladder_of(record for record in runs if record["seed"] == seed) for runs in (of, baseline))
+        if (reached := ratio(ladder, other)) is not None:
+            found.append(reached.cost)
+    return found
+
+
+def price(records: Iterable[Record]) -> float | None:
+    """Return the CPU seconds for a unit of compute: the median of the runs, for single ones vary by a sixth.
+
+    None where runs have no time, as they were made on another machine than those which they are compared with.
+    """
+    records = list(records)
+    if any("cpu_s" not in record for record in records):
+        return None
+    return statistics.median(record["cpu_s"] / record["compute"] for record in records)
+
+
+def complete(records: Iterable[Record]) -> list[Record]:
+    """Return the runs of one method with the seeds that were run at all its lengths."""
+    records = list(records)
+    lengths = {record["epochs"] for record in records}
+    of_seed: dict[int, set[float]] = {}
+    for record in records:
+        of_seed.setdefault(record["seed"], set()).add(record["epochs"])
+    return [record for record in records if of_seed[record["seed"]] == lengths]

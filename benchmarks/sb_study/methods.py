@@ -56,8 +56,8 @@ def _infobatch(keep: float, share: float, end: float, epochs: float) -> Parts:
     return [SelectiveBackprop(**{**CARRIED, "keep": keep, "end": end, "selector": selector}), Reweight(selector)], []
 
 
-def _method(given: dict[str, Any], kind: str = "pruned", load: float = 1) -> Method:
-    return Method(partial(_selective, given), kind, load)
+def _method(given: dict[str, Any], kind: str = "pruned", load: float = 1, trained: float = 1) -> Method:
+    return Method(partial(_selective, given), kind, load, trained)
 
 
 METHODS: dict[str, Method] = {
@@ -71,6 +71,8 @@ METHODS: dict[str, Method] = {
     "carried": _method(CARRIED),
     "cdf": _method({**ALWAYS, "selector": "cdf"}, "variant"),
     "carried, cdf": _method({**CARRIED, "selector": "cdf"}, "variant"),
+    "carried, rate of half": _method(CARRIED, "variant", trained=1 / 2),
+    "carried, cdf, rate of half": _method({**CARRIED, "selector": "cdf"}, "variant", trained=1 / 2),
     "carried, topk, floor .2": _method({**CARRIED, "selector": "topk", "floor": 0.2}, "variant"),
     "carried, floor .2": _method({**CARRIED, "floor": 0.2}, "variant"),
     "carried, keep .25": _method({**CARRIED, "keep": 0.25}, "variant"),

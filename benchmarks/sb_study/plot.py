@@ -8,7 +8,7 @@ from html import escape
 
 from ladder import Rung
 
-WIDTH, HEIGHT = 760, 420
+WIDTH, HEIGHT = 800, 420
 HIGHEST = 1.2
 """The loss at the top of the picture, of the least: short runs are far above where methods differ."""
 LEFT, RIGHT, TOP, BOTTOM = 60, 560, 20, 370

@@ -6,21 +6,22 @@ import json
 import statistics
 from pathlib import Path
 
-from ladder import Reached, Record, Rung, ladder_of, ratio, spread
+from ladder import Record, complete, ladder_of, price, ratio, ratios_by_seed
 from plot import draw
 
 BASELINES = ("vanilla", "vanilla, half batch", "vanilla, quarter batch")
-SHOWN = (*BASELINES, "uniform", "composer", "stale", "carried", "carried, cdf")
-RATES = ("fashion", "fashion at twice the rate")
-BETTER = "fashion, each method at the better of two rates"
+SHOWN = (*BASELINES, "uniform", "composer", "stale", "carried", "carried, cdf", "carried, cdf, rate of half")
+DRAWN = "fashion at twice the rate"
 UNIT = "forwards of one image"
 HEAD = """# Results of the study
 
 Made by `python benchmarks/sb_study report`; see README.md there for what is measured, and how. *Loss* and *accuracy*
-are those of the validation after the longest run, mean over the seeds. *Compute* and *CPU time* are what a method
-needs to reach the loss of vanilla's longest run, as a share of what that run takes; in brackets least and most with
-one seed left out. *Half* and *quarter*: the compute to the loss of vanilla with such a batch, as a share of its. A `<`
-says that the shortest run had reached it already; `-` that no run did.
+are those of the validation after the longest run, mean over the seeds. *Compute* is what a method needs to reach the
+loss of vanilla's longest run with the same seeds, as a share of what that run takes; *half* and *quarter* the same for
+vanilla with such a batch. In brackets how many seeds reach the loss of that run with the same seed, and what the
+cheapest and the dearest of them need. `> 0.83`: the longest run has not reached it, and takes that much; `< 0.70`: the
+shortest had. *CPU time* is the share of compute times what a unit of it costs, the median of all runs; it is left out
+where the runs were made on another machine.
 """
 
 
@@ -35,38 +36,22 @@ def by_method(records: list[Record], case: str) -> dict[str, list[Record]]:
     for record in records:
         if record["case"] == case:
             found.setdefault(record["method"], []).append(record)
-    return found
-
-
-def at_better_rates(records: list[Record]) -> list[Record]:
-    """Return the runs of a further case: each method at that of the two rates which ends at the lower loss.
-
-    A method, or a seed, that was run at one rate alone is left out, so that all had the same choice.
-    """
-    found: list[Record] = []
-    seeds = [{record["seed"] for record in records if record["case"] == case} for case in RATES]
-    records = [record for record in records if record["seed"] in seeds[0] & seeds[1]]
-    at_one, at_other = (by_method(records, case) for case in RATES)
-    for method in (name for name in at_one if name in at_other):
-        runs = min(at_one[method], at_other[method], key=lambda runs: ladder_of(runs)[-1].loss)
-        found += [{**record, "case": BETTER} for record in runs]
-    return found
+    return {method: complete(runs) for method, runs in found.items()}
 
 
 def as_markdown(records: list[Record]) -> str:
     """Return the page."""
-    records = [*at_better_rates(records), *records]
     cases = list(dict.fromkeys(record["case"] for record in records))
     return "\n".join([HEAD, *(_section(case, by_method(records, case)) for case in cases)])
 
 
 def _section(case: str, methods: dict[str, list[Record]]) -> str:
-    seeds = len({record["seed"] for records in methods.values() for record in records})
+    seeds = sorted({len(_seeds(records)) for records in methods.values()})
     lines = [
-        f"## {case}, {seeds} seeds",
+        f"## {case}, {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds",
         "",
-        "| method | epochs | loss | accuracy | compute | CPU time | half | quarter |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | seeds | epochs | loss | accuracy | compute | CPU time | half | quarter |",
+        "|---|---|---|---|---|---|---|---|---|",
         *(_row(name, methods) for name in methods),
         "",
     ]
@@ -77,39 +62,63 @@ def _row(name: str, methods: dict[str, list[Record]]) -> str:
     records = methods[name]
     ladder = ladder_of(records)
     last = ladder[-1]
-    lengths = ", ".join(f"{rung.epochs:g}" for rung in ladder)
     losses = [record["loss"] for record in records if record["epochs"] == last.epochs]
     deviation = statistics.stdev(losses) if len(losses) > 1 else 0.0
-    cells = [name, lengths, f"{last.loss:.4f} (sd {deviation:.4f})", f"{100 * last.accuracy:.2f} %"]
-    cells += [_against(records, methods.get(BASELINES[0]), field) for field in ("compute", "cpu_s")]
-    cells += [_share(ladder, methods.get(baseline)) for baseline in BASELINES[1:]]
+    vanilla, *others = (_with_seeds_of(records, methods.get(baseline)) for baseline in BASELINES)
+    is_vanilla = name == BASELINES[0]
+    cells = [
+        name,
+        str(len(_seeds(records))),
+        ", ".join(f"{rung.epochs:g}" for rung in ladder),
+        f"{last.loss:.4f} (sd {deviation:.4f})",
+        f"{100 * last.accuracy:.2f} %",
+        "1" if is_vanilla else _share(records, vanilla),
+        "1" if is_vanilla else _time(records, vanilla),
+        *(_share(records, other) for other in others),
+    ]
     return f"| {' | '.join(cells)} |"
 
 
-def _against(records: list[Record], baseline: list[Record] | None, field: str) -> str:
-    if baseline is None:
+def _seeds(records: list[Record]) -> set[int]:
+    return {record["seed"] for record in records}
+
+
+def _with_seeds_of(records: list[Record], baseline: list[Record] | None) -> list[Record]:
+    """Return the runs of a baseline that have the same seeds; none where one of them was not run."""
+    wanted = _seeds(records)
+    found = [record for record in baseline or () if record["seed"] in wanted]
+    return found if _seeds(found) == wanted else []
+
+
+def _share(records: list[Record], baseline: list[Record]) -> str:
+    """Return the compute to a baseline's loss, and in how many seeds that is reached."""
+    if not baseline:
         return ""
-    if records is baseline:
-        return "1"
-    reached = ratio(ladder_of(records), ladder_of(baseline), field)
-    limits = spread(records, baseline, field)
-    return _said(reached) + (f" ({limits[0]:.2f} to {limits[1]:.2f})" if limits else "")
+    found, seeds = ratios_by_seed(records, baseline), len(_seeds(records))
+    limits = f": {min(found):.2f} to {max(found):.2f}" if found else ""
+    return f"{_reached(records, baseline, 1)} ({len(found)} of {seeds}{limits})"
 
 
-def _share(ladder: list[Rung], baseline: list[Record] | None) -> str:
-    return "" if baseline is None else _said(ratio(ladder, ladder_of(baseline), "compute"))
+def _time(records: list[Record], baseline: list[Record]) -> str:
+    if not baseline or (mine := price(records)) is None or (other := price(baseline)) is None:
+        return ""
+    return _reached(records, baseline, mine / other)
 
 
-def _said(reached: Reached | None) -> str:
-    return "-" if reached is None else f"{'< ' if reached.is_bound else ''}{reached.cost:.2f}"
+def _reached(records: list[Record], baseline: list[Record], factor: float) -> str:
+    """Return the compute to a baseline's loss times a factor, or the limit that is known of it."""
+    ladder, other = ladder_of(records), ladder_of(baseline)
+    reached = ratio(ladder, other)
+    if reached is None:
+        return f"> {factor * ladder[-1].compute / other[-1].compute:.2f}"
+    return f"{'< ' if reached.is_bound else ''}{factor * reached.cost:.2f}"
 
 
 def write_report(records: list[Record], folder: Path) -> None:
-    """Write RESULTS.md, and compute.svg of the first case."""
+    """Write RESULTS.md, and compute.svg of one case."""
     if not records:
         raise ValueError("there are no results to report: begin with `python benchmarks/sb_study run`")
     (folder / "RESULTS.md").write_text(as_markdown(records))
-    better = at_better_rates(records)
-    methods = by_method(better, BETTER) if better else by_method(records, records[0]["case"])
+    methods = by_method(records, DRAWN) or by_method(records, records[0]["case"])
     ladders = {name: ladder_of(methods[name]) for name in SHOWN if name in methods}
     (folder / "compute.svg").write_text(draw(ladders or {n: ladder_of(r) for n, r in methods.items()}, UNIT))

@@ -29,6 +29,7 @@ class Case(NamedTuple):
         lr: the learning rate at that batch size; see `rate_factor` for others.
         lengths: in epochs, by the kind of method; below 1 or in `one_pass`: one pass over `epochs * rows` rows.
         noise: the share of the labels that is drawn anew.
+        seeds: how many, and `headline_seeds` for the methods in HEADLINE.
         methods: their names; None: all.
     """
 
@@ -40,19 +41,33 @@ class Case(NamedTuple):
     noise: float = 0.0
     one_pass: bool = False
     seeds: int = 3
+    headline_seeds: int = 0
     methods: tuple[str, ...] | None = None
 
+    def seeds_of(self, method: str) -> range:
+        """Return the seeds of a method."""
+        return range(max(self.seeds, self.headline_seeds) if method in HEADLINE else self.seeds)
 
-SOME = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried")
+
+SOME = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried", "carried, cdf")
 MORE = (*SOME, "vanilla, quarter batch", "defaults", "stale")
-FASHION = Case("fashion", 20_000, 128, 0.2, {"vanilla": (2, 4, 6, 8), "pruned": (4, 6, 8, 12), "variant": (4, 7, 10)})
-HEADLINE = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried", "carried, cdf")
+LENGTHS: dict[str, tuple[float, ...]] = {"vanilla": (2, 4, 6, 8), "pruned": (4, 6, 8, 12), "variant": (4, 7, 10)}
+FASHION = Case("fashion", 20_000, 128, 0.2, LENGTHS, headline_seeds=5)
+HEADLINE = (*SOME, "carried, rate of half", "carried, cdf, rate of half")
+THRICE = FASHION._replace(headline_seeds=0)
 CASES = {
     "fashion": FASHION,
     "fashion at twice the rate": FASHION._replace(lr=0.4, methods=HEADLINE),
+    "fashion, test file": FASHION._replace(
+        data="fashion tested",
+        lr=0.4,
+        lengths={"vanilla": (6, 8), "pruned": (8, 12), "variant": (7, 10)},
+        headline_seeds=0,
+        methods=("vanilla", "vanilla, half batch", "carried", "carried, cdf", "carried, cdf, rate of half"),
+    ),
     "digits": Case("digits", 1437, 64, 0.1, {"vanilla": (2, 3, 4, 6), "pruned": (3, 4, 6, 9)}, seeds=10, methods=MORE),
-    "noise": FASHION._replace(lengths={"vanilla": (4, 8), "pruned": (6, 12)}, noise=0.2, methods=SOME),
-    "one-epoch": FASHION._replace(lengths={"vanilla": (0.5, 1), "pruned": (0.5, 1)}, one_pass=True, methods=SOME),
+    "noise": THRICE._replace(lengths={"vanilla": (4, 8), "pruned": (6, 12)}, noise=0.2, methods=SOME),
+    "one-epoch": THRICE._replace(lengths={"vanilla": (0.5, 1), "pruned": (0.5, 1)}, one_pass=True, methods=SOME),
 }
 
 
@@ -63,7 +78,8 @@ def rate_factor(method: Method) -> float:
 
 def load(case: Case, epochs: float, seed: int, folder: Path = DEBIAN) -> Split:
     """Return the data of a run; each seed has another fold of the digits, and other wrong labels."""
-    split = load_fashion(folder) if case.data == "fashion" else load_digits(seed % FOLDS)
+    is_fashion = case.data != "digits"
+    split = load_fashion(folder, tested=case.data == "fashion tested") if is_fashion else load_digits(seed % FOLDS)
     split = first_rows(split, round(case.rows * (epochs if case.one_pass else 1)))
     return with_noise(split, case.noise, seed) if case.noise else split
 
@@ -72,7 +88,7 @@ def train(name: str, case: Case, epochs: float, seed: int, folder: Path = DEBIAN
     """Train a new net by the method of that name; return loss and accuracy on the validation, and what they cost."""
     method, split = METHODS[name], load(case, epochs, seed, folder)
     torch.manual_seed(seed)
-    model = conv_net(stride=2 if case.data == "fashion" else 1)
+    model = conv_net(stride=1 if case.data == "digits" else 2)
     batches = Batches(split.images, split.labels, int(method.load * case.batch), torch.Generator().manual_seed(seed))
     passes = 1 if case.one_pass else int(epochs)
     lr = case.lr * rate_factor(method)

@@ -87,38 +87,55 @@ def test_a_ladder_that_turns_up_again_counts_where_it_first_crosses(study):
     assert study.ladder.reach([1, 4, 16], [0.5, 0.3, 0.6], 0.4).cost == pytest.approx(2.0)
 
 
-def test_ratio_is_of_means_over_seeds(study):
-    def runs(method, rungs):
-        return [
-            {"method": method, "epochs": e, "seed": s, "compute": c, "cpu_s": 2 * c, "loss": loss + d, "accuracy": 0.9}
-            for e, c, loss in rungs
-            for s, d in enumerate((-0.1, 0.0, 0.1))
-        ]
-
-    of, baseline = runs("a", [(1, 10, 0.6), (2, 40, 0.2)]), runs("vanilla", [(1, 20, 0.8), (2, 40, 0.4)])
-    ladders = study.ladder.ladder_of(of), study.ladder.ladder_of(baseline)
-    assert study.ladder.ratio(*ladders, "compute").cost == pytest.approx(0.5)
-    assert study.ladder.spread(of, baseline, "cpu_s") == pytest.approx((0.5, 0.5))
-
-
-def test_each_method_is_compared_at_the_rate_that_ends_lower(study):
-    def run(case, method, epochs, loss):
-        return {"case": case, "method": method, "epochs": epochs, "seed": 0, "loss": loss} | dict.fromkeys(
-            ("compute", "cpu_s", "accuracy"), 1.0
-        )
-
-    one, other = study.report.RATES
-    records = [
-        run(one, "vanilla", 8, 0.3), run(one, "carried", 4, 0.4), run(one, "carried", 8, 0.28),
-        run(one, "stale", 8, 0.1), run(other, "vanilla", 8, 0.29), run(other, "carried", 4, 0.2),
-        run(other, "carried", 8, 0.31),
-    ]  # fmt: skip
-    found = study.report.at_better_rates(records)
-    assert [(r["method"], r["epochs"], r["loss"]) for r in found] == [
-        ("vanilla", 8, 0.29),
-        ("carried", 4, 0.4),
-        ("carried", 8, 0.28),
+def records_of(method, rungs, seeds=(0,), case="some", **given):
+    """Return a record for each rung (epochs, compute, losses by seed)."""
+    return [
+        {"case": case, "method": method, "epochs": epochs, "seed": seed, "compute": compute, "loss": losses[i]}
+        | {"cpu_s": 2.0 * compute, "accuracy": 0.5, **given}
+        for epochs, compute, losses in rungs
+        for i, seed in enumerate(seeds)
     ]
+
+
+def test_ratio_is_of_means_over_seeds_and_those_of_seeds_are_told(study):
+    of = records_of("a", [(1, 10, (0.8, 0.6, 0.4)), (2, 40, (0.6, 0.2, -0.2))], range(3))
+    baseline = records_of("vanilla", [(1, 20, (0.8, 0.8, 0.8)), (2, 40, (0.4, 0.4, 0.4))], range(3))
+    ladders = study.ladder.ladder_of(of), study.ladder.ladder_of(baseline)
+    assert study.ladder.ratio(*ladders).cost == pytest.approx(0.5)
+    assert study.ladder.ratios_by_seed(of, baseline) == pytest.approx([0.5, 0.25])
+    assert (
+        "| a | 3 | 1, 2 | 0.2000 (sd 0.4000) | 50.00 % | 0.50 (2 of 3: 0.25 to 0.50) | 0.50 |"
+        in study.report.as_markdown([*baseline, *of])
+    )
+
+
+def test_what_does_not_reach_a_loss_needs_more_than_its_longest_run_took(study):
+    baseline, of = records_of("vanilla", [(8, 40, (0.1,))]), records_of("a", [(4, 10, (0.5,)), (8, 20, (0.2,))])
+    assert "| > 0.50 (0 of 1) | > 0.50 |" in study.report.as_markdown([*baseline, *of])
+
+
+def test_time_is_compute_at_the_median_price_of_a_method(study):
+    """One slow run of vanilla's, even that which is compared with, makes no method fast."""
+    baseline = records_of("vanilla", [(2, 10, (0.9,)), (4, 20, (0.5,))]) + records_of(
+        "vanilla", [(8, 40, (0.1,))], cpu_s=1e3
+    )
+    of = records_of("a", [(4, 10, (0.5,)), (8, 20, (0.1,))], cpu_s=90.0)
+    assert study.ladder.price(baseline) == 2
+    assert study.ladder.price(of) == 6.75
+    assert f"| 0.50 (1 of 1: 0.50 to 0.50) | {0.5 * 6.75 / 2:.2f} |" in study.report.as_markdown([*baseline, *of])
+
+
+def test_without_times_there_is_none(study):
+    baseline, of = records_of("vanilla", [(8, 40, (0.1,))]), records_of("a", [(8, 20, (0.1,))])
+    del of[0]["cpu_s"]
+    assert "| < 0.50 (1 of 1: 0.50 to 0.50) |  |" in study.report.as_markdown([*baseline, *of])
+
+
+def test_a_seed_that_was_not_run_at_all_lengths_is_left_out(study):
+    runs = records_of("a", [(4, 10, (0.5, 0.4)), (8, 20, (0.1, 0.2))], range(2))
+    begun = records_of("a", [(4, 10, (0.0,))], [2])
+    assert study.ladder.complete([*runs, *begun]) == runs
+    assert study.report.by_method([*runs, *begun], "some") == {"a": runs}
 
 
 @pytest.mark.parametrize(
@@ -191,6 +208,35 @@ def test_run_writes_what_is_missing_and_report_makes_table_and_picture(study, tm
 
     study.report.write_report(records, tmp_path)
     table = (tmp_path / "RESULTS.md").read_text()
-    assert "## digits, 2 seeds" in table and "| vanilla | 1, 2 |" in table and "| carried | 1, 2 |" in table
+    assert "## digits, 2 seeds" in table and "| vanilla | 2 | 1, 2 |" in table and "| carried | 2 | 1, 2 |" in table
     picture = (tmp_path / "compute.svg").read_text()
     assert picture.count("<circle") == 4 and ">carried</text>" in picture
+
+
+def test_methods_of_the_headline_have_more_seeds(study):
+    runs = study.plan.runs_of("fashion")
+    seeds = {method: [run.seed for run in runs if run.method == method] for method in study.methods.METHODS}
+    assert set(seeds["carried, cdf"]) == set(seeds["vanilla"]) == set(range(5))
+    assert set(seeds["stale"]) == set(range(3))
+    assert {run.seed for run in study.plan.runs_of("fashion", ["stale"], seeds=[7])} == {7}
+
+
+def test_a_method_is_compared_on_its_own_seeds(study):
+    """Vanilla's other seed ends so low that the method would not reach the mean of both."""
+    baseline = records_of("vanilla", [(8, 8, (0.5, 0.1))], range(2))
+    of = records_of("carried", [(4, 4, (0.4,))])
+    page = study.report.as_markdown([*baseline, *of])
+    assert "## some, 1 to 2 seeds" in page
+    assert "| carried | 1 | 4 | 0.4000 (sd 0.0000) | 50.00 % | < 0.50 (1 of 1: 0.50 to 0.50) |" in page
+    assert "| carried | 1 | 4 | 0.4000 (sd 0.0000) | 50.00 % |  |" in study.report.as_markdown([*baseline[1:], *of])
+
+
+def test_the_test_file_is_another_validation_of_the_same_training(study, fashion):
+    for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+        content = gzip.decompress((fashion / f"train-{name}.gz").read_bytes())
+        (fashion / f"t10k-{name}").write_bytes(content)
+    split, tested = study.data.load_fashion(fashion), study.data.load_fashion(fashion, tested=True)
+    assert torch.equal(split.images, tested.images) and torch.equal(split.labels, tested.labels)
+    assert len(split.val_labels) == 10_000 and len(tested.val_labels) == 10_300
+    order = torch.randperm(10_300, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(tested.val_images[order[10_000:]], split.images, atol=1e-6)
