@@ -24,6 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
+# As pip says it, also where its configuration has constraints, which it then takes for a part of the conflict.
+MISSING = re.compile(
+    r"No matching distribution found for (\S+)"
+    r"|no matching distributions available for your environment:\s+(torch)\s"
+)
 # What depends on who is installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
 # What of training meets other dependencies than torch, which is the same one at the floors: all that is run there.
@@ -74,11 +79,11 @@ def install_torch() -> str:
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, stdout=PIPE, stderr=STDOUT, check=False)
     if done.returncode == 0:
         return ""
-    missing = re.search(r"No matching distribution found for (\S+)", done.stdout)
+    missing = MISSING.search(done.stdout)
     if not missing:
         sys.exit(f"{done.stdout}\ncan't install torch, and not because there is no such build: see above")
     here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    return f"pip's indexes have no {missing[1]} for {here}"
+    return f"pip's indexes have no {missing[1] or missing[2]} for {here}"
 
 
 def requirements_without_torch() -> list[str]:
