@@ -33,10 +33,7 @@ def ladder_of(records: Iterable[Record]) -> list[Rung]:
         by_length.setdefault(record["epochs"], []).append(record)
     fields = Rung._fields[1:]
     return [
-        Rung(
-            epochs,
-            *(statistics.mean(record[field] for record in group) for field in fields),
-        )
+        Rung(epochs, *(statistics.mean(record[field] for record in group) for field in fields))
         for epochs, group in sorted(by_length.items())
     ]
 

@@ -52,22 +52,20 @@ class Case(NamedTuple):
 SOME = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried", "carried, cdf")
 MORE = (*SOME, "vanilla, quarter batch", "defaults", "stale")
 LENGTHS: dict[str, tuple[float, ...]] = {"vanilla": (2, 4, 6, 8), "pruned": (4, 6, 8, 12), "variant": (4, 7, 10)}
-FASHION = Case("fashion", 20_000, 128, 0.2, LENGTHS, headline_seeds=5)
+FASHION = Case("fashion", 20_000, 128, 0.2, LENGTHS)
 HEADLINE = (*SOME, "carried, rate of half", "carried, cdf, rate of half")
-THRICE = FASHION._replace(headline_seeds=0)
 CASES = {
-    "fashion": FASHION,
-    "fashion at twice the rate": FASHION._replace(lr=0.4, methods=HEADLINE),
+    "fashion": FASHION._replace(headline_seeds=5),
+    "fashion at twice the rate": FASHION._replace(lr=0.4, headline_seeds=5, methods=HEADLINE),
     "fashion, test file": FASHION._replace(
         data="fashion tested",
         lr=0.4,
         lengths={"vanilla": (6, 8), "pruned": (8, 12), "variant": (7, 10)},
-        headline_seeds=0,
         methods=("vanilla", "vanilla, half batch", "carried", "carried, cdf", "carried, cdf, rate of half"),
     ),
     "digits": Case("digits", 1437, 64, 0.1, {"vanilla": (2, 3, 4, 6), "pruned": (3, 4, 6, 9)}, seeds=10, methods=MORE),
-    "noise": THRICE._replace(lengths={"vanilla": (4, 8), "pruned": (6, 12)}, noise=0.2, methods=SOME),
-    "one-epoch": THRICE._replace(lengths={"vanilla": (0.5, 1), "pruned": (0.5, 1)}, one_pass=True, methods=SOME),
+    "noise": FASHION._replace(lengths={"vanilla": (4, 8), "pruned": (6, 12)}, noise=0.2, methods=SOME),
+    "one-epoch": FASHION._replace(lengths={"vanilla": (0.5, 1), "pruned": (0.5, 1)}, one_pass=True, methods=SOME),
 }
 
 

@@ -1,7 +1,7 @@
 """The nets whose steps are timed, each with a batch: a small ResNet, an MLP and a language model over characters.
 
 The batches are such as one trains with on a CPU, of tens to hundreds of milliseconds a step. What the algorithm itself
-takes is about the same in all, half a millisecond to one: in a step of 15 ms it would be 3 to 6 hundredths.
+takes is about the same in all, 1 to 1.5 ms: in a step of 30 ms it would be 3 to 5 hundredths.
 """
 
 from __future__ import annotations
