@@ -31,7 +31,7 @@ from data import DEBIAN
 from methods import METHODS
 from plan import run_missing, tune
 from report import read, write_report
-from runs import CASES
+from training import CASES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"

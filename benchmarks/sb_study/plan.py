@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from methods import METHODS
 from report import read
-from runs import CASES, rate_factor, train
+from training import CASES, rate_factor, train
 
 SECONDS = {"fashion": 3.3, "fashion tested": 3.3, "digits": 0.2}
 """What an epoch of vanilla takes on the machine of RESULTS.md, in CPU time."""

@@ -144,8 +144,8 @@ def test_a_seed_that_was_not_run_at_all_lengths_is_left_out(study):
     [("vanilla", 512, 0), ("uniform", 64 + 7 * 32, 0), ("carried", 64 + 7 * 32, 0), ("composer", 64 + 7 * 32, 7 * 64)],
 )
 def test_compute_is_what_a_hand_counts(study, name, trained, scored):
-    case = study.runs.CASES["digits"]._replace(rows=512 + 10)
-    run = study.runs.train(name, case, 1, seed=0)
+    case = study.training.CASES["digits"]._replace(rows=512 + 10)
+    run = study.training.train(name, case, 1, seed=0)
     assert (run["trained"], run["scored"], run["compute"]) == (trained, scored, 3 * trained + scored)
 
 
@@ -183,10 +183,10 @@ def test_reweighting_replaces_the_loss_in_steps_on_kept_rows_only(study):
 
 @pytest.mark.filterwarnings("ignore:selective_backprop. with scale_factor")
 def test_every_method_trains_and_all_but_vanilla_on_fewer_rows(study, fashion, monkeypatch):
-    monkeypatch.setattr(study.runs, "validate", lambda model, split: (0.0, len(split.val_labels) / 10_000))
-    case = study.runs.CASES["fashion"]._replace(rows=256, batch=32)
+    monkeypatch.setattr(study.training, "validate", lambda model, split: (0.0, len(split.val_labels) / 10_000))
+    case = study.training.CASES["fashion"]._replace(rows=256, batch=32)
     for name, method in study.methods.METHODS.items():
-        run = study.runs.train(name, case, 1, 0, fashion)
+        run = study.training.train(name, case, 1, 0, fashion)
         assert run["accuracy"] == 1
         assert (run["trained"] == 256) == (method.kind == "vanilla"), name
 
