@@ -31,6 +31,10 @@ MISSING = re.compile(
 )
 # What depends on who is installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
+# At the floors this is left out: the project's own text, and processes that are started, stopped and listened to.
+NOT_AT_FLOORS = [f"tests/core/test_{name}.py" for name in (
+    "doctor", "doctor_command", "explain_printing", "layers", "sizes",
+)]  # fmt: skip
 # What of training meets other dependencies than torch, which is the same one at the floors: all that is run there.
 AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "api1", "audit", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli",
@@ -116,7 +120,7 @@ def test(*, with_plugins: bool, at_floors: bool, arguments: list[str]) -> int:
         of_training = sorted(str(path) for pattern in AT_FLOORS for path in ROOT.glob(pattern))
         tests += [*map(str, WITH_TORCH)] if with_plugins else of_training if at_floors else ["tests/train"]
         tests = sorted(set(tests) - ({"tests/composition"} if at_floors else set()))
-    return run_pytest(*tests, *arguments)
+    return run_pytest(*tests, *(f"--ignore={path}" for path in NOT_AT_FLOORS if at_floors), *arguments)
 
 
 def test_each_alone(*, at_floors: bool, arguments: list[str]) -> int:

@@ -110,7 +110,7 @@ def loss_of_rows(logits: torch.Tensor, targets: torch.Tensor, reduction: str = "
 
 def char_lm() -> Net:
     """Return a language model with 32 rows of 64 characters of the standard library's source."""
-    n, t = 32, 64
+    n, t = 64, 64
     text = Path(argparse.__file__).read_text(encoding="utf-8")
     vocabulary = sorted(set(text))
     tokens = torch.tensor([vocabulary.index(c) for c in text[: n * (t + 1)]]).view(n, t + 1)

@@ -191,7 +191,7 @@ class SelectiveBackprop(Algorithm):
         if k == n:
             return
         generator = self._generator.of(state, self)
-        log: dict[str, float] = {"kept": k}
+        log: dict[str, float] | None = {"kept": k} if logger.destinations else None
         if self.selector == "uniform":
             scores, rows = None, draw_uniform(n, k, generator, run.subject.device)
         else:
@@ -202,7 +202,7 @@ class SelectiveBackprop(Algorithm):
             run.scorer.keep(rows)
         state.batch = take_rows(state.batch, n, rows)
         run.dropped += n - k
-        if logger.destinations:
+        if log is not None:
             if scores is not None:
                 log.update(_summary(scores, rows))
             logger.log_metrics({f"{_NAME}/{name}": value for name, value in log.items()})

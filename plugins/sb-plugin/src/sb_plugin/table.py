@@ -79,13 +79,10 @@ class LossTable:
         if not _are_few_and_distinct(ids):
             places, new = _means(places, new, finite_ones=keep_finite)
         old = self.losses.index_select(0, places)
-        known = old < math.inf  # false for NaN too
         if momentum:
-            new = (momentum * old + (1 - momentum) * new).where(known, new)
-        new = new.nan_to_num(nan=math.nan, posinf=math.nan, neginf=math.nan)
-        if keep_finite:
-            new = old.where(known & new.isnan(), new)
-        self.losses.index_copy_(0, places, new)
+            new = (momentum * old + (1 - momentum) * new).where(old < math.inf, new)  # false for NaN too
+        instead = old.nan_to_num(nan=math.nan, posinf=math.nan) if keep_finite else old.new_tensor(math.nan)
+        self.losses.index_copy_(0, places, new.where(new.isfinite(), instead))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return a copy of the table up to the highest id that has been seen."""

@@ -30,9 +30,14 @@ class Scorer:
         subject.rows.check(batch, 1)
 
     def scores(
-        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+        self,
+        subject: Subject,
+        state: State,
+        batch: Any,
+        generator: torch.Generator,
+        log: dict[str, float] | None,
     ) -> torch.Tensor:
-        """Return the score of each row (n,); what is good to know besides goes into `log`."""
+        """Return the score of each row (n,); what is good to know besides goes into `log`, where one is kept."""
         raise NotImplementedError
 
     def begin_fit(self) -> None:

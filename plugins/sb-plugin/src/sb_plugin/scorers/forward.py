@@ -42,7 +42,12 @@ class ByForward(ByLoss):
             self._reuse.check(subject.model, subject.precision)
 
     def scores(
-        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+        self,
+        subject: Subject,
+        state: State,
+        batch: Any,
+        generator: torch.Generator,
+        log: dict[str, float] | None,
     ) -> torch.Tensor:
         """Return the losses; the first time compare those of scaled inputs with the true ones.
 
@@ -56,7 +61,9 @@ class ByForward(ByLoss):
         if is_scaled and not self._has_compared:
             self._has_compared = True
             true, _ = subject.score(batch, seed, at_full_size=True)
-            log["rank_correlation"] = correlation = rank_correlation(losses, true)
+            correlation = rank_correlation(losses, true)
+            if log is not None:
+                log["rank_correlation"] = correlation
             _warn_if_worthless(correlation, subject.manner.scale_factor)
         return losses
 

@@ -24,7 +24,12 @@ class ByFunction(Scorer):
         self._function = function
 
     def scores(
-        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+        self,
+        subject: Subject,
+        state: State,
+        batch: Any,
+        generator: torch.Generator,
+        log: dict[str, float] | None,
     ) -> torch.Tensor:
         """Return what the function gives, in single precision."""
         n = self.count(subject, batch)

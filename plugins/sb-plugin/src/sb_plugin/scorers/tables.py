@@ -77,13 +77,19 @@ class Stale(ByTable):
         self._forward.check(subject, batch)
 
     def scores(
-        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+        self,
+        subject: Subject,
+        state: State,
+        batch: Any,
+        generator: torch.Generator,
+        log: dict[str, float] | None,
     ) -> torch.Tensor:
         """Return what is kept, with the rows that are due scored anew."""
         n = self.count(subject, batch)
         ids = self.ids_in(batch, n)
         due = self._kept.due(ids)
-        log["refreshed"] = due.shape[0]
+        if log is not None:
+            log["refreshed"] = due.shape[0]
         losses = torch.empty(0, device=ids.device)
         if due.shape[0]:
             part = batch if due.shape[0] == n else take_rows(batch, n, due)
@@ -112,7 +118,12 @@ class Carried(ByTable):
         self._rows_left = 0
 
     def scores(
-        self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: dict[str, float]
+        self,
+        subject: Subject,
+        state: State,
+        batch: Any,
+        generator: torch.Generator,
+        log: dict[str, float] | None,
     ) -> torch.Tensor:
         """Return what is kept; an example that was never trained on counts as hardest."""
         self._unanswered += 1
@@ -123,9 +134,9 @@ class Carried(ByTable):
                 "take scorer='forward'"
             )
         scores = self._table.look_up(self.ids_in(batch, self.count(subject, batch)))
-        unseen = scores == math.inf
-        log["unseen"] = int(unseen.sum())
-        return scores.masked_fill(unseen, torch.finfo(scores.dtype).max)
+        if log is not None:
+            log["unseen"] = int((scores == math.inf).sum())
+        return scores.nan_to_num(nan=math.nan, posinf=torch.finfo(scores.dtype).max)
 
     def wants(self, event: Event) -> bool:
         """BEFORE_TRAIN_BATCH, and AFTER_LOSS until all rows of the step have come."""
