@@ -78,6 +78,7 @@ METHODS: dict[str, Method] = {
     "carried, keep .25": _method({**CARRIED, "keep": 0.25}, "variant"),
     "carried, keep .75": _method({**CARRIED, "keep": 0.75}, "variant"),
     "carried, end .9": _method({**CARRIED, "end": 0.9}, "variant"),
+    "carried, cdf, end .9": _method({**CARRIED, "selector": "cdf", "end": 0.9}, "variant"),
     "carried, keep .75 to .25": Method(partial(_selective_with, partial(ChangeKeep, first=0.75, last=0.25)), "variant"),
     "carried, keep .25 to .75": Method(partial(_selective_with, partial(ChangeKeep, first=0.25, last=0.75)), "variant"),
     "carried, whole first epoch": Method(_whole_first_epoch, "variant"),

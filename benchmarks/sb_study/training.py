@@ -56,10 +56,13 @@ FASHION = Case("fashion", 20_000, 128, 0.2, LENGTHS)
 HEADLINE = (*SOME, "carried, rate of half", "carried, cdf, rate of half")
 CASES = {
     "fashion": FASHION._replace(headline_seeds=5),
-    "fashion at twice the rate": FASHION._replace(lr=0.4, headline_seeds=5, methods=HEADLINE),
+    "fashion at twice the rate": FASHION._replace(
+        lr=0.4, seeds=5, methods=(*HEADLINE, "carried, end .9", "carried, cdf, end .9")
+    ),
     "fashion, test file": FASHION._replace(
         data="fashion tested",
         lr=0.4,
+        seeds=5,
         lengths={"vanilla": (6, 8), "pruned": (8, 12), "variant": (7, 10)},
         methods=("vanilla", "vanilla, half batch", "carried", "carried, cdf", "carried, cdf, rate of half"),
     ),

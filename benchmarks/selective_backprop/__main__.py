@@ -1,10 +1,11 @@
 """What the steps of Selective Backprop cost; exits with 1 if a goal is missed.
 
-    python benchmarks/selective_backprop [NET ...] [--rounds N] [--kinds KIND ...]
+    python benchmarks/selective_backprop [NET ...] [--processes N] [--rounds N] [--kinds KIND ...]
 
 Each net takes all kinds of step once in each round, in an order that is drawn anew, in one process, on one thread, in
-CPU time of the process. A figure is the median over the rounds of the ratio of two steps of one round. Those that have
-a goal come with their standard error, and with `by noise` where the goal is within two of these.
+CPU time of the process. A figure is the median over the rounds of the ratio of two steps of one round, and of that the
+mean over several processes, one after the other. Those that have a goal come with their standard error, and with
+`by noise` where the goal is within two of these.
 
     vanilla     a plain step on all rows, without an engine
     kept        a plain step on the first rows, without an engine: no kind that is trained on as many takes less
@@ -29,6 +30,7 @@ import argparse
 import os
 import statistics
 import sys
+from itertools import chain
 
 # glibc's malloc hands freed activations back to the kernel, which distorts conv nets by a third.
 SETTINGS = {
@@ -40,10 +42,9 @@ SETTINGS = {
 if __name__ == "__main__" and any(os.environ.get(name) != value for name, value in SETTINGS.items()):
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **SETTINGS})
 
-import torch
 from nets import NETS
 from ratios import ratio_of
-from steps import KEEPS, KINDS, cost_of_steps
+from steps import KEEPS, KINDS, costs_of_steps
 
 GOALS = [
     *((f"selective {keep}", f"ideal {keep}", 1.03, ("resnet", "mlp", "lm")) for keep in KEEPS),
@@ -60,22 +61,23 @@ def main() -> int:
     """Print a table and the goals for each net, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nets", nargs="*", metavar="NET", help=f"of {', '.join(NETS)}; default: all")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--processes", type=int, default=4, help="at least 2; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=10, help="in each process; default: %(default)s")
     parser.add_argument(
         "--kinds", nargs="+", metavar="KIND", default=[], help="as 'carried' or 'carried 0.5'; default: all"
     )
     given = parser.parse_args()
     if given.rounds < 1:
         parser.error("--rounds has to be at least 1")
+    if given.processes < 2:
+        parser.error("--processes has to be at least 2: how far they differ says how well a figure is known")
     if unknown := set(given.nets) - set(NETS):
         parser.error(f"there is no {min(unknown)!r}, only {', '.join(NETS)}")
     if unknown := set(given.kinds) - {*KINDS, *(kind.split()[0] for kind in KINDS)}:
         parser.error(f"there is no kind {min(unknown)!r}, only {', '.join(KINDS)}")
-    torch.set_num_threads(1)
     missed = 0
     for name in given.nets or NETS:
-        torch.manual_seed(0)
-        cost = cost_of_steps(NETS[name](), given.rounds, given.kinds)
+        cost = costs_of_steps(name, given.processes, given.rounds, given.kinds)
         show(name, cost)
         for kind, base, goal, nets in GOALS:
             if name in nets and {kind, base} <= cost.keys():
@@ -87,11 +89,11 @@ def main() -> int:
     return int(missed > 0)
 
 
-def show(name: str, cost: dict[str, list[float]]) -> None:
+def show(name: str, cost: dict[str, list[list[float]]]) -> None:
     """Print what each kind of step costs, of a vanilla one, for each fraction kept."""
     share = {kind: ratio_of(seconds, cost["vanilla"])[0] for kind, seconds in cost.items()}
     others = "".join(f"; {kind} {share[kind]:.4f}" for kind in ("inactive", "recording") if kind in share)
-    print(f"{name}: a vanilla step takes {1e3 * statistics.median(cost['vanilla']):.1f} ms{others}")
+    print(f"{name}: a vanilla step takes {1e3 * statistics.median(chain(*cost['vanilla'])):.1f} ms{others}")
     print(f"{'keep':12}" + "".join(f"{keep:>9}" for keep in KEEPS))
     kinds = dict.fromkeys(kind.split()[0] for kind in cost if " " in kind)
     for kind in kinds:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
-from nets import Net
+from nets import NETS, Net
 
 from engine_core import Engine, Event, Logger, State
 from engine_core.batch import take_rows
 from sb_plugin import SelectiveBackprop
 from sb_plugin.select import draw_rows, number_kept
 
-__all__ = ["KEEPS", "KINDS", "cost_of_steps"]
+__all__ = ["KEEPS", "KINDS", "costs_of_steps"]
 
 KEEPS = (0.25, 0.5, 0.75)
 CYCLE = 3
@@ -38,12 +40,26 @@ KINDS = (
 Step = Callable[[], object]
 
 
-def cost_of_steps(net: Net, rounds: int, wanted: Collection[str] = ()) -> dict[str, list[float]]:
-    """Return the CPU seconds of each kind of step in each round, by its name.
+def costs_of_steps(
+    name: str, processes: int, rounds: int, wanted: Collection[str] = ()
+) -> dict[str, list[list[float]]]:
+    """Return the CPU seconds of each kind of step of a net in each round of each process, by its name.
 
     Args:
+        processes: one after the other, each begun anew.
         wanted: kinds, with or without their keep; none: all that the net has. Vanilla steps are always among them.
     """
+    costs = []
+    for _ in range(processes):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            costs.append(pool.submit(_costs_here, name, rounds, wanted).result())
+    return {kind: [cost[kind] for cost in costs] for kind in costs[0]}
+
+
+def _costs_here(name: str, rounds: int, wanted: Collection[str]) -> dict[str, list[float]]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = NETS[name]()
     recording = SelectiveBackprop(0.5, 0.9, scale_factor=1, scorer="carried", index_key=2)
     steps: dict[str, Step] = {
         "vanilla": partial(plain_step, net, net.batch),

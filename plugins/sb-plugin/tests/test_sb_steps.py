@@ -27,7 +27,7 @@ def ratios() -> ModuleType:
 
 
 def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None:
-    done = run("mlp", "--rounds", "1", "--kinds", "kept", "drawing 0.5")
+    done = run("mlp", "--processes", "2", "--rounds", "1", "--kinds", "kept", "drawing 0.5")
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
     assert len(rows["kept"]) == 3, done.stderr
     assert rows["drawing"][:3] == ["0.5", "/", "vanilla"]
@@ -40,9 +40,17 @@ def test_what_does_not_exist_is_told(wrong: tuple[str, ...], said: str) -> None:
     assert done.returncode == 2 and f"{said}, only" in done.stderr
 
 
+def test_one_process_is_not_enough_to_know_a_figure() -> None:
+    done = run("mlp", "--processes", "1")
+    assert done.returncode == 2 and "--processes has to be at least 2" in done.stderr
+
+
 def test_a_ratio_is_that_of_steps_of_one_round(ratios: ModuleType) -> None:
     """A machine that is three times as slow in one round changes nothing."""
-    ratio, error = ratios.ratio_of([1.0, 3.0, 1.0, 1.5], [2.0, 6.0, 2.0, 2.0])
-    assert ratio == 0.5 and error == 0
-    ratio, error = ratios.ratio_of([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
-    assert ratio == 2 and error == pytest.approx(1.4826 * 1.2533 / 3**0.5)
+    rounds, others = [1.0, 3.0, 1.0, 1.5], [2.0, 6.0, 2.0, 2.0]
+    assert ratios.ratio_of([rounds, rounds], [others, others]) == (0.5, 0)
+
+
+def test_how_far_processes_differ_says_how_well_a_ratio_is_known(ratios: ModuleType) -> None:
+    ratio, error = ratios.ratio_of([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], [[1.0, 1.0]] * 3)
+    assert ratio == 2 and error == pytest.approx(1 / 3**0.5)
