@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -49,14 +50,25 @@ def costs_of_steps(
         processes: one after the other, each begun anew.
         wanted: kinds, with or without their keep; none: all that the net has. Vanilla steps are always among them.
     """
-    costs = []
-    for _ in range(processes):
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            costs.append(pool.submit(_costs_here, name, rounds, wanted).result())
+    costs = [_costs_elsewhere(name, rounds, wanted) for _ in range(processes)]
     return {kind: [cost[kind] for cost in costs] for kind in costs[0]}
 
 
-def _costs_here(name: str, rounds: int, wanted: Collection[str]) -> dict[str, list[float]]:
+def _costs_elsewhere(name: str, rounds: int, wanted: Collection[str]) -> dict[str, list[float]]:
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_costs, args=(sender, name, rounds, wanted), daemon=True)
+    process.start()
+    sender.close()  # the other end is the process's alone, so that its death is seen
+    try:
+        costs: dict[str, list[float]] = receiver.recv()
+    except EOFError:
+        sys.exit(f"a process that measured {name} has died")
+    process.join()
+    return costs
+
+
+def _send_costs(sender: Connection, name: str, rounds: int, wanted: Collection[str]) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net = NETS[name]()
@@ -76,7 +88,7 @@ def _costs_here(name: str, rounds: int, wanted: Collection[str]) -> dict[str, li
                 steps[f"{kind} {keep}"] = engine_step(net, selective(keep, **arguments))
         steps[f"drawing {keep}"] = drawing(net, keep)
     wanted = {*(wanted or steps), "vanilla"}
-    return measure({name: step for name, step in steps.items() if {name, name.split()[0]} & wanted}, rounds)
+    sender.send(measure({name: step for name, step in steps.items() if {name, name.split()[0]} & wanted}, rounds))
 
 
 def selective(keep: float, **arguments: Any) -> SelectiveBackprop:
@@ -136,9 +148,13 @@ def drawing(net: Net, keep: float) -> Step:
 
 def measure(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
     """Return the CPU seconds of each kind in each round, taken in turns whose order is drawn anew."""
+    asker = parent_process()
+    assert asker is not None
     names, order = list(steps), random.Random(0)  # noqa: S311  not for secrets
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-3, rounds):
+        if not asker.is_alive():  # or this would go on for minutes, unseen, beside what is measured next
+            sys.exit("nobody waits for these figures any more")
         order.shuffle(names)
         for name in names:
             times = CYCLE if name.startswith("stale") else 1

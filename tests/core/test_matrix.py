@@ -33,3 +33,7 @@ def test_a_missing_build_of_torch_is_told_from_other_failures(matrix: ModuleType
 
 def test_a_conflict_of_builds_that_exist_is_no_missing_one(matrix: ModuleType) -> None:
     assert not matrix.MISSING.search("The user requested torch==2.13.0\nThe user requested (constraint) torch<=2.1\n")
+
+
+def test_what_is_left_out_at_the_floors_is_there_under_its_name(matrix: ModuleType) -> None:
+    assert [path for path in matrix.NOT_AT_FLOORS if not (matrix.ROOT / path).is_file()] == []

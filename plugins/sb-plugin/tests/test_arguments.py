@@ -1,6 +1,7 @@
 """Wrong arguments are refused where they are given, with the value and what to do."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from engine_core.errors import ArgumentTypeError
 from sb_plugin import SelectiveBackprop, select_using_loss
 
 WRONG = [
@@ -97,3 +99,30 @@ def test_the_function_refuses(arguments: dict[str, Any], error: type[Exception],
     right = {"input": torch.zeros(8, 3), "target": torch.zeros(8), "model": nn.Identity(), "loss_fun": nn.L1Loss()}
     with pytest.raises(error, match=message):
         select_using_loss(**{**right, **arguments})
+
+
+class ScoresWhenCalled:
+    def __call__(self, batch: Any, state: Any) -> torch.Tensor:
+        return batch[0].sum(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"scorer": lambda batch: batch}, "scorer=<lambda> can't be called with (batch, state): too many positional"),
+        ({"scorer": dict}, "scorer=dict is a class: give a function (batch, state), or an instance that is called so"),
+        ({"scorer": ScoresWhenCalled}, "scorer=ScoresWhenCalled is a class"),
+        ({"selector": lambda scores, k: scores}, "selector=<lambda> can't be called with (scores, k, generator): too"),
+        ({"selector": lambda a, b, c, d: a}, "missing a required argument: 'd'"),
+    ],
+)
+def test_a_function_that_can_not_be_called_later_is_refused_now(given: Any, said: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=re.escape(said)):
+        SelectiveBackprop(scale_factor=1, **given)
+
+
+@pytest.mark.parametrize(
+    "scorer", [ScoresWhenCalled(), lambda *both: both[0], lambda batch, state, power=2: batch, max, print]
+)
+def test_what_can_be_called_so_is_taken(scorer: Any) -> None:
+    assert SelectiveBackprop(scale_factor=1, scorer=scorer).scorer is scorer

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -43,6 +44,20 @@ def test_what_does_not_exist_is_told(wrong: tuple[str, ...], said: str) -> None:
 def test_one_process_is_not_enough_to_know_a_figure() -> None:
     done = run("mlp", "--processes", "1")
     assert done.returncode == 2 and "--processes has to be at least 2" in done.stderr
+
+
+def test_nothing_goes_on_to_measure_once_it_is_killed() -> None:
+    """What it starts holds its end of the pipe for as long as it lives."""
+    kinds = ("--kinds", "kept 0.5", "--rounds", "100000")
+    begun = subprocess.Popen([sys.executable, str(BENCHMARK), "mlp", *kinds], stdout=subprocess.PIPE)
+    time.sleep(8)
+    begun.kill()
+    begun.communicate(timeout=60)
+
+
+def test_a_net_that_has_no_such_step_is_named() -> None:
+    done = run("resnet", "--processes", "2", "--rounds", "1", "--kinds", "reuse 0.5")
+    assert "resnet has no 'reuse 0.5' step: its BatchNorm declines reuse" in done.stdout, done.stderr
 
 
 def test_a_ratio_is_that_of_steps_of_one_round(ratios: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -70,12 +71,35 @@ def check_choice(name: str, value: object, choices: Sequence[str], otherwise: st
 
 def check_selector(selector: Any) -> Selector:
     """Return the name of a law, or a function that draws."""
-    return selector if callable(selector) else check_choice("selector", selector, SELECTORS, _OR_A_FUNCTION)
+    if not callable(selector):
+        return check_choice("selector", selector, SELECTORS, _OR_A_FUNCTION)
+    _check_takes("selector", selector, "scores", "k", "generator")
+    function: Selector = selector
+    return function
 
 
 def check_scorer(scorer: Any) -> ScorerArgument:
     """Return the name of a scorer, or a function that scores."""
-    return scorer if callable(scorer) else check_choice("scorer", scorer, SCORERS, _OR_A_FUNCTION)
+    if not callable(scorer):
+        return check_choice("scorer", scorer, SCORERS, _OR_A_FUNCTION)
+    _check_takes("scorer", scorer, "batch", "state")
+    function: ScorerArgument = scorer
+    return function
+
+
+def _check_takes(name: str, function: Any, *parameters: str) -> None:
+    """Raise for a function that can't be called with these; its first call is in the middle of a training."""
+    what, call = getattr(function, "__qualname__", type(function).__name__), f"({', '.join(parameters)})"
+    if isinstance(function, type):
+        raise ArgumentTypeError(f"{name}={what} is a class: give a function {call}, or an instance that is called so")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some builtins have none
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise ArgumentTypeError(f"{name}={what} can't be called with {call}: {error}") from error
 
 
 def check_floor(floor: object) -> float:

@@ -80,8 +80,9 @@ class LossTable:
             places, new = _means(places, new, finite_ones=keep_finite)
         old = self.losses.index_select(0, places)
         if momentum:
-            new = (momentum * old + (1 - momentum) * new).where(old < math.inf, new)  # false for NaN too
-        instead = old.nan_to_num(nan=math.nan, posinf=math.nan) if keep_finite else old.new_tensor(math.nan)
+            known = old < math.inf  # false for NaN too
+            new = (momentum * old + (1 - momentum) * new).where(known, new)
+        instead = old.nan_to_num(nan=math.nan, posinf=math.nan) if keep_finite else math.nan
         self.losses.index_copy_(0, places, new.where(new.isfinite(), instead))
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -12,7 +12,10 @@ from engine_core.batch import count_rows
 
 from ..subject import Subject
 
-__all__ = ["ByLoss", "Scorer"]
+__all__ = ["ByLoss", "Log", "Scorer"]
+
+Log: TypeAlias = dict[str, float] | None
+"""What is logged of a step, by name; None where nobody listens."""
 
 
 class Scorer:
@@ -29,14 +32,7 @@ class Scorer:
         """Raise if the rows of this batch can't be scored, or dropped; run nothing."""
         subject.rows.check(batch, 1)
 
-    def scores(
-        self,
-        subject: Subject,
-        state: State,
-        batch: Any,
-        generator: torch.Generator,
-        log: dict[str, float] | None,
-    ) -> torch.Tensor:
+    def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return the score of each row (n,); what is good to know besides goes into `log`, where one is kept."""
         raise NotImplementedError
 

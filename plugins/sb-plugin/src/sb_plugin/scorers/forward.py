@@ -15,7 +15,7 @@ from ..reuse import Reuse
 from ..scoring import rank_correlation
 from ..subject import Subject
 from ..untouched import fresh_seed
-from .contract import ByLoss
+from .contract import ByLoss, Log
 
 __all__ = ["ByForward"]
 
@@ -41,14 +41,7 @@ class ByForward(ByLoss):
         if self._reuse is not None:
             self._reuse.check(subject.model, subject.precision)
 
-    def scores(
-        self,
-        subject: Subject,
-        state: State,
-        batch: Any,
-        generator: torch.Generator,
-        log: dict[str, float] | None,
-    ) -> torch.Tensor:
+    def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return the losses; the first time compare those of scaled inputs with the true ones.
 
         A model that has once refused the scaled input gets the full one from then on.

@@ -12,7 +12,7 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 
 from ..subject import Subject
 from ..untouched import fresh_seed
-from .contract import Scorer
+from .contract import Log, Scorer
 
 __all__ = ["ByFunction"]
 
@@ -23,21 +23,14 @@ class ByFunction(Scorer):
     def __init__(self, function: Callable[[Any, State], Any]) -> None:
         self._function = function
 
-    def scores(
-        self,
-        subject: Subject,
-        state: State,
-        batch: Any,
-        generator: torch.Generator,
-        log: dict[str, float] | None,
-    ) -> torch.Tensor:
+    def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return what the function gives, in single precision."""
         n = self.count(subject, batch)
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
         with subject.untouched(fresh_seed(generator)):
             scores = self._function(batch, state)
         if not isinstance(scores, torch.Tensor):
-            raise ArgumentTypeError(f"the scorer {name} gave {scores!r:.80}, not a tensor of shape ({n},)")
+            raise ArgumentTypeError(f"the scorer {name} gave a {type(scores).__name__}, not a tensor of shape ({n},)")
         if scores.shape != (n,):
             raise ArgumentError(f"the scorer {name} gave shape {tuple(scores.shape)}, not ({n},), a score for each row")
         return scores.detach().float()

@@ -16,7 +16,7 @@ from engine_core.items import BatchKey
 
 from ..subject import Subject
 from ..table import LossTable, StaleScores, check_ids
-from .contract import ByLoss
+from .contract import ByLoss, Log
 from .forward import ByForward
 
 __all__ = ["Carried", "Stale"]
@@ -76,14 +76,7 @@ class Stale(ByTable):
         super().check(subject, batch)
         self._forward.check(subject, batch)
 
-    def scores(
-        self,
-        subject: Subject,
-        state: State,
-        batch: Any,
-        generator: torch.Generator,
-        log: dict[str, float] | None,
-    ) -> torch.Tensor:
+    def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return what is kept, with the rows that are due scored anew."""
         n = self.count(subject, batch)
         ids = self.ids_in(batch, n)
@@ -117,14 +110,7 @@ class Carried(ByTable):
         self._unanswered = 0
         self._rows_left = 0
 
-    def scores(
-        self,
-        subject: Subject,
-        state: State,
-        batch: Any,
-        generator: torch.Generator,
-        log: dict[str, float] | None,
-    ) -> torch.Tensor:
+    def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return what is kept; an example that was never trained on counts as hardest."""
         self._unanswered += 1
         if self._unanswered > PATIENCE:
