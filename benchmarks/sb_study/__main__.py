@@ -42,8 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
-    run.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    run.add_argument("--methods", nargs="+", choices=METHODS, help="default: all of the case")
+    run.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE", default=list(CASES), help=" | ".join(CASES))
+    methods = f"default: all of the case; {' | '.join(METHODS)}"
+    run.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=methods)
     run.add_argument("--epochs", nargs="+", type=float, help="default: the lengths of the case")
     run.add_argument("--seeds", nargs="+", type=int, help="default: as many as the case has")
     run.add_argument("--out", type=Path, default=RESULTS)

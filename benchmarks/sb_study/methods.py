@@ -32,6 +32,7 @@ class Method(NamedTuple):
 
 ALWAYS: dict[str, Any] = {"start": 0.1, "end": 1.0, "interrupt": 0, "keep": 0.5, "scale_factor": 1}
 CARRIED: dict[str, Any] = {**ALWAYS, "scorer": "carried", "index_key": 2}
+UNPRUNED_END: dict[str, Any] = {**CARRIED, "selector": "cdf", "end": 0.9}
 
 
 def _vanilla(epochs: float) -> Parts:
@@ -78,7 +79,8 @@ METHODS: dict[str, Method] = {
     "carried, keep .25": _method({**CARRIED, "keep": 0.25}, "variant"),
     "carried, keep .75": _method({**CARRIED, "keep": 0.75}, "variant"),
     "carried, end .9": _method({**CARRIED, "end": 0.9}, "variant"),
-    "carried, cdf, end .9": _method({**CARRIED, "selector": "cdf", "end": 0.9}, "variant"),
+    "carried, cdf, end .9": _method(UNPRUNED_END, "variant"),
+    "carried, cdf, end .9, rate of half": _method(UNPRUNED_END, "variant", trained=1 / 2),
     "carried, keep .75 to .25": Method(partial(_selective_with, partial(ChangeKeep, first=0.75, last=0.25)), "variant"),
     "carried, keep .25 to .75": Method(partial(_selective_with, partial(ChangeKeep, first=0.25, last=0.75)), "variant"),
     "carried, whole first epoch": Method(_whole_first_epoch, "variant"),

@@ -49,6 +49,7 @@ class Case(NamedTuple):
         return range(max(self.seeds, self.headline_seeds) if method in HEADLINE else self.seeds)
 
 
+UNPRUNED_END = ("carried, cdf, end .9", "carried, cdf, end .9, rate of half")
 SOME = ("vanilla", "vanilla, half batch", "uniform", "composer", "carried", "carried, cdf")
 MORE = (*SOME, "vanilla, quarter batch", "defaults", "stale")
 LENGTHS: dict[str, tuple[float, ...]] = {"vanilla": (2, 4, 6, 8), "pruned": (4, 6, 8, 12), "variant": (4, 7, 10)}
@@ -57,14 +58,17 @@ HEADLINE = (*SOME, "carried, rate of half", "carried, cdf, rate of half")
 CASES = {
     "fashion": FASHION._replace(headline_seeds=5),
     "fashion at twice the rate": FASHION._replace(
-        lr=0.4, seeds=5, methods=(*HEADLINE, "carried, end .9", "carried, cdf, end .9")
+        lr=0.4, seeds=5, methods=(*HEADLINE, "carried, end .9", *UNPRUNED_END)
     ),
     "fashion, test file": FASHION._replace(
         data="fashion tested",
         lr=0.4,
         seeds=5,
         lengths={"vanilla": (6, 8), "pruned": (8, 12), "variant": (7, 10)},
-        methods=("vanilla", "vanilla, half batch", "carried", "carried, cdf", "carried, cdf, rate of half"),
+        methods=(
+            *("vanilla", "vanilla, half batch", "carried", "carried, cdf", "carried, cdf, rate of half"),
+            *UNPRUNED_END,
+        ),
     ),
     "digits": Case("digits", 1437, 64, 0.1, {"vanilla": (2, 3, 4, 6), "pruned": (3, 4, 6, 9)}, seeds=10, methods=MORE),
     "noise": FASHION._replace(lengths={"vanilla": (4, 8), "pruned": (6, 12)}, noise=0.2, methods=SOME),
