@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import passes
     from .algorithm import Algorithm
-    from .callback import Callback
+    from .callback import Callback, LoggerDestination
     from .engine import Engine
     from .event import Event
     from .hookspecs import hookimpl
-    from .logger import Logger, LoggerDestination
+    from .logger import Logger
     from .metadata import AlgorithmMetadata, PassMetadata
     from .passes import AlgorithmPass, algorithm_pass
     from .state import State
@@ -44,11 +44,11 @@ __all__ = [
 
 _HOMES = {
     "algorithm": ("Algorithm",),
-    "callback": ("Callback",),
+    "callback": ("Callback", "LoggerDestination"),
     "engine": ("Engine",),
     "event": ("Event",),
     "hookspecs": ("hookimpl",),
-    "logger": ("Logger", "LoggerDestination"),
+    "logger": ("Logger",),
     "metadata": ("AlgorithmMetadata", "PassMetadata"),
     "passes": ("AlgorithmPass", "algorithm_pass"),
     "state": ("State",),

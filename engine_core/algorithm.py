@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .event import Event
 from .metadata import AlgorithmMetadata
@@ -15,10 +14,7 @@ if TYPE_CHECKING:
     from .logger import Logger
     from .state import State
 
-__all__ = ["Algorithm", "Members", "algorithm_metadata", "snake_case", "unique_names"]
-
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["Algorithm", "algorithm_metadata", "snake_case", "unique_names"]
 
 
 class Algorithm(ABC):
@@ -110,66 +106,3 @@ def unique_names(objects: Iterable[object], taken: Iterable[str] = ()) -> list[s
         used.add(name)
         names.append(name)
     return names
-
-
-def _announcing(method: F) -> F:
-    """Let a method of `list` tell the watchers."""
-
-    @functools.wraps(method)
-    def call(self: Members[Any], *args: Any, **options: Any) -> Any:
-        self._changed()
-        return method(self, *args, **options)
-
-    return cast("F", call)
-
-
-class Members(list[T]):
-    """A list that tells who watches it of each change, so that an engine sees when it is edited in place."""
-
-    __slots__ = ("_watchers",)
-
-    def __init__(self, items: Iterable[T] = ()) -> None:
-        super().__init__(items)
-        self._watchers: list[Callable[[], None]] = []
-
-    @classmethod
-    def of(cls, given: Any) -> Members[Any]:
-        """Return one object, several, or None for nothing as Members; what is Members already is returned itself."""
-        if isinstance(given, cls):
-            return given
-        return cls(given if isinstance(given, (list, tuple)) else [] if given is None else [given])
-
-    def watch(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change` at each change from now on."""
-        if on_change not in self._watchers:
-            self._watchers.append(on_change)
-
-    def unwatch(self, on_change: Callable[[], None]) -> None:
-        """Stop calling `on_change`."""
-        if on_change in self._watchers:
-            self._watchers.remove(on_change)
-
-    def hand_over(self, successor: Members[Any]) -> None:
-        """Let those who watch this list know that `successor` takes its place."""
-        if successor is not self:
-            self._changed()
-
-    def _changed(self) -> None:
-        for on_change in self._watchers:
-            on_change()
-
-    append = _announcing(list.append)
-    extend = _announcing(list.extend)
-    insert = _announcing(list.insert)
-    remove = _announcing(list.remove)
-    pop = _announcing(list.pop)
-    clear = _announcing(list.clear)
-    reverse = _announcing(list.reverse)
-    sort = _announcing(list.sort)
-    __setitem__ = _announcing(list.__setitem__)
-    __delitem__ = _announcing(list.__delitem__)
-    __iadd__ = _announcing(list.__iadd__)
-    __imul__ = _announcing(list.__imul__)
-
-    def __reduce__(self) -> tuple[type[Members[T]], tuple[list[T]]]:
-        return type(self), (list(self),)

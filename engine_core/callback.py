@@ -1,4 +1,4 @@
-"""The contract of a callback: something that watches training. Knows no engine."""
+"""The contracts of a callback, which watches training, and of a logger destination. Knows no engine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .logger import Logger
     from .state import State
+    from .trace import Traces
 
-__all__ = ["Callback", "method_of"]
+__all__ = ["Callback", "LoggerDestination", "method_of"]
 
 
 class Callback:
@@ -38,6 +39,19 @@ class Callback:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
+
+
+class LoggerDestination(Callback):
+    """A callback that also receives what is logged; it runs after the other callbacks."""
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Receive values by name; `step` is the number of batches that were complete when they were logged."""
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Receive settings of the run."""
+
+    def log_traces(self, traces: Traces) -> None:
+        """Receive what the algorithms of an event did."""
 
 
 def method_of(listener: object, event: str) -> Any:

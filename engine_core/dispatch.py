@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
@@ -12,10 +12,7 @@ from .host import Adapter
 from .logger import Logger
 from .pipeline import Pipeline
 from .state import State
-from .trace import Traces
-
-if TYPE_CHECKING:
-    from .callbacks.profiler import Profiler
+from .trace import SpanRecorder, Traces
 
 __all__ = ["call_hook", "spanning", "surrounding"]
 
@@ -75,7 +72,7 @@ def _around(pipeline: Pipeline) -> Callable[..., Any]:
     return first
 
 
-def spanning(handler: Callable[[], Traces], profiler: Profiler, event: Event) -> Callable[[], Traces]:
+def spanning(handler: Callable[[], Traces], profiler: SpanRecorder, event: Event) -> Callable[[], Traces]:
     """Open the span of a pair last at its first half, and close it first at its second."""
     span = f"event/{event.canonical_name}"
     if event.is_before_event:

@@ -6,9 +6,8 @@ import secrets
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .algorithm import Members
 from .callback import Callback
 from .cautions import caution
 from .closing import Life
@@ -20,16 +19,14 @@ from .host import Adapter, Host
 from .listening import check_callbacks, check_destinations, everybody, listen, watchers_of
 from .logger import Logger
 from .members import Member, admit, overrides
+from .observed_list import ObservedList
 from .order import PassArgument, PassList, check_index, parse_passes
 from .pairs import Begun, restoring, undo_after
 from .passes import AlgorithmPass, check_pass
 from .pipeline import Pipeline
 from .registry import Registry
 from .state import State
-from .trace import Traces
-
-if TYPE_CHECKING:
-    from .callbacks.profiler import Profiler
+from .trace import SpanRecorder, Traces
 
 __all__ = ["Engine"]
 
@@ -66,13 +63,13 @@ class Engine:
         self._members: list[Member] = []
         self._adapters: list[Adapter] = []
         self._pipelines: dict[Event, Pipeline | None] = {}
-        self._profiler: Profiler | None = None
+        self._profiler: SpanRecorder | None = None
         self._begun = Begun()
         self._started = self._closed = False
         self._life = Life(state, logger)
-        self._algorithms: Members[Any] = Members()
-        self._callbacks: Members[Any] = Members()
-        self._destinations: Members[Any] = Members()
+        self._algorithms: ObservedList[Any] = ObservedList()
+        self._callbacks: ObservedList[Any] = ObservedList()
+        self._destinations: ObservedList[Any] = ObservedList()
         self._listeners: list[Callback] = []
         self._admit()
 
@@ -169,7 +166,7 @@ class Engine:
         self._handlers.clear()
         self._life.close()
         for watched in (self._algorithms, self._callbacks, self._destinations):
-            watched.unwatch(self._handlers.clear)
+            watched.stop_observing(self._handlers.clear)
         for adapter in self._adapters:
             self.host.drop(adapter)
         self._adapters, self._pipelines = [], {}
@@ -205,8 +202,8 @@ class Engine:
     def _admit(self) -> None:
         """Take in algorithms, callbacks and destinations as they are listed now, or refuse them all."""
         state, logger = self.state, self.logger
-        algorithms, callbacks = Members.of(state.algorithms), Members.of(state.callbacks)
-        destinations = Members.of(logger.destinations)
+        algorithms, callbacks = ObservedList.of(state.algorithms), ObservedList.of(state.callbacks)
+        destinations = ObservedList.of(logger.destinations)
         members = admit(algorithms, {id(member.algorithm): member for member in self._members})
         heard = {id(listener) for listener in self._listeners}
         check_callbacks(callbacks, heard)
@@ -222,9 +219,9 @@ class Engine:
             self._life.open(listeners)
         self._members, self._listeners = members, listeners
         for former in (self._algorithms, self._callbacks, self._destinations):
-            former.unwatch(self._handlers.clear)
+            former.stop_observing(self._handlers.clear)
         for present in (algorithms, callbacks, destinations):
-            present.watch(self._handlers.clear)
+            present.observe(self._handlers.clear)
         state.algorithms = self._algorithms = algorithms
         state.callbacks = self._callbacks = callbacks
         logger.destinations = self._destinations = destinations

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from .algorithm import Members
 from .digest import digest_bytes, digest_tensor, parts_of
 from .metadata import WRITABLE
+from .observed_list import ObservedList
 from .state import State
 
 __all__ = ["Digests", "changed_leaves", "fingerprint", "fingerprint_state", "tensors_of"]
@@ -62,7 +62,7 @@ def fingerprint_state(state: State, fields: Iterable[str] = WRITABLE) -> dict[st
     read = {}
     for name in fields:
         value = getattr(state, name)
-        read[name] = reader.read(list(Members.of(value)) if name in ("optimizers", "schedulers") else value)
+        read[name] = reader.read(list(ObservedList.of(value)) if name in ("optimizers", "schedulers") else value)
     reader.fetch()
     return read
 

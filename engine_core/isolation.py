@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from .errors import DestinationWarning
 from .failures import cause_of
+from .time import Timestamp
 from .warn import warn
 
-if TYPE_CHECKING:
-    from .logger import Logger
-    from .state import State
-
-__all__ = ["HOW_TO_STOP", "MOST_FAILURES", "PATIENCE", "Isolation"]
+__all__ = ["HOW_TO_STOP", "MOST_FAILURES", "PATIENCE", "HasClock", "Isolation"]
 
 PATIENCE = 3
 """How often in a row one method of a destination may raise; then the destination is disabled."""
@@ -31,6 +28,12 @@ HOW_TO_STOP = (
     "PYTHONWARNINGS='error:logger destination' for a command"
 )
 """Ends each DestinationWarning; the variable takes the words with which they all begin."""
+
+
+class HasClock(Protocol):
+    """What knows the position of training, as State does."""
+
+    timestamp: Timestamp
 
 
 class _Trouble:
@@ -53,33 +56,12 @@ class Isolation:
     def __init__(self) -> None:
         self.titles: Sequence[tuple[object, str]] = ()
         self.troubles: dict[int, _Trouble] = {}
-        self._state: weakref.ref[State] | None = None
+        self._state: weakref.ref[HasClock] | None = None
 
-    def begin(self, state: weakref.ref[State]) -> None:
+    def begin(self, state: weakref.ref[HasClock]) -> None:
         """Forget what has failed, as a new engine begins, and tell failures with the clock of `state`."""
         self.titles, self._state = (), state
         self.troubles.clear()
-
-    def listening(
-        self, destination: object, event: str, method: Callable[[State, Logger], None], state: State, logger: Logger
-    ) -> Callable[[], None]:
-        """Return a function that calls a destination's method for an event, unless the destination is disabled."""
-        troubles = self.troubles
-
-        def call() -> None:
-            if troubles and self.is_disabled(destination):
-                return
-            try:
-                method(state, logger)
-            except DestinationWarning:
-                raise
-            except Exception as error:  # noqa: BLE001  whatever it is, the run is worth more than its log
-                self.report(destination, event, error)
-            else:
-                if troubles:
-                    self.recover(destination, event)
-
-        return call
 
     def is_disabled(self, destination: object) -> bool:
         """Has the destination failed too often?"""

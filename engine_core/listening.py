@@ -6,20 +6,18 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .algorithm import unique_names
-from .callback import Callback, method_of
-from .errors import ArgumentError, ArgumentTypeError, HookNameWarning, add_note
+from .callback import Callback, LoggerDestination, method_of
+from .errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note
 from .event import Event
 from .host import Adapter
-from .logger import Logger, LoggerDestination
+from .logger import Logger
 from .members import describe
 from .registry import Registry
 from .state import State
-
-if TYPE_CHECKING:
-    from .callbacks.profiler import Profiler
+from .trace import SpanRecorder
 
 __all__ = ["check_callbacks", "check_destinations", "everybody", "listen", "misspelt_hooks", "watchers_of"]
 
@@ -36,7 +34,7 @@ def everybody(callbacks: Sequence[Callback], destinations: Sequence[LoggerDestin
     return [*callbacks, *(d for d in destinations if not any(d is c for c in callbacks))]
 
 
-def watchers_of(listeners: Sequence[Callback], profiler: Profiler | None) -> list[Any]:
+def watchers_of(listeners: Sequence[object], profiler: SpanRecorder | None) -> list[Any]:
     """Return who wants to be around each `apply`: listeners with a method `around_apply`, and the profiler."""
     apart = profiler is not None and not any(profiler is listener for listener in listeners)
     return [*([profiler] if apart else []), *(x for x in listeners if callable(getattr(type(x), "around_apply", None)))]
@@ -101,7 +99,7 @@ def listen(
             method = method_of(callback, event.value)
             if method is not None:
                 if id(callback) in isolated and event not in _BEFORE_TRAINING:
-                    function = isolation.listening(callback, event.value, method, state, logger)
+                    function = _isolated(callback, event.value, method, state, logger)
                 else:
                     function = _noting(method, state, logger, f"callback {title} at {event.name}")
                 if profiler is not None:
@@ -122,7 +120,28 @@ def _noting(method: Listener, state: State, logger: Logger, where: str) -> Calla
     return call
 
 
-def _timed(function: Callable[[], None], profiler: Profiler, span: str) -> Callable[[], None]:
+def _isolated(destination: object, event: str, method: Listener, state: State, logger: Logger) -> Callable[[], None]:
+    """Call a destination's method unless it is disabled; what it raises is reported and stops no one else."""
+    isolation = logger.isolation
+    troubles = isolation.troubles
+
+    def call() -> None:
+        if troubles and isolation.is_disabled(destination):
+            return
+        try:
+            method(state, logger)
+        except DestinationWarning:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the run is worth more than its log
+            isolation.report(destination, event, error)
+        else:
+            if troubles:
+                isolation.recover(destination, event)
+
+    return call
+
+
+def _timed(function: Callable[[], None], profiler: SpanRecorder, span: str) -> Callable[[], None]:
     def call() -> None:
         with profiler.span(span):
             function()

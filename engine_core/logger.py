@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from .algorithm import Members
-from .callback import Callback
 from .errors import DestinationWarning
-from .isolation import Isolation
+from .isolation import HasClock, Isolation
+from .observed_list import ObservedList
+from .trace import Traces
 
-if TYPE_CHECKING:
-    from .state import State
-    from .trace import Traces
-
-__all__ = ["Logger", "LoggerDestination"]
+__all__ = ["Destination", "Logger"]
 
 
-class LoggerDestination(Callback):
-    """A callback that also receives what is logged; it runs after the other callbacks."""
+class Destination(Protocol):
+    """What a logger hands values to, as a `LoggerDestination` does."""
 
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Receive values by name; `step` is the number of batches that were complete when they were logged."""
+    def log_metrics(self, metrics: Mapping[str, Any], step: int, /) -> None:
+        """Receive values by name."""
 
-    def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
+    def log_hyperparameters(self, hyperparameters: Mapping[str, Any], /) -> None:
         """Receive settings of the run."""
 
-    def log_traces(self, traces: Traces) -> None:
+    def log_traces(self, traces: Traces, /) -> None:
         """Receive what the algorithms of an event did."""
 
 
@@ -40,19 +36,19 @@ class Logger:
         >>> Logger().log_metrics({"loss": 0.5}, step=3)
     """
 
-    def __init__(self, destinations: Iterable[LoggerDestination] = ()) -> None:
-        self.destinations: Members[LoggerDestination] = Members(destinations)
+    def __init__(self, destinations: Iterable[Destination] = ()) -> None:
+        self.destinations: ObservedList[Destination] = ObservedList(destinations)
         self.isolation = Isolation()
-        self._state: weakref.ref[State] | None = None
+        self._state: weakref.ref[HasClock] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "destinations":
-            former, value = self.__dict__.get(name), Members.of(value)
+            former, value = self.__dict__.get(name), ObservedList.of(value)
             if former is not None:
                 former.hand_over(value)
         super().__setattr__(name, value)
 
-    def follow(self, state: State) -> None:
+    def follow(self, state: HasClock) -> None:
         """Take the step of what is logged without one from the clock of `state`; an engine calls this."""
         self._state = weakref.ref(state)
         self.isolation.begin(self._state)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from .errors import add_note
 from .event import Event
 from .members import Member
 from .trace import Trace
 
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
-
 __all__ = ["Begun", "Failure", "Pair", "restoring", "undo_after"]
 
 log = logging.getLogger("engine_core")
 
-Ran: TypeAlias = "tuple[Pipeline, Mapping[str, Trace]] | None"
+
+class Half(Protocol):
+    """The first half of a pair as it ran: the pipeline of its event."""
+
+    def undo(self, name: str) -> None:
+        """Let an algorithm that has run here run at the second half."""
+
+    def describe(self, name: str) -> str:
+        """Return the name of an algorithm that has run here, with the distribution it comes from."""
+
+
+Ran: TypeAlias = "tuple[Half, Mapping[str, Trace]] | None"
 """The first half as it ran, and the traces of those that ran there."""
 
 
@@ -38,7 +46,7 @@ class Pair:
     def __init__(self) -> None:
         self.ran: Ran = None
 
-    def interrupt(self, half: Pipeline | None, traces: Mapping[str, Trace], failed: str | None) -> None:
+    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], failed: str | None) -> None:
         """Keep who has still something to undo, after `failed` raised in the first `half`, or in the second (None)."""
         if half is not None:
             self.ran = half, {key: t for key, t in traces.items() if t.run and t.name != failed}

@@ -8,18 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .algorithm import Algorithm, Members
-from .callback import Callback
 from .errors import ArgumentError
 from .items import BatchKey, get_item, set_item
+from .observed_list import ObservedList
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
+from .trace import SpanRecorder
 
 if TYPE_CHECKING:
     import torch
 
-    from .callbacks.profiler import Profiler
-    from .checkpoint import Content
-    from .trainer.snapshot import Snapshot
+    from .checkpoint import Content, Snapshot
 
 __all__ = ["State", "length_of"]
 
@@ -32,6 +30,8 @@ class State:
 
     Args:
         optimizers, schedulers: sequences; one alone may be given as it is.
+        algorithms: objects with `match` and `apply`, such as an `Algorithm`.
+        callbacks: objects with a method named after an event, such as a `Callback`.
         evaluators: evaluation loaders by label.
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
@@ -61,8 +61,8 @@ class State:
     schedulers: Sequence[Any] = ()
     train_dataloader: Iterable[Any] | None = None
     evaluators: Mapping[str, Iterable[Any]] = field(default_factory=dict)
-    algorithms: list[Algorithm] = field(default_factory=list)
-    callbacks: list[Callback] = field(default_factory=list)
+    algorithms: list[Any] = field(default_factory=list)
+    callbacks: list[Any] = field(default_factory=list)
     loss_fn: Callable[[Any, Any], Any] | None = None
     max_duration: Time | str | None = None
     device: torch.device | str | None = None
@@ -71,7 +71,7 @@ class State:
     run_name: str | None = None
     loaded_from: Path | None = None
     config: Mapping[str, Any] | None = None
-    profiler: Profiler | None = None
+    profiler: SpanRecorder | None = None
     rank: int = 0
     world_size: int = 1
 
@@ -95,7 +95,7 @@ class State:
 
     def __post_init__(self) -> None:
         for name in ("optimizers", "schedulers", "algorithms", "callbacks"):
-            setattr(self, name, Members(Members.of(getattr(self, name))))
+            setattr(self, name, ObservedList(ObservedList.of(getattr(self, name))))
         if self.max_duration is not None:
             self.max_duration = _horizon(self.max_duration)
 

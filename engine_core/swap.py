@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from .items import BatchKey
-from .state import State
+from .items import BatchKey, get_item, set_item
 
 __all__ = ["ItemSwap"]
+
+
+class HasBatch(Protocol):
+    """What keeps the batch in work, as State does."""
+
+    batch: Any
 
 
 class ItemSwap:
     """Puts a value where a key says, and later what was there back.
 
     Example:
-        >>> state, swap = State(batch=("x", "y")), ItemSwap(0)
+        >>> from types import SimpleNamespace
+        >>> state, swap = SimpleNamespace(batch=("x", "y")), ItemSwap(0)
         >>> swap.put(state, "mixed")
         >>> state.batch
         ('mixed', 'y')
@@ -32,19 +38,20 @@ class ItemSwap:
         """Is there something to put back?"""
         return self._held is not None
 
-    def put(self, state: State, value: Any) -> None:
+    def put(self, state: HasBatch, value: Any) -> None:
         """Replace the item, and remember it and its batch."""
-        batch, item = state.batch, state.batch_get_item(self._key)
-        state.batch_set_item(self._key, value)
+        batch, item = state.batch, get_item(state.batch, self._key)
+        state.batch = set_item(state.batch, self._key, value)
         self._held = batch, item, state.batch
 
-    def back(self, state: State) -> None:
+    def back(self, state: HasBatch) -> None:
         """Put the item back: the very batch, unless somebody has replaced other items of it since."""
         if self._held is None:
             return
         (batch, item, mine), self._held = self._held, None
         if state.batch is mine and mine is not batch:
             state.batch = batch
-            if state.batch_get_item(self._key) is item:
+            if get_item(state.batch, self._key) is item:
                 return
-        state.batch_set_item(self._key, item)  # a setter of the user's may also have written to the batch in place
+        # A setter of the user's may have written to the batch in place.
+        state.batch = set_item(state.batch, self._key, item)

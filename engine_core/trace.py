@@ -1,13 +1,14 @@
-"""What an event did: one `Trace` for each algorithm that ran. Knows nothing of algorithms."""
+"""What an event did: one `Trace` for each algorithm that ran; and what measures it. Knows no algorithms."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
 from .event import Event
 
-__all__ = ["Trace", "Traces"]
+__all__ = ["SpanRecorder", "Trace", "Traces"]
 
 
 class Trace(NamedTuple):
@@ -32,3 +33,16 @@ class Traces(OrderedDict[str, Trace]):
     """The traces of one event in running order, under `<algorithm_name>/<EVENT>`, as in `Freeze-2/INIT`."""
 
     __slots__ = ()
+
+
+class SpanRecorder(Protocol):
+    """What measures how long the parts of an event take, as the profiler does."""
+
+    def begin(self, span: str) -> None:
+        """Open a span that `end` closes."""
+
+    def end(self, span: str) -> None:
+        """Close a span if it is open."""
+
+    def span(self, name: str) -> AbstractContextManager[object]:
+        """Return a context whose duration is recorded under `name`."""

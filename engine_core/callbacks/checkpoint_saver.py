@@ -16,9 +16,9 @@ from ..watched import Watched
 from .ranking import Ranking
 
 if TYPE_CHECKING:
+    from ..checkpoint import Snapshot
     from ..logger import Logger
     from ..state import State
-    from ..trainer.snapshot import Snapshot
 
 __all__ = ["CheckpointSaver"]
 

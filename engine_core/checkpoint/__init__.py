@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from .files import Content, export_weights, read_content, read_manifest, write_content
+from .files import Content, Snapshot, export_weights, read_content, read_manifest, write_content
 from .store import LATEST, Store, resolve
 from .tree import flatten, restore
 
 __all__ = [
     "LATEST",
     "Content",
+    "Snapshot",
     "Store",
     "export_weights",
     "flatten",

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -18,12 +18,14 @@ from safetensors.torch import load_file, save_file
 
 from ..errors import CheckpointError
 from ..failures import readable
+from ..time import Timestamp
 
 __all__ = [
     "MANIFEST",
     "MODEL",
     "SCHEMA",
     "Content",
+    "Snapshot",
     "export_weights",
     "read_content",
     "read_manifest",
@@ -59,6 +61,13 @@ class Content:
     def described(self, **more: Any) -> Content:
         """Return the same with more in its manifest."""
         return replace(self, manifest={**self.manifest, **more})
+
+
+class Snapshot(NamedTuple):
+    """A copy of a run at one moment, on the CPU: nothing that trains on changes it."""
+
+    at: Timestamp
+    content: Content
 
 
 def write_content(folder: Path, content: Content) -> None:

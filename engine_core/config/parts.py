@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ..algorithm import Algorithm
+from ..callback import LoggerDestination
 from ..errors import PluginError, did_you_mean
-from ..logger import LoggerDestination
 from ..passes import AlgorithmPass, explicit_order, registered_name
 from ..registry import CORE, Kind, Registry
 from .building import bind, build_plugin, find_plugin, load_plugin

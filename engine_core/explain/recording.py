@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..algorithm import Algorithm, Members
+from ..algorithm import Algorithm
 from ..cautions import cautions_of
 from ..config import Config, build_algorithms, build_passes
 from ..config.building import build_plugin, find_plugin
@@ -15,6 +15,7 @@ from ..engine import Engine
 from ..errors import OrderError
 from ..event import Event
 from ..members import Member, problems_of, take_in
+from ..observed_list import ObservedList
 from ..order import PassArgument, PassList, parse_passes, record_of
 from .explanation import Explanation, Unordered
 from .skipping import skipped_by
@@ -39,7 +40,7 @@ def explain_algorithms(
         >>> len(explain_algorithms([]))
         0
     """
-    members = take_in(Members.of(algorithms), {})
+    members = take_in(ObservedList.of(algorithms), {})
     passes = PassList()
     passes.use({*distributions, *(m.distribution for m in members if m.distribution is not None)})
     for function, index in parse_passes(algorithm_passes):

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
 from ..isolation import HOW_TO_STOP
-from ..logger import Logger, LoggerDestination
+from ..logger import Logger
 from ..warn import warn
 from .whole_lines import MOST_DUE_BYTES, WRITTEN_AS_THEY_ARE, Lines, Table
 

@@ -163,7 +163,7 @@ def _judged(kit: AlgorithmConformance, check: str, judge: Callable[[AlgorithmCon
         raised = error
     cause = raised or (fault.cause if fault is not None else None)
     if isinstance(cause, (EngineError, ValueError, TypeError)):
-        refusal = importlib.import_module(".refusal", __package__).refusal_of(kit)
+        refusal = importlib.import_module(".runs", __package__).refusal_of(kit)
         if refusal is not None and check == "test_writes_declared":
             return refusal
         if refusal is not None:

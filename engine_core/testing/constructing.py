@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .conformance import AlgorithmConformance
+from .kit import AlgorithmKit
 
 __all__ = ["recorded"]
 
 
-def recorded(kit: AlgorithmConformance) -> tuple[Any, inspect.BoundArguments | None]:
+def recorded(kit: AlgorithmKit) -> tuple[Any, inspect.BoundArguments | None]:
     """Return a new algorithm and the arguments that its constructor was called with, None if nobody saw the call.
 
     To see it, `__init__` of its class is wrapped while make_algorithm runs.

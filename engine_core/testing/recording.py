@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..logger import LoggerDestination
+from ..callback import LoggerDestination
 from ..trace import Traces
 
 __all__ = ["RecordingDestination"]

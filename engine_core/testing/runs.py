@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,11 +17,10 @@ from ..errors import EngineError, UnorderedWritersWarning
 from ..event import Event
 from ..passes import referred
 from ..trainer.trainer import Trainer
+from .faults import Fault
 from .generators import seed_parts
+from .kit import AlgorithmKit
 from .recording import RecordingDestination
-
-if TYPE_CHECKING:
-    from .conformance import AlgorithmConformance
 
 __all__ = [
     "SEED",
@@ -38,6 +37,7 @@ __all__ = [
     "make_trainer",
     "outcome_of",
     "pairs_of",
+    "refusal_of",
     "required_by",
     "state_of",
     "train",
@@ -93,13 +93,13 @@ class Attempt:
     error: BaseException | None = None
 
 
-def data_of(kit: AlgorithmConformance) -> Loader:
+def data_of(kit: AlgorithmKit) -> Loader:
     """Return a loader over the kit's batches."""
     seed_parts(SEED)
     return Loader(list(kit.make_batches()))
 
 
-def make_trainer(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: Any) -> Trainer:
+def make_trainer(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Trainer:
     """Return a trainer of two epochs on fresh parts, with what the algorithms require; `settings` overrule.
 
     Args:
@@ -125,7 +125,7 @@ def make_trainer(kit: AlgorithmConformance, algorithms: Sequence[Any], **setting
         return Trainer(model, data, algorithms=[*algorithms, *required_by(kit, algorithms)], **given)
 
 
-def train(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: Any) -> Outcome:
+def train(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Outcome:
     """Train with the algorithms and return what came out."""
     recorder = RecordingDestination()
     with make_trainer(kit, algorithms, loggers=[recorder], **settings) as trainer:
@@ -175,7 +175,7 @@ def pairs_of(algorithm: Any) -> list[tuple[Event, Event]]:
     return [(e, e.partner) for e in Event if e in listed and e.is_before_event and e.partner in listed]
 
 
-def required_by(kit: AlgorithmConformance, algorithms: Sequence[Any]) -> list[Any]:
+def required_by(kit: AlgorithmKit, algorithms: Sequence[Any]) -> list[Any]:
     """Return those of the kit's others that the algorithms' metadata requires."""
     wanted = {reference for a in algorithms for reference in algorithm_metadata(a).requires}
     if not wanted:
@@ -195,7 +195,7 @@ def where_raised(error: BaseException) -> str | None:
     return None
 
 
-def attempt(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: Any) -> Attempt:
+def attempt(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Attempt:
     """Train as `train` does, and tell a refusal in time from everything else that may be raised."""
     recorder = RecordingDestination()
     try:
@@ -211,7 +211,7 @@ def attempt(kit: AlgorithmConformance, algorithms: Sequence[Any], **settings: An
     return Attempt(outcome_of(trainer, recorder))
 
 
-def can_split(kit: AlgorithmConformance, size: int) -> bool:
+def can_split(kit: AlgorithmKit, size: int) -> bool:
     """Do the kit's parts work in microbatches of this size, without the algorithm?"""
     return attempt(kit, [], microbatch_size=size, max_duration="1ba").error is None
 
@@ -254,3 +254,15 @@ def _by(one: torch.Tensor, other: torch.Tensor) -> str:
     if one.shape != other.shape or not one.is_floating_point():
         return ""
     return f" by up to {(one - other).abs().max().item():.2g}"
+
+
+def refusal_of(kit: AlgorithmKit) -> Fault | None:
+    """Train a batch; the fault says what the algorithm refuses. None if it works, or if the parts do not without it."""
+    run = attempt(kit, [kit.make_algorithm()], max_duration="1ba")
+    if not run.refused or attempt(kit, [], max_duration="1ba").error is not None:
+        return None
+    return Fault(
+        f"it refuses the kit's own parts: {described(run.error)}; override make_model, make_batches, make_loss, "
+        "make_optimizers or make_others so that they are what it takes",
+        run.error,
+    )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..algorithm import unique_names
-from ..checkpoint.files import Content
+from ..checkpoint import Content, Snapshot
 from ..checkpoint.tree import Tensors, check_tensor, flatten, restore
 from ..errors import CheckpointError, add_note
 from ..randomness import GlobalGenerators
@@ -23,14 +23,7 @@ from .weights import is_by_weights, load_weights
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["Snapshot", "go_back", "put_back", "resume_feed", "take_snapshot"]
-
-
-class Snapshot(NamedTuple):
-    """A copy of a run at one moment, on the CPU: nothing that trains on changes it."""
-
-    at: Timestamp
-    content: Content
+__all__ = ["go_back", "put_back", "resume_feed", "take_snapshot"]
 
 
 def take_snapshot(run: Run) -> Snapshot:

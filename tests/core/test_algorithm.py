@@ -4,7 +4,8 @@ import pickle
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, State
-from engine_core.algorithm import Members, snake_case, unique_names
+from engine_core.algorithm import snake_case, unique_names
+from engine_core.observed_list import ObservedList
 
 
 class Plain(Algorithm):
@@ -70,8 +71,8 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 def test_each_change_of_a_list_of_members_is_told_and_is_that_of_a_list(edit):
     told = []
-    members, plain = Members([1, 2, 3]), [1, 2, 3]
-    members.watch(lambda: told.append("changed"))
+    members, plain = ObservedList([1, 2, 3]), [1, 2, 3]
+    members.observe(lambda: told.append("changed"))
     assert edit(members) == edit(plain)
     assert members == plain
     assert told == ["changed"]
@@ -84,14 +85,14 @@ def test_every_method_that_changes_a_list_is_among_those_edits():
     told = {"append", "extend", "insert", "remove", "pop", "clear", "reverse", "sort"}
     told |= {"__setitem__", "__delitem__", "__iadd__", "__imul__"}
     assert set(vars(list)) - reads - made == told
-    assert told <= set(vars(Members))
+    assert told <= set(vars(ObservedList))
 
 
 def test_who_stops_watching_is_told_no_more():
     told = []
-    members = Members([1])
-    members.watch(told.clear)
-    members.unwatch(told.clear)
+    members = ObservedList([1])
+    members.observe(told.clear)
+    members.stop_observing(told.clear)
     told.append("kept")
     members.append(2)
     assert told == ["kept"]
@@ -99,18 +100,18 @@ def test_who_stops_watching_is_told_no_more():
 
 def test_copies_of_members_are_members_that_nobody_watches():
     told = []
-    members = Members([1, 2])
-    members.watch(lambda: told.append("changed"))
+    members = ObservedList([1, 2])
+    members.observe(lambda: told.append("changed"))
     copies = [copy.copy(members), copy.deepcopy(members)]
     for made in copies:
         made.append(3)
-    assert (copies, [type(made) for made in copies], told) == ([[1, 2, 3]] * 2, [Members] * 2, [])
-    assert pickle.loads(pickle.dumps(Members([1]))) == [1]
+    assert (copies, [type(made) for made in copies], told) == ([[1, 2, 3]] * 2, [ObservedList] * 2, [])
+    assert pickle.loads(pickle.dumps(ObservedList([1]))) == [1]
 
 
 @pytest.mark.parametrize(
     ("given", "members"), [(None, []), ((), []), ([1, 2], [1, 2]), ((1,), [1]), (5, [5]), ("x", ["x"])]
 )
 def test_one_object_several_or_none_become_members(given, members):
-    assert Members.of(given) == members
-    assert type(Members.of(given)) is Members
+    assert ObservedList.of(given) == members
+    assert type(ObservedList.of(given)) is ObservedList

@@ -121,7 +121,7 @@ def test_a_state_that_outlives_its_engines_forgets_them():
     state = State(algorithms=[Alg()])
     for _ in range(3):
         Engine(state, Logger()).close()
-    assert state.algorithms._watchers == []
+    assert state.algorithms._observers == []
 
 
 PROGRAM = """

@@ -5,16 +5,14 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import Any, Literal, Union
 
 import pytest
 
 from ..constructing import recorded
 from ..faults import Fault
+from ..kit import AlgorithmKit
 from ..runs import train
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["test_arguments"]
 
@@ -23,7 +21,7 @@ _LONGEST_REPR = 1000
 _NO_ARGUMENT = "no_such_argument_of_the_conformance_kit"
 
 
-def test_arguments(kit: AlgorithmConformance) -> Fault | None:
+def test_arguments(kit: AlgorithmKit) -> Fault | None:
     """Give the constructor an unknown argument and wrong values, then show and compare instances."""
     algorithm, given = recorded(kit)
     if given is None:
@@ -124,7 +122,7 @@ def _representation(algorithm: Any) -> Fault | None:
     return None
 
 
-def _after_a_run(kit: AlgorithmConformance) -> Fault | None:
+def _after_a_run(kit: AlgorithmKit) -> Fault | None:
     """Look at instances that have something to show: each has run."""
     one: Any = kit.make_algorithm()
     other: Any = kit.make_algorithm()

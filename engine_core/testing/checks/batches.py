@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 from ...batch import count_rows, slice_rows
 from ...event import Event
 from ..faults import Fault
+from ..kit import AlgorithmKit
 from ..probes import at_events
 from ..runs import (
     Attempt,
@@ -29,13 +30,10 @@ from ..runs import (
     weights_of,
 )
 
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
-
 __all__ = ["test_batches", "test_microbatches", "test_ragged_batches"]
 
 
-def test_batches(kit: AlgorithmConformance) -> Fault | None:
+def test_batches(kit: AlgorithmKit) -> Fault | None:
     """Train on the same rows in tuples and lists, and with a model that has its own loss in dicts and nested ones."""
     batches = list(data_of(kit))
     if kit.make_loss() is None or not all(isinstance(b, (tuple, list)) and len(b) == 2 for b in batches):
@@ -58,7 +56,7 @@ def test_batches(kit: AlgorithmConformance) -> Fault | None:
     return None
 
 
-def test_ragged_batches(kit: AlgorithmConformance) -> Fault | None:
+def test_ragged_batches(kit: AlgorithmKit) -> Fault | None:
     """Train on batches of other sizes, and without ever matching; sizes that the model can't take are left out."""
     whole = list(data_of(kit))
     single = [_rows(batch, row, row + 1) for batch in whole[:2] for row in range(2)]
@@ -76,7 +74,7 @@ def _rows(batch: Any, start: int, stop: int) -> Any:
     return slice_rows(batch, count_rows(batch), start, stop)
 
 
-def test_microbatches(kit: AlgorithmConformance) -> Fault | None:
+def test_microbatches(kit: AlgorithmKit) -> Fault | None:
     """Train with whole batches and with microbatches, also of unequal size, and count how often it runs."""
     rows = count_rows(next(iter(data_of(kit))))
     whole, always = _counted(kit)
@@ -98,14 +96,14 @@ def test_microbatches(kit: AlgorithmConformance) -> Fault | None:
     return None
 
 
-def _counted(kit: AlgorithmConformance, **settings: Any) -> tuple[Attempt, Counter[str]]:
+def _counted(kit: AlgorithmKit, **settings: Any) -> tuple[Attempt, Counter[str]]:
     """Train, and count how often each event comes."""
     fired: Counter[str] = Counter()
     counter = at_events(list(Event), lambda event, _: fired.update([event.name]))
     return attempt(kit, [kit.make_algorithm()], callbacks=[counter], **settings), fired
 
 
-def _without_a_match(kit: AlgorithmConformance) -> Fault | None:
+def _without_a_match(kit: AlgorithmKit) -> Fault | None:
     """Train with an algorithm whose `match` is always false: it has to change nothing."""
     algorithm: Any = kit.make_algorithm()
     cls = type(algorithm)

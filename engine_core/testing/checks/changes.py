@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,6 +15,7 @@ from ...event import Event
 from ...observer import Finding, Observer
 from ...state import State
 from ..faults import Fault
+from ..kit import AlgorithmKit
 from ..probes import Around, Injected, Prober, Watcher, at_events, raise_at
 from ..runs import (
     Loader,
@@ -27,13 +28,10 @@ from ..runs import (
     pairs_of,
 )
 
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
-
 __all__ = ["findings_of", "not_restored", "test_restores", "test_restores_after_an_exception", "test_writes_declared"]
 
 
-def test_writes_declared(kit: AlgorithmConformance) -> Fault | None:
+def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
     """Compare State around each apply in a run, with a loader that gives the same tensors again."""
     algorithm = kit.make_algorithm()
     came, ran = Counter[Event](), list[Event]()
@@ -57,7 +55,7 @@ def test_writes_declared(kit: AlgorithmConformance) -> Fault | None:
     return None
 
 
-def test_restores(kit: AlgorithmConformance) -> Fault | None:
+def test_restores(kit: AlgorithmKit) -> Fault | None:
     """Compare State around both halves of each pair in a run, and what is trained around each evaluation."""
     algorithm = kit.make_algorithm()
     evaluates = any(event.is_eval for event in events_of(algorithm))
@@ -68,7 +66,7 @@ def test_restores(kit: AlgorithmConformance) -> Fault | None:
     return _after_evaluation(kit) if evaluates else None
 
 
-def test_restores_after_an_exception(kit: AlgorithmConformance) -> Fault | None:
+def test_restores_after_an_exception(kit: AlgorithmKit) -> Fault | None:
     """Raise at each event within its pairs, the first and the second time, and look what is left."""
     algorithm = kit.make_algorithm()
     pairs = pairs_of(algorithm)
@@ -88,9 +86,7 @@ def test_restores_after_an_exception(kit: AlgorithmConformance) -> Fault | None:
     return None
 
 
-def findings_of(
-    kit: AlgorithmConformance, algorithm: Any, watchers: Sequence[Any] = (), **settings: Any
-) -> list[Finding]:
+def findings_of(kit: AlgorithmKit, algorithm: Any, watchers: Sequence[Any] = (), **settings: Any) -> list[Finding]:
     """Train, and return which promises about State were broken."""
     found: list[Finding] = []
     observer = Observer(found.append)
@@ -107,7 +103,7 @@ def not_restored(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _left_behind(
-    kit: AlgorithmConformance, event: Event, time: int, settings: dict[str, Any]
+    kit: AlgorithmKit, event: Event, time: int, settings: dict[str, Any]
 ) -> list[tuple[tuple[Any, ...] | None, str]]:
     """Train up to an exception at an event, then say what was not put back, or could not be."""
     algorithm, found = kit.make_algorithm(), list[Finding]()
@@ -123,7 +119,7 @@ def _left_behind(
     return [*((None, note) for note in notes), *((_key(f), _told(f)) for f in not_restored(found))]
 
 
-def _after_evaluation(kit: AlgorithmConformance) -> Fault | None:
+def _after_evaluation(kit: AlgorithmKit) -> Fault | None:
     """Compare weights and the optimizers' state before each evaluation with those after it.
 
     An optimizer's settings are left out: a learning rate may follow what an evaluation has measured.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ...event import Event
 from ...state import State
 from ..faults import Fault
+from ..kit import AlgorithmKit
 from ..probes import Prober
 from ..runs import events_of, make_trainer
 from .timing import least_seconds, patiently
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["test_match_is_fast", "test_unmatched_cost"]
 
@@ -24,7 +22,7 @@ _MATCH_CALLS, _UNMATCHED_CALLS = 400, 8
 """The same for a slow machine, or a traced interpreter, in calls of a function that does nothing."""
 
 
-def test_match_is_fast(kit: AlgorithmConformance) -> Fault | None:
+def test_match_is_fast(kit: AlgorithmKit) -> Fault | None:
     """Measure `match` at each listed event, in the State of a run."""
     algorithm: Any = kit.make_algorithm()
     bound_s = max(MATCH_S, _MATCH_CALLS * least_seconds(lambda: None, 200, 20))
@@ -43,7 +41,7 @@ def test_match_is_fast(kit: AlgorithmConformance) -> Fault | None:
     return Fault(found[0]) if found else None
 
 
-def test_unmatched_cost(kit: AlgorithmConformance) -> Fault | None:
+def test_unmatched_cost(kit: AlgorithmKit) -> Fault | None:
     """Fire the events that nobody lists, after a short run with the algorithm and one without."""
     bound_s = max(UNMATCHED_S, _UNMATCHED_CALLS * least_seconds(lambda: None, 200, 20))
     with make_trainer(kit, [kit.make_algorithm()]) as trainer, make_trainer(kit, []) as bare:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -10,16 +10,14 @@ from ...algorithm import snake_case
 from ...metadata import AlgorithmMetadata
 from ...registry import Registry
 from ..faults import Fault
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
+from ..kit import AlgorithmKit
 
 __all__ = ["invalid", "test_metadata"]
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def test_metadata(kit: AlgorithmConformance) -> Fault | None:
+def test_metadata(kit: AlgorithmKit) -> Fault | None:
     """Validate the metadata strictly and compare its name."""
     algorithm = kit.make_algorithm()
     metadata: Any = getattr(algorithm, "metadata", None)

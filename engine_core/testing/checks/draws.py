@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,16 +14,14 @@ from ...state import State
 from ..constructing import recorded
 from ..faults import Fault
 from ..generators import generator_states, move_generators
+from ..kit import AlgorithmKit
 from ..probes import Around, Prober, at_events
 from ..runs import SEED, events_of, make_trainer, state_of, train
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["test_no_global_random_draw"]
 
 
-def test_no_global_random_draw(kit: AlgorithmConformance) -> Fault | None:
+def test_no_global_random_draw(kit: AlgorithmKit) -> Fault | None:
     """Compare the generators around everything that an algorithm is asked to do in a run."""
     found: list[str] = []
     with _compared("the constructor", found):
@@ -57,7 +55,7 @@ def test_no_global_random_draw(kit: AlgorithmConformance) -> Fault | None:
     return Fault(found[0]) if found else _of_its_own(kit, algorithm)
 
 
-def _of_its_own(kit: AlgorithmConformance, used: Any) -> Fault | None:
+def _of_its_own(kit: AlgorithmKit, used: Any) -> Fault | None:
     """Compare the generators that an instance owns after a run with those after a run with another seed.
 
     Where make_algorithm gives a seed or a generator, its author has decided what they are.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
 from ...algorithm import algorithm_metadata
 from ..faults import Fault
+from ..kit import AlgorithmKit
 from ..runs import Outcome, attempt, described, make_trainer, outcome_of, train
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["close", "test_autocast", "test_compile"]
 
 
-def test_autocast(kit: AlgorithmConformance) -> Fault | None:
+def test_autocast(kit: AlgorithmKit) -> Fault | None:
     """Train under bf16 autocast."""
     if attempt(kit, [], precision="amp_bf16", max_duration="1ba").error is not None:
         pytest.skip("the model or the loss does not work under bf16 autocast, without the algorithm too")
@@ -37,7 +35,7 @@ def _format(weight: Any) -> Any:
     return getattr(weight, "dtype", None)
 
 
-def test_compile(kit: AlgorithmConformance) -> Fault | None:
+def test_compile(kit: AlgorithmKit) -> Fault | None:
     """Train a compiled model, and compare with the same as it is."""
     if "compile" not in algorithm_metadata(kit.make_algorithm()).tags:
         pytest.skip("its metadata has no tag `compile`, so it does not claim to survive torch.compile")
@@ -59,7 +57,7 @@ def test_compile(kit: AlgorithmConformance) -> Fault | None:
     return None
 
 
-def _compiled(kit: AlgorithmConformance, algorithms: list[Any], graphs: list[Any]) -> Outcome | Exception:
+def _compiled(kit: AlgorithmKit, algorithms: list[Any], graphs: list[Any]) -> Outcome | Exception:
     """Train a compiled model, and return what came out or was raised; each graph is kept, and runs as it is."""
 
     def backend(graph: Any, _inputs: Any) -> Any:

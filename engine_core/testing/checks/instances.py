@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,11 +13,9 @@ from ...fingerprint import fingerprint_state
 from ...state import State
 from ..faults import Fault
 from ..generators import generator_states, set_generator_states
+from ..kit import AlgorithmKit
 from ..probes import Prober, at_events
 from ..runs import SEED, Outcome, attempt, described, difference, make_trainer, outcome_of, pairs_of, train
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["test_second_run", "test_two_instances"]
 
@@ -25,7 +23,7 @@ Leaf = tuple[Event, str, str]
 """The second event of a pair, the field, and the path in it."""
 
 
-def test_two_instances(kit: AlgorithmConformance) -> Fault | None:
+def test_two_instances(kit: AlgorithmKit) -> Fault | None:
     """Train with two in one run, twice, and with two in runs that take turns."""
     left: list[Leaf] = []
     with warnings.catch_warnings():
@@ -42,7 +40,7 @@ def test_two_instances(kit: AlgorithmConformance) -> Fault | None:
     return fault
 
 
-def test_second_run(kit: AlgorithmConformance) -> Fault | None:
+def test_second_run(kit: AlgorithmKit) -> Fault | None:
     """Train with an instance that has been in another run, and with a fresh one."""
     used, fresh = kit.make_algorithm(), kit.make_algorithm()
     train(kit, [used], max_duration="3ba", seed=SEED + 1)
@@ -53,7 +51,7 @@ def test_second_run(kit: AlgorithmConformance) -> Fault | None:
     return Fault(f"a used instance gives other results than a fresh one: {different}") if different else None
 
 
-def _in_one_run(kit: AlgorithmConformance, at_ends: list[Leaf]) -> Fault | None:
+def _in_one_run(kit: AlgorithmKit, at_ends: list[Leaf]) -> Fault | None:
     """Train with two instances; what they leave after the end of a start/end pair is added to `at_ends`."""
     books = [_Pairs(pairs_of(kit.make_algorithm())) for _ in range(3)]
     alone, *both = [
@@ -78,7 +76,7 @@ def _in_one_run(kit: AlgorithmConformance, at_ends: list[Leaf]) -> Fault | None:
     return Fault(f"two runs with two instances each end with different results: {different}") if different else None
 
 
-def _in_turn(kit: AlgorithmConformance) -> Fault | None:
+def _in_turn(kit: AlgorithmKit) -> Fault | None:
     """Let two trainers train a batch each in turn, and compare with one that does the same alone."""
     (alone,) = _steps(kit, [kit.make_algorithm()])
     for outcome in _steps(kit, [kit.make_algorithm(), kit.make_algorithm()]):
@@ -87,7 +85,7 @@ def _in_turn(kit: AlgorithmConformance) -> Fault | None:
     return None
 
 
-def _steps(kit: AlgorithmConformance, algorithms: Sequence[Any]) -> list[Outcome]:
+def _steps(kit: AlgorithmKit, algorithms: Sequence[Any]) -> list[Outcome]:
     trainers = [make_trainer(kit, [algorithm], eval_dataloader=None) for algorithm in algorithms]
     generators = [generator_states() for _ in trainers]
     for _ in range(6):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +12,9 @@ from ...fingerprint import changed_leaves, fingerprint, fingerprint_state
 from ...randomness import preserve_generators
 from ...state import State
 from ..faults import Fault
+from ..kit import AlgorithmKit
 from ..probes import Prober
 from ..runs import copied, difference, events_of, state_of, train
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["test_match_is_pure", "test_match_only_declared_events"]
 
@@ -24,7 +22,7 @@ _POSITION = ("timestamp", "eval_timestamp", "dataloader_label", "dataloader_len"
 _ANSWERS = ("bool", "bool_", "int", "NoneType")
 
 
-def test_match_is_pure(kit: AlgorithmConformance) -> Fault | None:
+def test_match_is_pure(kit: AlgorithmKit) -> Fault | None:
     """Ask again at each event of a run, and compare everything before and after.
 
     The first answer does not count, so that an algorithm may remember what it computed for the next.
@@ -57,7 +55,7 @@ def test_match_is_pure(kit: AlgorithmConformance) -> Fault | None:
     return Fault(found[0]) if found else None
 
 
-def test_match_only_declared_events(kit: AlgorithmConformance) -> Fault | None:
+def test_match_only_declared_events(kit: AlgorithmKit) -> Fault | None:
     """Ask for all events that are not listed, at each event of a run and with an empty State."""
     algorithm: Any = kit.make_algorithm()
     undeclared = [event for event in Event if event not in events_of(algorithm)]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ...event import Event
 from ..faults import Fault
+from ..kit import AlgorithmKit
 from ..runs import attempt, described, events_of, make_trainer
 from .execution import close
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["test_order_independent"]
 
 
-def test_order_independent(kit: AlgorithmConformance) -> Fault | None:
+def test_order_independent(kit: AlgorithmKit) -> Fault | None:
     """Train with each of the others, in both orders of the list."""
     others = [type(other).__name__ for other in kit.make_others()]
     if not others:
@@ -40,7 +38,7 @@ def test_order_independent(kit: AlgorithmConformance) -> Fault | None:
     return None
 
 
-def _alone(kit: AlgorithmConformance, place: int) -> str | None:
+def _alone(kit: AlgorithmKit, place: int) -> str | None:
     """Train with one of the others alone, twice, and say what is wrong with it."""
     first, second = (attempt(kit, [kit.make_others()[place]], max_duration="1ep") for _ in range(2))
     for run in (first, second):
@@ -52,11 +50,11 @@ def _alone(kit: AlgorithmConformance, place: int) -> str | None:
     return f"two runs with it alone differ: {different}" if different else None
 
 
-def _pair(kit: AlgorithmConformance, place: int) -> tuple[Any, Any]:
+def _pair(kit: AlgorithmKit, place: int) -> tuple[Any, Any]:
     return kit.make_algorithm(), kit.make_others()[place]
 
 
-def _depends_on_the_list(kit: AlgorithmConformance, place: int) -> bool:
+def _depends_on_the_list(kit: AlgorithmKit, place: int) -> bool:
     """Is there an event at which both run, in an order that the list decides?"""
     one, other = _pair(kit, place)
     shared = set(events_of(one)) & set(events_of(other))
@@ -70,7 +68,7 @@ def _depends_on_the_list(kit: AlgorithmConformance, place: int) -> bool:
     return orders[0] != orders[1]
 
 
-def _compared(kit: AlgorithmConformance, place: int, name: str) -> Fault | None:
+def _compared(kit: AlgorithmKit, place: int, name: str) -> Fault | None:
     first, second = (attempt(kit, _pair(kit, place)[::step], max_duration="1ep") for step in (1, -1))
     own = type(kit.make_algorithm()).__name__
     orders = (f"[{own}, {name}]", f"[{name}, {own}]")

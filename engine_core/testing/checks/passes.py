@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,11 +19,9 @@ from ...passes import metadata_of
 from ...registry import Registry
 from ...state import State
 from ..faults import Fault
+from ..kit import PassKit
 from .declarations import invalid
 from .timing import least_seconds, patiently
-
-if TYPE_CHECKING:
-    from ..pass_conformance import PassConformance
 
 __all__ = [
     "test_deterministic",
@@ -58,7 +56,7 @@ class AnotherStranger(Stranger):
     metadata = AlgorithmMetadata(tags=("stranger",), writes=())
 
 
-def test_metadata(kit: PassConformance) -> Fault | None:
+def test_metadata(kit: PassKit) -> Fault | None:
     """Validate the metadata strictly and compare its name."""
     function: Any = kit.make_pass()
     metadata = getattr(function, "metadata", None)
@@ -86,7 +84,7 @@ def _names(record: Any, where: str) -> bool:
     return name == own_name and (own_module == module or own_module.startswith(f"{module}."))
 
 
-def test_total(kit: PassConformance) -> Fault | None:
+def test_total(kit: PassKit) -> Fault | None:
     """Ask for each list, and look whether a list comes back."""
     for algorithms, event in _cases(kit):
         given = _named(algorithms)
@@ -99,7 +97,7 @@ def test_total(kit: PassConformance) -> Fault | None:
     return None
 
 
-def test_loses_nobody(kit: PassConformance) -> Fault | None:
+def test_loses_nobody(kit: PassKit) -> Fault | None:
     """Compare the members of each list before and after."""
     may_change = metadata_of(kit.make_pass()).changes_members
     for algorithms, event, result in _results(kit):
@@ -114,7 +112,7 @@ def test_loses_nobody(kit: PassConformance) -> Fault | None:
     return None
 
 
-def test_stable(kit: PassConformance) -> Fault | None:
+def test_stable(kit: PassKit) -> Fault | None:
     """Compare the order of those whom the pass can't tell apart: of one class, or strangers to it."""
     turns = metadata_of(kit.make_pass()).stage == "direction"
     for algorithms, event, result in _results(kit):
@@ -131,7 +129,7 @@ def test_stable(kit: PassConformance) -> Fault | None:
     return None
 
 
-def test_idempotent(kit: PassConformance) -> Fault | None:
+def test_idempotent(kit: PassKit) -> Fault | None:
     """Ask for its own results."""
     turns = metadata_of(kit.make_pass()).stage == "direction"
     for algorithms, event, once in _results(kit):
@@ -145,7 +143,7 @@ def test_idempotent(kit: PassConformance) -> Fault | None:
     return None
 
 
-def test_deterministic(kit: PassConformance) -> Fault | None:
+def test_deterministic(kit: PassKit) -> Fault | None:
     """Ask for each list several times, and look whether anything else is touched."""
     if fault := _touching(kit):
         return fault
@@ -154,7 +152,7 @@ def test_deterministic(kit: PassConformance) -> Fault | None:
     return _changing(kit)
 
 
-def test_fast(kit: PassConformance) -> Fault | None:
+def test_fast(kit: PassKit) -> Fault | None:
     """Measure it with ten algorithms."""
     function: Any = kit.make_pass()
     metadata = metadata_of(function)
@@ -174,12 +172,12 @@ def test_fast(kit: PassConformance) -> Fault | None:
     return None
 
 
-def _events(kit: PassConformance) -> list[Event]:
+def _events(kit: PassKit) -> list[Event]:
     """Return the events at which the pass runs."""
     return [Event(event) for event in metadata_of(kit.make_pass()).events or Event]
 
 
-def _pool(kit: PassConformance) -> list[Any]:
+def _pool(kit: PassKit) -> list[Any]:
     """Return algorithms to arrange: strangers, and of each of the kit's two of its class and one of a subclass."""
     one, other = list(kit.make_algorithms()), list(kit.make_algorithms())
     heirs = list(kit.make_algorithms())
@@ -192,7 +190,7 @@ def _pool(kit: PassConformance) -> list[Any]:
     return [x for group in itertools.zip_longest(one, strangers, heirs, other) for x in group if x is not None]
 
 
-def _cases(kit: PassConformance) -> Iterator[tuple[list[Any], Event]]:
+def _cases(kit: PassKit) -> Iterator[tuple[list[Any], Event]]:
     """Yield lists of algorithms with the events at which the pass runs, always the same ones."""
     pool, chance = _pool(kit), random.Random(7)  # noqa: S311  no secret
     lists: list[Sequence[Any]] = [[], *([a] for a in pool), *itertools.permutations(pool[:4])]
@@ -203,7 +201,7 @@ def _cases(kit: PassConformance) -> Iterator[tuple[list[Any], Event]]:
             yield list(algorithms), event
 
 
-def _results(kit: PassConformance) -> Iterator[tuple[list[Any], Event, list[Any]]]:
+def _results(kit: PassKit) -> Iterator[tuple[list[Any], Event, list[Any]]]:
     """Yield the cases with what the pass makes of them, where that is a list."""
     if _changing(kit):
         pytest.skip("its order for one list changes from call to call; test_deterministic judges that")
@@ -213,7 +211,7 @@ def _results(kit: PassConformance) -> Iterator[tuple[list[Any], Event, list[Any]
             yield algorithms, event, result
 
 
-def _changing(kit: PassConformance) -> Fault | None:
+def _changing(kit: PassKit) -> Fault | None:
     """Say for which list the order changes from call to call, if for any."""
     for algorithms, event in _cases(kit):
         first, *others = [_arranged(kit, algorithms, event) for _ in range(_CALLS)]
@@ -226,7 +224,7 @@ def _changing(kit: PassConformance) -> Fault | None:
     return None
 
 
-def _touching(kit: PassConformance) -> Fault | None:
+def _touching(kit: PassKit) -> Fault | None:
     """Say what a pass changes beside the order: attributes of the algorithms, global generators."""
     for algorithms, event in _cases(kit):
         before, generators = [_marks(a) for a in algorithms], _generators()
@@ -261,7 +259,7 @@ def _generators() -> dict[str, Any]:
     return states
 
 
-def _arranged(kit: PassConformance, algorithms: Sequence[Any], event: Event) -> list[Any] | None:
+def _arranged(kit: PassKit, algorithms: Sequence[Any], event: Event) -> list[Any] | None:
     """Return what the pass makes of a list, or None where that is no list: another check tells of it."""
     try:
         return list(_call(kit, algorithms, event))
@@ -269,7 +267,7 @@ def _arranged(kit: PassConformance, algorithms: Sequence[Any], event: Event) -> 
         return None
 
 
-def _call(kit: PassConformance, algorithms: Sequence[Any], event: Event) -> Any:
+def _call(kit: PassKit, algorithms: Sequence[Any], event: Event) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a pass may warn
         return kit.make_pass()(list(algorithms), event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,16 +15,14 @@ from ...event import Event
 from ...fingerprint import changed_leaves, fingerprint
 from ..faults import Fault
 from ..generators import generator_states, set_generator_states
+from ..kit import AlgorithmKit
 from ..probes import at_events
 from ..runs import Outcome, copied, difference, make_trainer, outcome_of, state_of
-
-if TYPE_CHECKING:
-    from ..conformance import AlgorithmConformance
 
 __all__ = ["test_resume", "test_state_dict"]
 
 
-def test_state_dict(kit: AlgorithmConformance) -> Fault | None:
+def test_state_dict(kit: AlgorithmKit) -> Fault | None:
     """Save at the start, in mid-run and at the end, and load into fresh instances."""
     algorithm: Any = kit.make_algorithm()
     saved: list[tuple[str, Any, dict[str, str]]] = []
@@ -45,7 +43,7 @@ def test_state_dict(kit: AlgorithmConformance) -> Fault | None:
     return next((fault for place in (0, -1) if (fault := _taken_back(kit, *saved[place][:2]))), None)
 
 
-def test_resume(kit: AlgorithmConformance) -> Fault | None:
+def test_resume(kit: AlgorithmKit) -> Fault | None:
     """Train 3 epochs, then again from what was saved after the first, and from what that run saved after the second.
 
     Then from what was saved within the second epoch, with a loader that goes on there.
@@ -92,7 +90,7 @@ def _foreign(value: Any, path: str) -> str | None:
     return f"{path} is a {type(value).__module__}.{type(value).__qualname__}, neither a tensor nor a JSON value"
 
 
-def _taken_back(kit: AlgorithmConformance, where: str, state: Any) -> Fault | None:
+def _taken_back(kit: AlgorithmKit, where: str, state: Any) -> Fault | None:
     """Load a state into a fresh instance in a new run, and save it again."""
     fresh: Any = kit.make_algorithm()
     with make_trainer(kit, [fresh]):
@@ -126,7 +124,7 @@ class _Snapshot:
     generators: Any
 
 
-def _run_from(kit: AlgorithmConformance, snapshot: _Snapshot | None) -> tuple[Outcome, list[_Snapshot]]:
+def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, list[_Snapshot]]:
     """Train to the end of 3 epochs, from the beginning or a snapshot; some are taken on the way."""
     algorithm: Any = kit.make_algorithm()
     taken: list[_Snapshot] = []

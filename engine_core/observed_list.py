@@ -1,0 +1,75 @@
+"""A list that calls its observers when it changes. A leaf."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+__all__ = ["ObservedList"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _announcing(method: F) -> F:
+    """Let a method of `list` call the observers."""
+
+    @functools.wraps(method)
+    def call(self: ObservedList[Any], *args: Any, **options: Any) -> Any:
+        self._changed()
+        return method(self, *args, **options)
+
+    return cast("F", call)
+
+
+class ObservedList(list[T]):
+    """A list that calls its observers before each change, so that an engine sees when it is edited in place."""
+
+    __slots__ = ("_observers",)
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        super().__init__(items)
+        self._observers: list[Callable[[], None]] = []
+
+    @classmethod
+    def of(cls, given: Any) -> ObservedList[Any]:
+        """Return one object, several, or None for nothing as an ObservedList; one that is given is returned itself."""
+        if isinstance(given, cls):
+            return given
+        return cls(given if isinstance(given, (list, tuple)) else [] if given is None else [given])
+
+    def observe(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` at each change from now on."""
+        if on_change not in self._observers:
+            self._observers.append(on_change)
+
+    def stop_observing(self, on_change: Callable[[], None]) -> None:
+        """Stop calling `on_change`."""
+        if on_change in self._observers:
+            self._observers.remove(on_change)
+
+    def hand_over(self, successor: ObservedList[Any]) -> None:
+        """Call the observers, since `successor` takes the place of this list."""
+        if successor is not self:
+            self._changed()
+
+    def _changed(self) -> None:
+        for on_change in self._observers:
+            on_change()
+
+    append = _announcing(list.append)
+    extend = _announcing(list.extend)
+    insert = _announcing(list.insert)
+    remove = _announcing(list.remove)
+    pop = _announcing(list.pop)
+    clear = _announcing(list.clear)
+    reverse = _announcing(list.reverse)
+    sort = _announcing(list.sort)
+    __setitem__ = _announcing(list.__setitem__)
+    __delitem__ = _announcing(list.__delitem__)
+    __iadd__ = _announcing(list.__iadd__)
+    __imul__ = _announcing(list.__imul__)
+
+    def __reduce__(self) -> tuple[type[ObservedList[T]], tuple[list[T]]]:
+        return type(self), (list(self),)
