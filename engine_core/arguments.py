@@ -6,8 +6,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
-from .items import BatchKey, get_item, set_item
 
 __all__ = ["check_flag", "check_key", "check_number", "check_setter", "check_taken", "check_whole", "item_at"]
 

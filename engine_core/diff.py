@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import ArgumentError
-from .failures import escaped
 from .manifest import Manifest, read_json, read_manifest
+from .messages import escaped
 from .ordering import who_moved
 
 __all__ = ["Difference", "Section", "compare", "format_differences", "has_results"]

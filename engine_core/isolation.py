@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .errors import DestinationWarning
-from .failures import cause_of
+from .messages import cause_of
 from .time import Timestamp
 from .warn import warn
 

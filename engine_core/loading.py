@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .errors import add_note
-from .failures import cause_of, remedy_for
 from .installed import import_object
 from .kinds import check_plugin
+from .messages import cause_of, remedy_for
 from .records import DENY, PluginRecord, Source
 
 __all__ = ["Loaded", "load_plugin"]

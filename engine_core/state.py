@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError
-from .items import BatchKey, get_item, set_item
 from .observed_list import ObservedList
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
 from .trace import SpanRecorder

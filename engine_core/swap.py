@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .items import BatchKey, get_item, set_item
+from .batch import BatchKey, get_item, set_item
 
 __all__ = ["ItemSwap"]
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ..errors import CheckpointError
-from ..failures import readable
+from ..messages import readable
 from ..time import Timestamp
 
 __all__ = [

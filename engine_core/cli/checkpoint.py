@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import CheckpointError
-from ..failures import escaped
+from ..messages import escaped
 
 __all__ = ["checkpoint"]
 

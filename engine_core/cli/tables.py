@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..failures import readable
+from ..messages import readable
 
 __all__ = ["format_table"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, PluginError
-from ..failures import LONGEST, readable
+from ..messages import LONGEST, readable
 from ..records import PluginRecord
 from ..registry import Registry
 from .probe import FINDINGS, TRACE

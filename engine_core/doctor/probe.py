@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..failures import cause_of
 from ..installed import installed_distributions
 from ..loading import load_plugin
+from ..messages import cause_of
 from ..records import PREFIX, PluginRecord, Source, read_records
 
 __all__ = ["FINDINGS", "TRACE", "probe"]

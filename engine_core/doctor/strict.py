@@ -12,10 +12,10 @@ from ..callback import Callback
 from ..engine import Engine
 from ..errors import EngineError, OrderError, did_you_mean
 from ..event import Event
-from ..failures import in_one_line
 from ..hookspecs import PROJECT
 from ..listening import misspelt_hooks
 from ..logger import Logger
+from ..messages import in_one_line
 from ..metadata import AlgorithmMetadata, PassMetadata
 from ..order import ActivePass
 from ..records import PluginRecord

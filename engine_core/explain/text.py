@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..course import Explained
-from ..failures import escaped
+from ..messages import escaped
 from .explanation import Skipped, Unordered
 from .pair import PairReasons
 

@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from ..errors import CheckpointError
-from ..failures import escaped, readable
+from ..messages import escaped, readable
 
 __all__ = ["differences", "missing_algorithms", "other_length", "other_optimizers", "what_is_missing"]
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from engine_core.items import get_item, set_item
+from engine_core.batch import get_item, set_item
 
 
 class Pair(NamedTuple):

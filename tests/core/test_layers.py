@@ -16,12 +16,11 @@ REPOSITORY = Path(__file__).parents[2]
 # so that this is the order in which to read them.
 LAYERS = [
     ["errors", "observed_list", "event", "time", "metadata"],
-    ["ordering", "hookspecs", "trace", "items", "warn", "installed", "requirements", "soundness", "failures"],
+    ["ordering", "hookspecs", "trace", "batch.items", "batch", "warn", "installed", "requirements", "soundness", "messages"],
     ["callback", "algorithm", "isolation", "logger", "state", "intervals", "arguments", "watched", "swap"],
     ["records", "kinds", "loading", "provenance", "registry", "passes", "course", "order", "host", "closing"],
     ["members", "cautions", "listening", "pairs", "pipeline", "dispatch", "engine"],
     [
-        "batch",
         "losses",
         "outputs",
         "precision",

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import torch
 
 from engine_core import AlgorithmMetadata
-from engine_core.batch import map_batch
+from engine_core.batch import BatchKey, map_batch
 from engine_core.errors import ArgumentError
-from engine_core.items import BatchKey
 
 from .images import check_images
 from .mixing import EVENTS, Mixing

@@ -12,8 +12,8 @@ import torch
 
 from engine_core import Algorithm, Event, Logger, State
 from engine_core.arguments import check_flag, check_key, check_taken, item_at
+from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError, EngineError
-from engine_core.items import BatchKey
 from engine_core.outputs import class_outputs, holds_loss
 from engine_core.precision import Precision
 from engine_core.randomness import OwnGenerator

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from engine_core import AlgorithmMetadata
-from engine_core.items import BatchKey
+from engine_core.batch import BatchKey
 
 from .blending import blend, check_blendable
 from .mixing import EVENTS, Mixing

@@ -8,8 +8,8 @@ import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.arguments import check_key, check_taken, item_at
+from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.items import BatchKey
 from engine_core.outputs import class_outputs, holds_loss
 from engine_core.swap import ItemSwap
 

@@ -12,9 +12,8 @@ import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Timestamp
 from engine_core.arguments import check_whole
-from engine_core.batch import take_rows
+from engine_core.batch import BatchKey, take_rows
 from engine_core.errors import ArgumentError
-from engine_core.items import BatchKey
 from engine_core.randomness import OwnGenerator
 
 from . import arguments

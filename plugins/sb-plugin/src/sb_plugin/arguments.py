@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine_core.arguments import check_key, check_number, check_whole
+from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError, ArgumentTypeError, suggestion
-from engine_core.items import BatchKey
 
 if TYPE_CHECKING:
     import torch

@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core.arguments import item_at
-from engine_core.batch import count_rows, map_batch, take_rows
+from engine_core.batch import BatchKey, count_rows, get_item, map_batch, set_item, take_rows
 from engine_core.errors import ArgumentError
-from engine_core.items import BatchKey, get_item, set_item
 
 from .losses import Loss, check_losses, in_fp32
 from .untouched import frozen_buffers, own_randomness

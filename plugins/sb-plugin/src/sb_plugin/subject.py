@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from engine_core import State
-from engine_core.batch import count_rows, map_batch
+from engine_core.batch import BatchKey, count_rows, map_batch
 from engine_core.errors import ArgumentError, EngineError
-from engine_core.items import BatchKey
 
 from .losses import check_losses, per_sample, to_fp32
 from .scoring import Manner, Objective, autocast_of, leaving_no_trace, no_autocast, score

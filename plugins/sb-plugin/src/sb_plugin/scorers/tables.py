@@ -10,9 +10,8 @@ import torch
 
 from engine_core import Event, State
 from engine_core.arguments import item_at
-from engine_core.batch import take_rows
+from engine_core.batch import BatchKey, take_rows
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError, EngineError
-from engine_core.items import BatchKey
 
 from ..subject import Subject
 from ..table import LossTable, StaleScores, check_ids

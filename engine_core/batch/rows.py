@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 from .items import copy_mapping
 
 __all__ = ["count_rows", "map_batch", "move_batch", "slice_rows", "split_batch", "take_rows"]

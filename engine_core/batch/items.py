@@ -8,7 +8,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
-from .errors import BatchKeyError, did_you_mean
+from ..errors import BatchKeyError, did_you_mean
 
 __all__ = ["BatchKey", "copy_mapping", "get_item", "set_item"]
 
