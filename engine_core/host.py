@@ -13,8 +13,8 @@ from . import hookspecs
 from .callback import Callback, method_of
 from .errors import ArgumentError, PluginError, did_you_mean
 from .event import Event
+from .messages import warn
 from .registry import Registry
-from .warn import warn
 
 __all__ = ["Adapter", "Host"]
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from .errors import add_note
-from .installed import import_object
+from .installed import Installed, import_object
 from .kinds import check_plugin
-from .messages import cause_of, remedy_for
+from .messages import cause_of, readable
 from .records import DENY, PluginRecord, Source
+from .requirements import unmet
 
 __all__ = ["Loaded", "load_plugin"]
 
@@ -31,8 +34,27 @@ def load_plugin(record: PluginRecord, source: Source) -> Loaded:
         add_note(interruption, f"while importing {record.title} from {record.entry_point!r}")
         raise
     except BaseException as error:  # noqa: BLE001  a plugin may raise SystemExit while it is imported
-        remedy = remedy_for(error, source.installed, record.module)
+        remedy = _remedy_for(error, source.installed, record.module)
         otherwise = f"fix or uninstall {record.distribution}, or disable it with {DENY}={record.qualified_name}"
         reason = f"{cause_of(error)}; {remedy or otherwise}"
         return Loaded(replace(record, status="broken", reason=reason), error=error)
     return Loaded(record, plugin)
+
+
+def _remedy_for(error: BaseException, installed: Installed, module: str) -> str:
+    """Return what to do about an exception that the import of `module` raised, or nothing in particular."""
+    if isinstance(error, ValidationError) and any(problem["loc"] == ("hook_api",) for problem in error.errors()):
+        return f"or install another version of {installed.name}"
+    if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
+        missing = error.name.partition(".")[0]
+        if missing == module.partition(".")[0]:
+            return f"{installed.name} lacks a module of its own; install it again"
+        lacking = [requirement for requirement, _ in unmet(installed.requires)]
+        if lacking:
+            quoted = " ".join(f"'{requirement}'" for requirement in lacking)
+            return f"{installed.name} requires {', '.join(lacking)}; run: pip install {quoted}"
+        return (
+            f"{installed.name} does not declare what it needs for {readable(missing)!r}; tell its authors, and install "
+            "the distribution that has this module"
+        )
+    return ""

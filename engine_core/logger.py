@@ -1,17 +1,38 @@
-"""What is logged and where it goes. Knows no engine; formats nothing."""
+"""What is logged, where to, and what becomes of a destination that fails. Knows no engine; formats nothing."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .errors import DestinationWarning
-from .isolation import HasClock, Isolation
+from .messages import cause_of, warn
 from .observed_list import ObservedList
+from .time import Timestamp
 from .trace import Traces
 
-__all__ = ["Destination", "Logger"]
+__all__ = ["HOW_TO_STOP", "MOST_FAILURES", "PATIENCE", "Destination", "Isolation", "Logger"]
+
+
+PATIENCE = 3
+"""How often in a row one method of a destination may raise; then the destination is disabled."""
+
+MOST_FAILURES = 30
+"""How often a destination may raise in all before it is disabled, so that the warnings have an end."""
+
+HOW_TO_STOP = (
+    "To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
+    "PYTHONWARNINGS='error:logger destination' for a command"
+)
+"""Ends each DestinationWarning; the variable takes the words with which they all begin."""
+
+
+class HasClock(Protocol):
+    """What knows the position of training, as State does."""
+
+    timestamp: Timestamp
 
 
 class Destination(Protocol):
@@ -101,3 +122,74 @@ class Logger:
             else:
                 if troubles:
                     isolation.recover(destination, method)
+
+
+class _Trouble:
+    """How often a destination has raised, in all and in a row of each method."""
+
+    def __init__(self, destination: object) -> None:
+        self.destination = destination  # held, so that no other object gets the id under which this is kept
+        self.in_a_row: Counter[str] = Counter()
+        self.in_all = 0
+        self.is_disabled = False
+
+
+class Isolation:
+    """Keeps the book of the destinations of a logger that have raised, and warns of each failure.
+
+    Only an Exception is kept back; KeyboardInterrupt and SystemExit go on, and so does a DestinationWarning that the
+    user's filter has made an error.
+    """
+
+    def __init__(self) -> None:
+        self.titles: Sequence[tuple[object, str]] = ()
+        self.troubles: dict[int, _Trouble] = {}
+        self._state: weakref.ref[HasClock] | None = None
+
+    def begin(self, state: weakref.ref[HasClock]) -> None:
+        """Forget what has failed, as a new engine begins, and tell failures with the clock of `state`."""
+        self.titles, self._state = (), state
+        self.troubles.clear()
+
+    def is_disabled(self, destination: object) -> bool:
+        """Has the destination failed too often?"""
+        trouble = self.troubles.get(id(destination))
+        return trouble is not None and trouble.is_disabled
+
+    def recover(self, destination: object, method: str) -> None:
+        """Count the failures in a row of a method anew, now that it has done its work."""
+        trouble = self.troubles.get(id(destination))
+        if trouble is not None:
+            trouble.in_a_row.pop(method, None)
+
+    def report(self, destination: object, method: str, error: Exception) -> None:
+        """Count a failure and warn of it; the last one that is allowed disables the destination."""
+        trouble = self.troubles.setdefault(id(destination), _Trouble(destination))
+        if trouble.is_disabled:
+            return
+        trouble.in_all += 1
+        trouble.in_a_row[method] += 1
+        count = trouble.in_a_row[method]
+        trouble.is_disabled |= count >= PATIENCE or trouble.in_all >= MOST_FAILURES
+        if trouble.is_disabled:
+            reason = f"{count} failures of {method} in a row" if count >= PATIENCE else f"{trouble.in_all} failures"
+            consequence = f"training goes on without it: after {reason} it is disabled, and gets nothing more"
+        else:
+            consequence = (
+                f"training goes on, and the other destinations are told; failure {count} of {PATIENCE} in a row, "
+                f"{trouble.in_all} of {MOST_FAILURES} in all, after which it is disabled"
+            )
+        warn(
+            f"logger destination {self._title(destination)} failed in {method}{self._when()}: {cause_of(error)}; "
+            f"{consequence}. {HOW_TO_STOP}",
+            DestinationWarning,
+        )
+
+    def _title(self, destination: object) -> str:
+        return next((title for other, title in self.titles if other is destination), type(destination).__name__)
+
+    def _when(self) -> str:
+        state = self._state() if self._state is not None else None
+        if state is None:
+            return ""
+        return f" at batch {state.timestamp.batch} (epoch {state.timestamp.epoch})"

@@ -1,19 +1,18 @@
-"""Why a plugin could not be imported, in one line, and what to do about it. Knows no registry."""
+"""How things are said: warnings at the user's line, exceptions in one line, text that is safe for terminals. A leaf."""
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from .installed import Installed
-from .requirements import unmet
-
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["cause_of", "escaped", "in_one_line", "readable", "remedy_for"]
+__all__ = ["cause_of", "escaped", "in_one_line", "readable", "warn"]
 
 LONGEST = 300
 """How many characters of a text that a plugin has written are shown."""
@@ -87,25 +86,6 @@ def _said_of(problem: ErrorDetails) -> str:
         return problem["msg"]
 
 
-def remedy_for(error: BaseException, installed: Installed, module: str) -> str:
-    """Return what to do about an exception that the import of `module` raised, or nothing in particular."""
-    if isinstance(error, ValidationError) and any(problem["loc"] == ("hook_api",) for problem in error.errors()):
-        return f"or install another version of {installed.name}"
-    if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
-        missing = error.name.partition(".")[0]
-        if missing == module.partition(".")[0]:
-            return f"{installed.name} lacks a module of its own; install it again"
-        lacking = [requirement for requirement, _ in unmet(installed.requires)]
-        if lacking:
-            quoted = " ".join(f"'{requirement}'" for requirement in lacking)
-            return f"{installed.name} requires {', '.join(lacking)}; run: pip install {quoted}"
-        return (
-            f"{installed.name} does not declare what it needs for {readable(missing)!r}; tell its authors, and install "
-            "the distribution that has this module"
-        )
-    return ""
-
-
 def _raised_at(traceback: TracebackType | None) -> str:
     """Say where in the code of others an error was raised, since its traceback is not always shown."""
     place = ""
@@ -117,3 +97,23 @@ def _raised_at(traceback: TracebackType | None) -> str:
             place = f" (at {readable(frame.f_code.co_filename)}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     return place
+
+
+BETWEEN = ("engine_core", "pluggy", "click", "contextlib")
+"""Packages whose lines say nothing to the user."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Issue a warning at the nearest line of the user's own.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn("mind the step", UserWarning)
+        >>> str(caught[0].message)
+        'mind the step'
+    """
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -10,6 +10,7 @@ from .algorithm import Algorithm, unique_names
 from .course import AlgorithmRecord, Course, PassRecord, precedes
 from .errors import ArgumentError, OrderError, OrderWarning, PluginError, add_note
 from .event import Event
+from .messages import warn
 from .metadata import PassMetadata
 from .ordering import Edge, stable_sort
 from .passes import (
@@ -24,7 +25,6 @@ from .passes import (
     sort_passes,
 )
 from .registry import CORE, Registry
-from .warn import warn
 
 __all__ = ["ActivePass", "PassArgument", "PassList", "parse_passes", "record_of"]
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 from .algorithm import Algorithm, algorithm_metadata, unique_names
 from .errors import ArgumentError, ArgumentTypeError, OrderError
 from .event import Event
+from .messages import warn
 from .metadata import ORDERING, STAGES, AlgorithmMetadata, PassMetadata
 from .ordering import Edge, stable_sort
 from .registry import Registry
-from .warn import warn
 
 __all__ = [
     "AlgorithmPass",

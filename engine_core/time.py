@@ -1,4 +1,4 @@
-"""Lengths and positions of a training run: `Time`, its units, and the immutable `Timestamp`. A leaf."""
+"""Lengths and positions of a training run: `Time`, its units, the immutable `Timestamp`, and intervals. A leaf."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["Time", "TimeUnit", "Timestamp"]
+__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp"]
 
 
 class TimeUnit(str, Enum):
@@ -241,3 +241,37 @@ FIELD_OF = {
     TimeUnit.TOKEN: Timestamp._fields.index("token"),
     TimeUnit.SECOND: Timestamp._fields.index("elapsed_s"),
 }
+
+_CLOCKED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.SECOND)
+
+
+class Interval:
+    """Every so many epochs, batches, samples or seconds.
+
+    Example:
+        >>> Interval("2ba", "eval_interval").passed(Timestamp(batch=3), Timestamp(batch=4))
+        True
+    """
+
+    def __init__(self, length: Time | str, what: str) -> None:
+        self.length = _clocked(length, what)
+        self._field = FIELD_OF[self.length.unit]
+        self._value = self.length.value
+        self.in_epochs = self.length.unit is TimeUnit.EPOCH
+
+    def passed(self, before: Timestamp, after: Timestamp) -> bool:
+        """Was a whole number of intervals completed between two positions?"""
+        then, now = before[self._field], after[self._field]
+        return then != now and then // self._value != now // self._value
+
+
+def _clocked(time: Time | str, what: str) -> Time:
+    try:
+        time = Time(time)
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise type(error)(f"{what}: {error}") from None
+    if time.unit not in _CLOCKED:
+        raise ArgumentError(f"{what}: what is counted is ep, ba, sp and sec, so it can't be {str(time)!r}")
+    if time.value <= 0:
+        raise ArgumentError(f"{what} has to be positive, not {str(time)!r}")
+    return time

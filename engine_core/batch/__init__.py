@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .items import BatchKey, get_item, set_item
+from .items import BatchKey, ItemSwap, get_item, set_item
 
 if TYPE_CHECKING:
     from .rows import count_rows, map_batch, move_batch, slice_rows, split_batch, take_rows
 
 __all__ = [
     "BatchKey",
+    "ItemSwap",
     "count_rows",
     "get_item",
     "map_batch",

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
-from ..intervals import Interval
-from ..time import Time, Timestamp
-from ..warn import warn
+from ..messages import warn
+from ..time import Interval, Time, Timestamp
 from ..watched import Watched
 from .ranking import Ranking
 

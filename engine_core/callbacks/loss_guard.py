@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, EngineError, NonFiniteLossError, NonFiniteLossWarning, did_you_mean
-from ..warn import warn
+from ..messages import warn
 
 if TYPE_CHECKING:
     import torch

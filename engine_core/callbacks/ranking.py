@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ArgumentError, CheckpointWarning, did_you_mean
-from ..warn import warn
+from ..messages import warn
 
 if TYPE_CHECKING:
     from ..state import State

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..callback import Callback
 from ..errors import ArgumentError
-from ..intervals import Interval
-from ..time import Time, TimeUnit
+from ..time import Interval, Time, TimeUnit
 from ..trainer.interruption import saver_folders
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
-from ..isolation import HOW_TO_STOP
-from ..logger import Logger
-from ..warn import warn
+from ..logger import HOW_TO_STOP, Logger
+from ..messages import warn
 from .whole_lines import MOST_DUE_BYTES, WRITTEN_AS_THEY_ARE, Lines, Table
 
 if TYPE_CHECKING:

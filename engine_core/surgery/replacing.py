@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import NothingReplacedWarning
-from ..warn import warn
+from ..messages import warn
 from .following import follow_parameters
 from .likeness import Heritage, tensors_of
 from .planning import plan_surgery

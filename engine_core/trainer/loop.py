@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ import torch
 from ..batch import count_rows, move_batch
 from ..errors import EngineError
 from ..event import Event
-from ..intervals import end_test
-from ..time import Time, Timestamp
+from ..state import State
+from ..time import FIELD_OF, Interval, Time, Timestamp
 from .failing import blame_what_was_loaded, lose_no_batch
 from .feed import enter_loader
 from .interruption import EvaluationInterrupted, interruptible, raise_if_interrupted
@@ -277,3 +278,10 @@ def backward_with_first_graph(loss: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
         loss.backward(create_graph=True)
+
+
+def end_test(state: State, end: Time, what: str) -> Callable[[], bool]:
+    """Return a function that says whether the clock has reached `end`, or the run was asked to stop."""
+    length = Interval(end, what).length
+    field, value = FIELD_OF[length.unit], length.value
+    return lambda: state.timestamp[field] >= value or state.stop_requested

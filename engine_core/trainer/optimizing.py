@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..intervals import Interval
 from ..surgery import follow_parameters
-from ..time import Time
+from ..time import Interval, Time
 
 __all__ = [
     "check_optimizers",

@@ -14,7 +14,7 @@ from ..checkpoint import Content, read_content, read_manifest
 from ..checkpoint.store import has_checkpoint, read_resolved
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ..event import Event
-from ..warn import warn
+from ..messages import warn
 from .arguments import check_seed
 from .comparing import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .describing import describe_run

@@ -11,9 +11,9 @@ import torch
 
 from ..engine import Engine
 from ..errors import EngineError
-from ..intervals import Interval
 from ..precision import Precision
 from ..state import State
+from ..time import Interval
 from .evaluation import run_eval
 from .feed import Feed
 from .readings import LossReader

@@ -13,13 +13,12 @@ import torch
 from ..engine import Engine
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
-from ..intervals import Interval
 from ..logger import Logger
 from ..order import PassArgument
 from ..precision import Precision
 from ..randomness import seed_generators
 from ..state import State
-from ..time import Time
+from ..time import Interval, Time
 from .arguments import (
     as_plugins,
     check_loader,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError, CheckpointWarning, suggestion
-from ..warn import warn
+from ..messages import warn
 
 __all__ = ["is_by_weights", "load_weights"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engine_core import State
-from engine_core.swap import ItemSwap
+from engine_core.batch import ItemSwap
 
 SETTER = (lambda batch: batch["inner"][0], lambda batch, value: {**batch, "inner": [value]})
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine_core.errors import ArgumentError
-from engine_core.outputs import class_outputs, holds_loss
+from engine_core.losses import class_outputs, holds_loss
 
 LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 

@@ -8,10 +8,9 @@ import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.arguments import check_key, check_taken, item_at
-from engine_core.batch import BatchKey
+from engine_core.batch import BatchKey, ItemSwap
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.outputs import class_outputs, holds_loss
-from engine_core.swap import ItemSwap
+from engine_core.losses import class_outputs, holds_loss
 
 from .losses import CrossEntropy, check_loss, cross_entropy_of
 from .smoothing import check_smoothing, smooth_labels

@@ -11,8 +11,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from engine_core import AlgorithmMetadata, Event, State
 from engine_core.arguments import check_number
-from engine_core.intervals import Interval
-from engine_core.time import Time
+from engine_core.time import Interval, Time
 
 from .averages import Average, Rule
 from .weight_averaging import WeightAveraging

@@ -9,9 +9,8 @@ import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.arguments import check_key, item_at
-from engine_core.batch import BatchKey
+from engine_core.batch import BatchKey, ItemSwap
 from engine_core.errors import EngineError
-from engine_core.swap import ItemSwap
 
 from .input_gradients import check_inputs, check_weight, input_gradient_penalty
 

@@ -12,9 +12,8 @@ from torch.optim.swa_utils import get_swa_multi_avg_fn
 from engine_core import AlgorithmMetadata, Event, Logger, State
 from engine_core.arguments import check_number, check_whole
 from engine_core.errors import ArgumentError
-from engine_core.intervals import Interval
-from engine_core.time import Time, TimeUnit
-from engine_core.warn import warn
+from engine_core.messages import warn
+from engine_core.time import Interval, Time, TimeUnit
 
 from .averages import Average, Rule
 from .weight_averaging import WeightAveraging
