@@ -16,8 +16,7 @@ from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, PluginError
 from ..messages import LONGEST, readable
-from ..records import PluginRecord
-from ..registry import Registry
+from ..registry import PluginRecord, Registry
 from .probe import FINDINGS, TRACE
 from .processes import Ended, Processes
 

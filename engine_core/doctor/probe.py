@@ -11,10 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..installed import installed_distributions
-from ..loading import load_plugin
 from ..messages import cause_of
-from ..records import PREFIX, PluginRecord, Source, read_records
+from ..registry import PREFIX, PluginRecord, Source, installed_distributions, load_plugin, read_records
 
 __all__ = ["FINDINGS", "TRACE", "probe"]
 

@@ -18,7 +18,7 @@ from ..logger import Logger
 from ..messages import in_one_line
 from ..metadata import AlgorithmMetadata, PassMetadata
 from ..order import ActivePass
-from ..records import PluginRecord
+from ..registry import PluginRecord
 from ..state import State
 
 __all__ = ["broken_declarations", "problems_of"]

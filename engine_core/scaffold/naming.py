@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..installed import installed_version, normalise
-from ..registry import CORE, Registry
+from ..registry import CORE, Registry, installed_version, normalise
 
 __all__ = ["PluginNames", "name_plugin"]
 

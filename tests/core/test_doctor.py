@@ -7,8 +7,7 @@ import pytest
 
 from engine_core.doctor import Diagnosis, examine
 from engine_core.errors import ArgumentError
-from engine_core.records import PluginRecord
-from engine_core.registry import Registry
+from engine_core.registry import PluginRecord, Registry
 
 GOOD = """
     from engine_core import Algorithm

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from engine_core.errors import PluginError
-from engine_core.installed import module_exists
 from engine_core.registry import Registry
+from engine_core.registry.distributions import module_exists
 
 ACME = {"algorithms": {"acme": "acme_module:Acme"}}
 

@@ -3,9 +3,8 @@
 import pytest
 
 from engine_core.errors import ArgumentError, ArgumentTypeError, PluginError
-from engine_core.installed import installed_version
-from engine_core.registry import Registry
-from engine_core.requirements import check_requirements, unmet
+from engine_core.registry import Registry, installed_version
+from engine_core.registry.requirements import check_requirements, unmet
 
 
 def check(*requirements, unusable=None):

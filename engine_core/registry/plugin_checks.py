@@ -6,11 +6,11 @@ import inspect
 from types import FunctionType
 from typing import Any
 
-from .algorithm import Algorithm
-from .callback import Callback
-from .event import Event
-from .metadata import AlgorithmMetadata, PassMetadata
-from .records import PluginRecord
+from ..algorithm import Algorithm
+from ..callback import Callback
+from ..event import Event
+from ..metadata import AlgorithmMetadata, PassMetadata
+from .scan import PluginRecord
 
 __all__ = ["check_plugin", "check_that_a_call_runs"]
 

@@ -10,26 +10,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from .algorithm import snake_case
-from .errors import ArgumentError, PluginError, did_you_mean
-from .installed import Installed, installed_distributions, normalise
+from ..algorithm import snake_case
+from ..errors import ArgumentError, PluginError, did_you_mean
+from ..metadata import AlgorithmMetadata
+from .distributions import Installed, installed_distributions, normalise
 from .loading import load_plugin
-from .metadata import AlgorithmMetadata
-from .provenance import Provenance
-from .records import (
-    ALLOW,
-    CORE,
-    DENY,
-    KINDS,
-    PREFIX,
-    Kind,
-    PluginRecord,
-    Source,
-    Status,
-    doubtful_items,
-    read_records,
-)
+from .ownership import Provenance
 from .requirements import check_requirements
+from .scan import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, PluginRecord, Source, Status, doubtful_items, read_records
 
 __all__ = ["CORE", "KINDS", "Kind", "PluginRecord", "Registry", "Status"]
 

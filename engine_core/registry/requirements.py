@@ -9,8 +9,8 @@ from types import MappingProxyType
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from .errors import ArgumentError, ArgumentTypeError, PluginError
-from .installed import installed_version, normalise
+from ..errors import ArgumentError, ArgumentTypeError, PluginError
+from .distributions import installed_version, normalise
 
 __all__ = ["check_requirements", "unmet"]
 

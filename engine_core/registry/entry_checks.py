@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .installed import EntryPoint, Installed, module_exists, normalise, ships
+from .distributions import EntryPoint, Installed, module_exists, normalise, ships
 from .requirements import unmet
 
 __all__ = ["owner_of", "what_is_doubtful", "why_broken"]

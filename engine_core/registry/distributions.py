@@ -27,7 +27,7 @@ __all__ = [
     "ships",
 ]
 
-OWN = Path(__file__).resolve().parent
+OWN = Path(__file__).resolve().parents[1]
 """Where engine_core itself lies."""
 
 Distribution: TypeAlias = Any

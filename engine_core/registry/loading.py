@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from .errors import add_note
-from .installed import Installed, import_object
-from .kinds import check_plugin
-from .messages import cause_of, readable
-from .records import DENY, PluginRecord, Source
+from ..errors import add_note
+from ..messages import cause_of, readable
+from .distributions import Installed, import_object
+from .plugin_checks import check_plugin
 from .requirements import unmet
+from .scan import DENY, PluginRecord, Source
 
 __all__ = ["Loaded", "load_plugin"]
 

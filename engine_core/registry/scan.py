@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from .errors import suggestion
-from .installed import EntryPoint, Installed, normalise
-from .soundness import owner_of, what_is_doubtful, why_broken
+from ..errors import suggestion
+from .distributions import EntryPoint, Installed, normalise
+from .entry_checks import owner_of, what_is_doubtful, why_broken
 
 __all__ = [
     "ALLOW",

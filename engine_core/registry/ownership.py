@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from .records import CORE, PluginRecord, Source, claimants_of, owner_among
+from .scan import CORE, PluginRecord, Source, claimants_of, owner_among
 
 __all__ = ["Provenance"]
 

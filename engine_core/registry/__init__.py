@@ -1,0 +1,26 @@
+"""Which plugins are installed, whose they are, and their import. Reading it imports none of them."""
+
+from __future__ import annotations
+
+from .distributions import installed_distributions, installed_version, normalise
+from .loading import load_plugin
+from .plugin_checks import check_that_a_call_runs
+from .registry import Registry
+from .scan import CORE, KINDS, PREFIX, Kind, PluginRecord, Source, Status, read_records
+
+__all__ = [
+    "CORE",
+    "KINDS",
+    "PREFIX",
+    "Kind",
+    "PluginRecord",
+    "Registry",
+    "Source",
+    "Status",
+    "check_that_a_call_runs",
+    "installed_distributions",
+    "installed_version",
+    "load_plugin",
+    "normalise",
+    "read_records",
+]
