@@ -5,8 +5,9 @@ from __future__ import annotations
 from .distributions import installed_distributions, installed_version, normalise
 from .loading import load_plugin
 from .plugin_checks import check_that_a_call_runs
+from .records import CORE, KINDS, PREFIX, Kind, PluginRecord, Source, Status
 from .registry import Registry
-from .scan import CORE, KINDS, PREFIX, Kind, PluginRecord, Source, Status, read_records
+from .scan import read_records
 
 __all__ = [
     "CORE",

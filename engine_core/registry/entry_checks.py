@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from .distributions import EntryPoint, Installed, module_exists, normalise, ships
+from .distributions import EntryPoint, Installed, module_exists
 from .requirements import unmet
 
-__all__ = ["owner_of", "what_is_doubtful", "why_broken"]
+__all__ = ["what_is_doubtful", "why_broken"]
 
 
 def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
@@ -70,23 +69,6 @@ def what_is_doubtful(installed: Installed) -> str:
     for requirement, instead in unmet(installed.requires):
         doubts.append(f"it requires {requirement}, which is {instead}; run: pip install '{requirement}'")
     return "; ".join(doubts)
-
-
-def owner_of(module: str, claimants: Sequence[Installed]) -> str | None:
-    """Return which of several distributions a module belongs to, or None where nobody can tell.
-
-    Whoever has the module among its files; where nobody lists files, whoever has the name of the top-level package.
-    """
-    package = module.partition(".")[0]
-    while module:
-        shipping = [claimant.name for claimant in claimants if ships(claimant, module)]
-        if shipping:
-            return shipping[0] if len(shipping) == 1 else None
-        module = module.rpartition(".")[0]
-    unknown = [claimant.name for claimant in claimants if ships(claimant, package) is None]
-    if len(unknown) == 1:
-        return unknown[0]
-    return normalise(package) if normalise(package) in unknown else None
 
 
 def _removal(installed: Installed) -> str:

@@ -11,8 +11,8 @@ from ..errors import add_note
 from ..messages import cause_of, readable
 from .distributions import Installed, import_object
 from .plugin_checks import check_plugin
+from .records import DENY, PluginRecord, Source
 from .requirements import unmet
-from .scan import DENY, PluginRecord, Source
 
 __all__ = ["Loaded", "load_plugin"]
 

@@ -1,13 +1,14 @@
-"""From which distribution an object comes, told by the module in which its class is defined."""
+"""Which distribution owns a module, a class, an object: by entry points, and where several claim a package by files."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from .scan import CORE, PluginRecord, Source, claimants_of, owner_among
+from .distributions import Installed, normalise, ships
+from .records import CORE, PREFIX, PluginRecord, Source
 
-__all__ = ["Provenance"]
+__all__ = ["Provenance", "claimants_of", "owner_among"]
 
 
 class Provenance:
@@ -45,6 +46,38 @@ class Provenance:
                 return next(iter(owners))
             module = module.rpartition(".")[0]
         return None
+
+
+def claimants_of(sources: Iterable[tuple[PluginRecord, Source]]) -> dict[str, list[Installed]]:
+    """Return for each top-level package the distributions whose entry points lie in it."""
+    claims: dict[str, dict[str, Installed]] = defaultdict(dict)
+    for record, source in sources:
+        claims[record.module.partition(".")[0]][record.distribution] = source.installed
+    return {package: list(claimants.values()) for package, claimants in claims.items()}
+
+
+def owner_among(module: str, claimants: Sequence[Installed]) -> str | None:
+    """Return the distribution of a module that several claim, or None where one claims it or nobody can tell."""
+    if module.partition(".")[0] == PREFIX[:-1]:
+        return CORE
+    return _owner_of(module, claimants) if len(claimants) > 1 else None
+
+
+def _owner_of(module: str, claimants: Sequence[Installed]) -> str | None:
+    """Return which of several distributions a module belongs to, or None where nobody can tell.
+
+    Whoever has the module among its files; where nobody lists files, whoever has the name of the top-level package.
+    """
+    package = module.partition(".")[0]
+    while module:
+        shipping = [claimant.name for claimant in claimants if ships(claimant, module)]
+        if shipping:
+            return shipping[0] if len(shipping) == 1 else None
+        module = module.rpartition(".")[0]
+    unknown = [claimant.name for claimant in claimants if ships(claimant, package) is None]
+    if len(unknown) == 1:
+        return unknown[0]
+    return normalise(package) if normalise(package) in unknown else None
 
 
 def _modules(plugin: object) -> list[str]:

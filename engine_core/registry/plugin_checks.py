@@ -10,7 +10,7 @@ from ..algorithm import Algorithm
 from ..callback import Callback
 from ..event import Event
 from ..metadata import AlgorithmMetadata, PassMetadata
-from .scan import PluginRecord
+from .records import PluginRecord
 
 __all__ = ["check_plugin", "check_that_a_call_runs"]
 

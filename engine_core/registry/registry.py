@@ -16,8 +16,9 @@ from ..metadata import AlgorithmMetadata
 from .distributions import Installed, installed_distributions, normalise
 from .loading import load_plugin
 from .ownership import Provenance
+from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, PluginRecord, Source, Status
 from .requirements import check_requirements
-from .scan import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, PluginRecord, Source, Status, doubtful_items, read_records
+from .scan import doubtful_items, read_records
 
 __all__ = ["CORE", "KINDS", "Kind", "PluginRecord", "Registry", "Status"]
 

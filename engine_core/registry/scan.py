@@ -1,92 +1,22 @@
-"""The record of each installed plugin: who ships it, and whether it may be used, as metadata shows it."""
+"""Read a record for each entry point of ours: disabled, ambiguous, broken or available, as metadata shows it."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from ..errors import suggestion
 from .distributions import EntryPoint, Installed, normalise
-from .entry_checks import owner_of, what_is_doubtful, why_broken
+from .entry_checks import what_is_doubtful, why_broken
+from .ownership import claimants_of, owner_among
+from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, PluginRecord, Source
 
-__all__ = [
-    "ALLOW",
-    "CORE",
-    "DENY",
-    "KINDS",
-    "PREFIX",
-    "Kind",
-    "PluginRecord",
-    "Source",
-    "Status",
-    "claimants_of",
-    "doubtful_items",
-    "owner_among",
-    "read_records",
-]
-
-Kind = Literal["algorithms", "passes", "callbacks"]
-Status = Literal["available", "disabled", "ambiguous", "broken"]
-KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks")
-CORE, PREFIX = "engine-core", "engine_core."
-ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
-
-
-@dataclass(frozen=True)
-class PluginRecord:
-    """One entry point: what it is called, who ships it, and whether it can be used.
-
-    Args:
-        kind: `algorithms`, `passes` or `callbacks`.
-        name: the entry point's name, which is the plugin's.
-        distribution, version: who ships it.
-        entry_point: its value, `module:attribute`.
-        status: `available`; `disabled` by the environment; `ambiguous`: the bare name is claimed by others too;
-            `broken`: it can't be loaded, as metadata or the attempt has shown.
-        reason: why it is not simply available, and what to do.
-    """
-
-    kind: Kind
-    name: str
-    distribution: str
-    version: str
-    entry_point: str
-    status: Status = "available"
-    reason: str = ""
-
-    @property
-    def qualified_name(self) -> str:
-        """The name with the distribution and a colon before it, which nobody else can claim."""
-        return f"{self.distribution}:{self.name}"
-
-    @property
-    def module(self) -> str:
-        """The module that the entry point names."""
-        return self.entry_point.partition(":")[0]
-
-    @property
-    def attribute(self) -> str:
-        """What the entry point names in its module, with dots where it lies in a class."""
-        return self.entry_point.partition(":")[2]
-
-    @property
-    def title(self) -> str:
-        """The kind, name, distribution and version, as messages have them."""
-        singular = "pass" if self.kind == "passes" else self.kind[:-1]
-        return f"{singular} {self.name!r} of {self.distribution} {self.version}"
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a record was read: its entry point, and the distribution around it."""
-
-    entry_point: EntryPoint
-    installed: Installed
+__all__ = ["doubtful_items", "read_records"]
 
 
 def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict[PluginRecord, Source]:
@@ -125,21 +55,6 @@ def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) 
                 meant = suggestion(item, [name for record in records for name in _called(record)])
                 if meant or variable == DENY:  # an allow-list may be that of several environments
                     yield f"{variable} lists {item!r}, which is no plugin and no distribution here{meant}"
-
-
-def claimants_of(sources: Iterable[tuple[PluginRecord, Source]]) -> dict[str, list[Installed]]:
-    """Return for each top-level package the distributions whose entry points lie in it."""
-    claims: dict[str, dict[str, Installed]] = defaultdict(dict)
-    for record, source in sources:
-        claims[record.module.partition(".")[0]][record.distribution] = source.installed
-    return {package: list(claimants.values()) for package, claimants in claims.items()}
-
-
-def owner_among(module: str, claimants: Sequence[Installed]) -> str | None:
-    """Return the distribution of a module that several claim, or None where one claims it or nobody can tell."""
-    if module.partition(".")[0] == PREFIX[:-1]:
-        return CORE
-    return owner_of(module, claimants) if len(claimants) > 1 else None
 
 
 def _place(record: PluginRecord) -> tuple[int, str, str]:

@@ -1,0 +1,68 @@
+"""The record of an installed plugin: what it is called, who ships it, whether it may be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .distributions import EntryPoint, Installed
+
+__all__ = ["ALLOW", "CORE", "DENY", "KINDS", "PREFIX", "Kind", "PluginRecord", "Source", "Status"]
+
+Kind = Literal["algorithms", "passes", "callbacks"]
+Status = Literal["available", "disabled", "ambiguous", "broken"]
+KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks")
+CORE, PREFIX = "engine-core", "engine_core."
+ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
+
+
+@dataclass(frozen=True)
+class PluginRecord:
+    """One entry point: what it is called, who ships it, and whether it can be used.
+
+    Args:
+        kind: `algorithms`, `passes` or `callbacks`.
+        name: the entry point's name, which is the plugin's.
+        distribution, version: who ships it.
+        entry_point: its value, `module:attribute`.
+        status: `available`; `disabled` by the environment; `ambiguous`: the bare name is claimed by others too;
+            `broken`: it can't be loaded, as metadata or the attempt has shown.
+        reason: why it is not simply available, and what to do.
+    """
+
+    kind: Kind
+    name: str
+    distribution: str
+    version: str
+    entry_point: str
+    status: Status = "available"
+    reason: str = ""
+
+    @property
+    def qualified_name(self) -> str:
+        """The name with the distribution and a colon before it, which nobody else can claim."""
+        return f"{self.distribution}:{self.name}"
+
+    @property
+    def module(self) -> str:
+        """The module that the entry point names."""
+        return self.entry_point.partition(":")[0]
+
+    @property
+    def attribute(self) -> str:
+        """What the entry point names in its module, with dots where it lies in a class."""
+        return self.entry_point.partition(":")[2]
+
+    @property
+    def title(self) -> str:
+        """The kind, name, distribution and version, as messages have them."""
+        singular = "pass" if self.kind == "passes" else self.kind[:-1]
+        return f"{singular} {self.name!r} of {self.distribution} {self.version}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a record was read: its entry point, and the distribution around it."""
+
+    entry_point: EntryPoint
+    installed: Installed
