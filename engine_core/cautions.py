@@ -8,14 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .algorithm import Algorithm
-from .course import precedes
 from .errors import OrderWarning, UnorderedWritersWarning, did_you_mean
 from .event import Event
 from .members import Member, conflicting, describe, meant_by
 from .metadata import ORDERING
-from .order import PassList
-from .ordering import Edge
-from .passes import declared_edges, registered_name, table_of
+from .passes import Edge, PassList, declared_edges, precedes, registered_name, table_of
 
 __all__ = ["caution", "cautions_of"]
 

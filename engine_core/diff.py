@@ -12,7 +12,7 @@ from typing import Any, Literal
 from .errors import ArgumentError
 from .manifest import Manifest, read_json, read_manifest
 from .messages import escaped
-from .ordering import who_moved
+from .passes import who_moved
 
 __all__ = ["Difference", "Section", "compare", "format_differences", "has_results"]
 

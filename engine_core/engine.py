@@ -11,7 +11,6 @@ from typing import Any
 from .callback import Callback
 from .cautions import caution
 from .closing import Life
-from .course import Explained
 from .dispatch import call_hook, spanning, surrounding
 from .errors import ArgumentTypeError, ClosedEngineError
 from .event import Event
@@ -20,9 +19,8 @@ from .listening import check_callbacks, check_destinations, everybody, listen, w
 from .logger import Logger
 from .members import Member, admit, overrides
 from .observed_list import ObservedList
-from .order import PassArgument, PassList, check_index, parse_passes
 from .pairs import Begun, restoring, undo_after
-from .passes import AlgorithmPass, check_pass
+from .passes import AlgorithmPass, Explained, PassArgument, PassList, check_index, check_pass, parse_passes
 from .pipeline import Pipeline
 from .registry import Registry
 from .state import State

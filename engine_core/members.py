@@ -12,8 +12,7 @@ from .algorithm import Algorithm, algorithm_metadata, unique_names
 from .errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, PluginError, add_note
 from .event import Event
 from .metadata import AlgorithmMetadata
-from .ordering import stable_sort
-from .passes import declared_edges, referred, registered_name
+from .passes import declared_edges, referred, registered_name, stable_sort
 from .registry import Registry, check_that_a_call_runs
 
 __all__ = ["Member", "admit", "conflicting", "describe", "enlist", "meant_by", "overrides", "problems_of", "take_in"]

@@ -9,8 +9,8 @@ from .errors import add_note
 from .event import Event
 from .logger import Logger
 from .members import Member, describe, enlist
-from .order import PassList
 from .pairs import Begun, Pair
+from .passes import PassList
 from .state import State
 from .trace import Trace, Traces
 

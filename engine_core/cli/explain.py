@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..config import load_config
-from ..course import Explained
 from ..errors import ArgumentError
 from ..event import Event
 from ..explain import (
@@ -33,6 +32,7 @@ from ..explain import (
     why,
 )
 from ..manifest import is_run, read_manifest
+from ..passes import Explained
 from .importing import import_beside, stdout_at_stderr
 
 __all__ = ["explain"]

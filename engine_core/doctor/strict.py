@@ -17,7 +17,7 @@ from ..listening import misspelt_hooks
 from ..logger import Logger
 from ..messages import in_one_line
 from ..metadata import AlgorithmMetadata, PassMetadata
-from ..order import ActivePass
+from ..passes import ActivePass
 from ..registry import PluginRecord
 from ..state import State
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ..course import AlgorithmRecord, Course, Explained, PassRecord, Reason
-from ..ordering import Edge
+from ..passes import AlgorithmRecord, Course, Edge, Explained, PassRecord, Reason
 
 __all__ = ["Explanation", "Skipped", "Told", "Unordered"]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..course import DECLARED, FILO, Course, precedes
 from ..errors import ArgumentError, did_you_mean
-from ..ordering import Edge
+from ..passes import DECLARED, FILO, Course, Edge, precedes
 from .explanation import Explanation
 
 __all__ = ["PairReasons", "Step", "find_algorithm", "why"]

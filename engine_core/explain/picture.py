@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from ..course import FILO, Course, Explained
 from ..errors import ArgumentError
-from ..ordering import who_moved
+from ..passes import FILO, Course, Explained, who_moved
 from .explanation import Explanation
 
 __all__ = ["to_mermaid", "to_svg"]

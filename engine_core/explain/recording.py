@@ -10,13 +10,12 @@ from ..config import Config, build_algorithms, build_passes
 from ..config.building import build_plugin, find_plugin
 from ..config.reading import Place, Source
 from ..config.schema import PluginEntry
-from ..course import Course
 from ..engine import Engine
 from ..errors import OrderError
 from ..event import Event
 from ..members import Member, problems_of, take_in
 from ..observed_list import ObservedList
-from ..order import PassArgument, PassList, parse_passes, record_of
+from ..passes import Course, PassArgument, PassList, parse_passes, record_of
 from .explanation import Explanation, Unordered
 from .skipping import skipped_by
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..event import Event
 from ..members import Member, describe
 from ..metadata import ORDERING
-from ..order import PassList
-from ..passes import referred, registered_name, table_of
+from ..passes import PassList, referred, registered_name, table_of
 from ..registry import Registry
 from .explanation import Skipped
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..course import Explained
 from ..messages import escaped
+from ..passes import Explained
 from .explanation import Skipped, Unordered
 from .pair import PairReasons
 

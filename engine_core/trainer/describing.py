@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..event import Event
-from ..order import record_of
+from ..passes import record_of
 from ..registry import CORE, Registry
 
 if TYPE_CHECKING:

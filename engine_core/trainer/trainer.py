@@ -14,7 +14,7 @@ from ..engine import Engine
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
 from ..logger import Logger
-from ..order import PassArgument
+from ..passes import PassArgument
 from ..precision import Precision
 from ..randomness import seed_generators
 from ..state import State

@@ -6,8 +6,8 @@ import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata
 from engine_core.cli import main
-from engine_core.course import AlgorithmRecord
 from engine_core.explain import Unordered, explain_algorithms, why
+from engine_core.passes import AlgorithmRecord
 
 PLUGINS = """
     from engine_core import Algorithm, AlgorithmMetadata

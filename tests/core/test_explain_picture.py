@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, passes
-from engine_core.course import Explained
 from engine_core.errors import ArgumentError
 from engine_core.explain import explain_algorithms, to_mermaid, to_svg
+from engine_core.passes import Explained
 
 
 class Quiet(Algorithm):

@@ -28,11 +28,12 @@ REGISTRY = [
         "registry",
     )
 ] + ["registry"]
+PASSES = [f"passes.{name}" for name in ("toposort", "contract", "derivation", "pass_list")] + ["passes"]
 LAYERS = [
     ["errors", "messages", "observed_list", "event", "time", "metadata"],
-    ["ordering", "hookspecs", "trace", "batch.items", "batch"],
+    ["hookspecs", "trace", "batch.items", "batch"],
     ["logger", "callback", "algorithm", "state", "arguments", "watched"],
-    [*REGISTRY, "passes", "course", "order", "host", "closing"],
+    [*REGISTRY, *PASSES, "host", "closing"],
     ["members", "cautions", "listening", "pairs", "pipeline", "dispatch", "engine"],
     ["losses", "precision", "randomness", "digest", "fingerprint", "ownership", "observer", "surgery", "checkpoint"],
     ["trainer"],

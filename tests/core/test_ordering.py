@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.errors import OrderError
-from engine_core.ordering import Edge, stable_sort, who_moved
+from engine_core.passes import Edge, stable_sort, who_moved
 
 NAMES = ("a", "b", "c", "d", "e")
 

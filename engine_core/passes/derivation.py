@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from .metadata import Stage
-from .ordering import Edge
+from ..metadata import Stage
+from .toposort import Edge
 
 __all__ = ["AlgorithmRecord", "Course", "Explained", "PassRecord", "Reason"]
 

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .algorithm import Algorithm, unique_names
-from .course import AlgorithmRecord, Course, PassRecord, precedes
-from .errors import ArgumentError, OrderError, OrderWarning, PluginError, add_note
-from .event import Event
-from .messages import warn
-from .metadata import PassMetadata
-from .ordering import Edge, stable_sort
-from .passes import (
+from ..algorithm import Algorithm, unique_names
+from ..errors import ArgumentError, OrderError, OrderWarning, PluginError, add_note
+from ..event import Event
+from ..messages import warn
+from ..metadata import PassMetadata
+from ..registry import CORE, Registry
+from .contract import (
     AlgorithmPass,
     apply_declared_order,
     check_pass,
@@ -24,7 +23,8 @@ from .passes import (
     registered_name,
     sort_passes,
 )
-from .registry import CORE, Registry
+from .derivation import AlgorithmRecord, Course, PassRecord, precedes
+from .toposort import Edge, stable_sort
 
 __all__ = ["ActivePass", "PassArgument", "PassList", "parse_passes", "record_of"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 
-from .algorithm import Algorithm, algorithm_metadata, unique_names
-from .errors import ArgumentError, ArgumentTypeError, OrderError
-from .event import Event
-from .messages import warn
-from .metadata import ORDERING, STAGES, AlgorithmMetadata, PassMetadata
-from .ordering import Edge, stable_sort
-from .registry import Registry
+from ..algorithm import Algorithm, algorithm_metadata, unique_names
+from ..errors import ArgumentError, ArgumentTypeError, OrderError
+from ..event import Event
+from ..messages import warn
+from ..metadata import ORDERING, STAGES, AlgorithmMetadata, PassMetadata
+from ..registry import Registry
+from .toposort import Edge, stable_sort
 
 __all__ = [
     "AlgorithmPass",

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .errors import OrderError
+from ..errors import OrderError
 
 __all__ = ["Edge", "stable_sort", "who_moved"]
 
