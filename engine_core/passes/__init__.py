@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from .contract import (
-    AlgorithmPass,
-    algorithm_pass,
+from .builtin import (
     apply_declared_order,
-    check_pass,
-    declared_edges,
     explicit_order,
-    metadata_of,
-    name_of,
-    referred,
-    registered_name,
     set_filo_order,
-    sort_to_back,
-    sort_to_front,
     table_of,
     warn_if_multiple_loss_interpolation,
 )
+from .contract import (
+    AlgorithmPass,
+    PassArgument,
+    algorithm_pass,
+    check_index,
+    check_pass,
+    metadata_of,
+    name_of,
+    parse_passes,
+    sort_to_back,
+    sort_to_front,
+)
+from .declared import declared_edges, referred, registered_name
 from .derivation import DECLARED, FILO, AlgorithmRecord, Course, Explained, PassRecord, Reason, precedes
-from .pass_list import ActivePass, PassArgument, PassList, check_index, parse_passes, record_of
+from .pass_list import ActivePass, PassList, record_of
 from .toposort import Edge, stable_sort, who_moved
 
 __all__ = [

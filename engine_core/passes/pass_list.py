@@ -4,34 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from ..algorithm import Algorithm, unique_names
-from ..errors import ArgumentError, OrderError, OrderWarning, PluginError, add_note
+from ..algorithm import Algorithm, algorithm_metadata, unique_names
+from ..errors import OrderError, OrderWarning, PluginError, add_note
 from ..event import Event
 from ..messages import warn
-from ..metadata import PassMetadata
+from ..metadata import STAGES, PassMetadata
 from ..registry import CORE, Registry
-from .contract import (
-    AlgorithmPass,
-    apply_declared_order,
-    check_pass,
-    declared_edges,
-    events_of,
-    metadata_of,
-    name_of,
-    registered_name,
-    sort_passes,
-)
+from .builtin import apply_declared_order
+from .contract import AlgorithmPass, metadata_of, name_of
+from .declared import declared_edges, registered_name
 from .derivation import AlgorithmRecord, Course, PassRecord, precedes
 from .toposort import Edge, stable_sort
 
-__all__ = ["ActivePass", "PassArgument", "PassList", "parse_passes", "record_of"]
-
-PassArgument: TypeAlias = (
-    "AlgorithmPass | tuple[AlgorithmPass, int] | Sequence[AlgorithmPass | tuple[AlgorithmPass, int]]"
-)
-"""A pass, a `(pass, index)` pair, or a sequence of these."""
+__all__ = ["ActivePass", "PassList", "record_of", "sort_passes"]
 
 
 @dataclass(frozen=True)
@@ -194,7 +180,7 @@ def record_of(algorithm: Algorithm, name: str) -> AlgorithmRecord:
     registry = Registry.scan()
     owner = registry.distribution_of(algorithm)
     version = None if owner is None else registry.version_of(owner)
-    events = events_of(algorithm)
+    events = algorithm_metadata(algorithm).events
     listed = None if events is None else tuple(str(event) for event in events)
     return AlgorithmRecord(name, registered_name(algorithm), owner, version, listed)
 
@@ -222,34 +208,46 @@ def _resolve(distributions: Sequence[str], users: Sequence[tuple[AlgorithmPass, 
     return tuple(active)
 
 
-def parse_passes(given: PassArgument | None) -> list[tuple[AlgorithmPass, int]]:
-    """Return the `(pass, index)` pairs that `Engine(algorithm_passes=...)` was given.
+def sort_passes(passes: Iterable[AlgorithmPass]) -> list[AlgorithmPass]:
+    """Sort passes by stage, then by their before and after, ties by name; the declared order opens its stage.
 
     Raises:
-        ArgumentError: if it is anything else than a pass, a `(pass, index)` pair, or a sequence of these.
+        OrderError: if their before and after form a cycle, or contradict the stages.
     """
-    if given is None:
-        return []
-    if _is_pair(given):
-        return [given]  # type: ignore[list-item]
-    if isinstance(given, (list, tuple)):
-        return [item if _is_pair(item) else (check_pass(item, "algorithm_passes"), -1) for item in given]
-    return [(check_pass(given, "algorithm_passes"), -1)]
+    by_name = {name_of(p): p for p in passes}
+    ordered: list[AlgorithmPass] = []
+    for stage in STAGES:
+        names = [name for name, p in by_name.items() if metadata_of(p).stage == stage]
+        edges = [edge for name in names for edge in _pass_edges(name, metadata_of(by_name[name]))]
+        opening = _with_forerunners(apply_declared_order.__name__, edges)
+        names.sort(key=lambda name: (name not in opening, name))
+        ordered += [by_name[name] for name in stable_sort(names, edges)]
+    _refuse_against_stages([name_of(p) for p in ordered], by_name)
+    return ordered
 
 
-def check_index(index: object) -> int:
-    """Return `index` if it is an insertion point."""
-    if isinstance(index, bool) or not isinstance(index, int):
-        raise ArgumentError(f"the index of a pass is an int (-1 appends), not {index!r}")
-    return index
+def _pass_edges(name: str, metadata: PassMetadata) -> list[Edge]:
+    later = [Edge(name, other, f"pass {name} (before={other!r})") for other in metadata.before]
+    return later + [Edge(other, name, f"pass {name} (after={other!r})") for other in metadata.after]
 
 
-def _is_pair(given: object) -> bool:
-    if not (isinstance(given, tuple) and len(given) == 2 and callable(given[0]) and not callable(given[1])):
-        return False
-    check_pass(given[0], "algorithm_passes")
-    check_index(given[1])
-    return True
+def _with_forerunners(name: str, edges: Sequence[Edge]) -> set[str]:
+    found = {name}
+    while more := {edge.first for edge in edges if edge.second in found} - found:
+        found |= more
+    return found
+
+
+def _refuse_against_stages(ordered: list[str], by_name: Mapping[str, AlgorithmPass]) -> None:
+    place = {name: index for index, name in enumerate(ordered)}
+    for name in ordered:
+        for edge in _pass_edges(name, metadata_of(by_name[name])):
+            if edge.first in place and edge.second in place and place[edge.first] > place[edge.second]:
+                stages = {n: metadata_of(by_name[n]).stage for n in (edge.first, edge.second)}
+                raise OrderError(
+                    f"pass {edge.first!r} (stage {stages[edge.first]}) can't run before {edge.second!r} "
+                    f"(stage {stages[edge.second]}), as {edge.declared_by} asks: stages come first"
+                )
 
 
 def _call(active: ActivePass, before: list[Algorithm], event: Event) -> list[Algorithm]:

@@ -28,7 +28,9 @@ REGISTRY = [
         "registry",
     )
 ] + ["registry"]
-PASSES = [f"passes.{name}" for name in ("toposort", "contract", "derivation", "pass_list")] + ["passes"]
+PASSES = [f"passes.{name}" for name in ("toposort", "declared", "contract", "builtin", "derivation", "pass_list")] + [
+    "passes"
+]
 LAYERS = [
     ["errors", "messages", "observed_list", "event", "time", "metadata"],
     ["hookspecs", "trace", "batch.items", "batch"],

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from engine_core import AlgorithmMetadata, Event, PassMetadata, algorithm_pass, passes
 from engine_core.errors import OrderError
-from engine_core.passes.contract import sort_passes
+from engine_core.passes.pass_list import sort_passes
 
 
 class A:

@@ -1,0 +1,95 @@
+"""The core's own passes, and the one that is made from a table of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+from ..algorithm import Algorithm, algorithm_metadata, unique_names
+from ..event import Event
+from ..messages import warn
+from ..metadata import PassMetadata
+from .contract import AlgorithmPass, algorithm_pass, metadata_of
+from .declared import declared_edges, registered_name
+from .toposort import stable_sort
+
+__all__ = [
+    "apply_declared_order",
+    "explicit_order",
+    "set_filo_order",
+    "table_of",
+    "warn_if_multiple_loss_interpolation",
+]
+
+
+class _Tabled(Protocol):
+    table: Mapping[Event, Sequence[str]]
+
+
+# Ours is not validated: an import that builds a pydantic model would call the plugins of pydantic.
+@algorithm_pass(
+    PassMetadata.model_construct(
+        stage="direction", description="reverse the list on AFTER events, so that what was done is undone"
+    )
+)
+def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
+    """Reverse the list on the AFTER half of a before/after pair: first in, last out."""
+    return list(reversed(algorithms)) if event.is_undo else algorithms
+
+
+@algorithm_pass(
+    PassMetadata.model_construct(
+        stage="placement", description="put algorithms where their metadata declares before, after, around and within"
+    )
+)
+def apply_declared_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
+    """Sort by `before`, `after`, `around` and `within` of the metadata, and otherwise keep the order."""
+    named = dict(zip(unique_names(algorithms), algorithms, strict=True))
+    return [named[name] for name in stable_sort(list(named), declared_edges(named, event))]
+
+
+@algorithm_pass(
+    PassMetadata.model_construct(stage="check", description="warn where several algorithms interpolate the loss")
+)
+def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
+    """Warn if more than one algorithm with the tag `@loss_interpolation` runs at AFTER_LOSS, when there is a loss."""
+    if event is not Event.AFTER_LOSS:
+        return algorithms
+    mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in algorithm_metadata(a).tags]
+    if len(mixing) > 1:
+        warn(
+            f"{' and '.join(mixing)} all interpolate the loss: each adds that for its own second targets, and none "
+            "that for the second targets of those; let all but one interpolate targets instead",
+            UserWarning,
+        )
+    return algorithms
+
+
+def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
+    """Make a pass from a table of events and names (registered or class names); who is not named keeps its place.
+
+    The named algorithms share the places that they had, in the order of the table. An engine warns of a name that none
+    of its algorithms has.
+
+    Example:
+        >>> explicit_order({"after_dataloader": ["freeze_layers", "Noise"]}).__name__
+        'explicit_order'
+    """
+    wanted = {Event(event): [names] if isinstance(names, str) else list(names) for event, names in table.items()}
+
+    @algorithm_pass(name="explicit_order", stage="placement", events=tuple(wanted))
+    def explicit_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
+        rank: dict[int, int] = {}
+        for place, name in enumerate(wanted[event]):
+            rank.update({id(a): place for a in algorithms if name in (registered_name(a), type(a).__name__)})
+        named = iter(sorted((a for a in algorithms if id(a) in rank), key=lambda a: rank[id(a)]))
+        return [next(named) if id(a) in rank else a for a in algorithms]
+
+    cast("_Tabled", explicit_order).table = wanted
+    return explicit_order
+
+
+def table_of(function: AlgorithmPass) -> Mapping[Event, Sequence[str]]:
+    """Return the table that `explicit_order` made a pass from, for any other pass an empty one."""
+    table: Mapping[Event, Sequence[str]] = getattr(function, "table", {})
+    return table if metadata_of(function).name == explicit_order.__name__ else {}
