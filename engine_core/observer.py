@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from .algorithm import Algorithm, algorithm_metadata
+from .engine import describe
 from .event import Event
 from .fingerprint import Digests, changed_leaves, fingerprint_state
-from .members import describe
 from .metadata import WRITABLE
 from .ownership import Owners
 from .registry import Registry

@@ -9,11 +9,10 @@ from pydantic import ValidationError
 
 from ..algorithm import Algorithm
 from ..callback import Callback
-from ..engine import Engine
+from ..engine import Engine, misspelt_hooks
 from ..errors import EngineError, OrderError, did_you_mean
 from ..event import Event
 from ..hookspecs import PROJECT
-from ..listening import misspelt_hooks
 from ..logger import Logger
 from ..messages import in_one_line
 from ..metadata import AlgorithmMetadata, PassMetadata

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..algorithm import Algorithm
-from ..cautions import cautions_of
 from ..config import Config, build_algorithms, build_passes
 from ..config.building import build_plugin, find_plugin
 from ..config.reading import Place, Source
 from ..config.schema import PluginEntry
-from ..engine import Engine
+from ..engine import Engine, Member, cautions_of, problems_of, take_in
 from ..errors import OrderError
 from ..event import Event
-from ..members import Member, problems_of, take_in
 from ..observed_list import ObservedList
 from ..passes import Course, PassArgument, PassList, parse_passes, record_of
 from .explanation import Explanation, Unordered

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..engine import Member, describe
 from ..event import Event
-from ..members import Member, describe
 from ..metadata import ORDERING
 from ..passes import PassList, referred, registered_name, table_of
 from ..registry import Registry

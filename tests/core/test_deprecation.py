@@ -32,7 +32,7 @@ def deprecate(monkeypatch):
 
         specs = types.ModuleType("specs")
         specs.__dict__.update(vars(hookspecs), batch_end=hookspecs.hookspec(**why)(batch_end))
-        monkeypatch.setattr("engine_core.host.hookspecs", specs)
+        monkeypatch.setattr("engine_core.engine.host.hookspecs", specs)
 
     return deprecate
 

@@ -19,7 +19,7 @@ from engine_core import (
     Trace,
     passes,
 )
-from engine_core.host import ARGUMENTS
+from engine_core.engine.host import ARGUMENTS
 from engine_core.registry import KINDS
 
 EVENTS = """

@@ -31,12 +31,16 @@ REGISTRY = [
 PASSES = [f"passes.{name}" for name in ("toposort", "declared", "contract", "builtin", "derivation", "pass_list")] + [
     "passes"
 ]
+ENGINE = [
+    f"engine.{name}"
+    for name in ("host", "lifetime", "members", "lint", "listeners", "undo", "pipeline", "handlers", "engine")
+] + ["engine"]
 LAYERS = [
     ["errors", "messages", "observed_list", "event", "time", "metadata"],
     ["hookspecs", "trace", "batch.items", "batch"],
     ["logger", "callback", "algorithm", "state", "arguments", "watched"],
-    [*REGISTRY, *PASSES, "host", "closing"],
-    ["members", "cautions", "listening", "pairs", "pipeline", "dispatch", "engine"],
+    [*REGISTRY, *PASSES],
+    [*ENGINE],
     ["losses", "precision", "randomness", "digest", "fingerprint", "ownership", "observer", "surgery", "checkpoint"],
     ["trainer"],
     ["callbacks", "loggers", "testing", "examples", "config"],

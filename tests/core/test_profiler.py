@@ -6,7 +6,7 @@ import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
 from engine_core.callbacks.profiler import CHUNK, Profiler
-from engine_core.pipeline import Pipeline
+from engine_core.engine.pipeline import Pipeline
 from engine_core.registry import Registry
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State, algorithm_pass, passes
-from engine_core.cautions import cautions_of
+from engine_core.engine import cautions_of
 from engine_core.errors import UnorderedWritersWarning
 from engine_core.explain import explain_algorithms
 

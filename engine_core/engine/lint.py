@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from .algorithm import Algorithm
-from .errors import OrderWarning, UnorderedWritersWarning, did_you_mean
-from .event import Event
+from ..algorithm import Algorithm
+from ..errors import OrderWarning, UnorderedWritersWarning, did_you_mean
+from ..event import Event
+from ..metadata import ORDERING
+from ..passes import Edge, PassList, declared_edges, precedes, registered_name, table_of
 from .members import Member, conflicting, describe, meant_by
-from .metadata import ORDERING
-from .passes import Edge, PassList, declared_edges, precedes, registered_name, table_of
 
 __all__ = ["caution", "cautions_of"]
 

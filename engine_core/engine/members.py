@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .algorithm import Algorithm, algorithm_metadata, unique_names
-from .errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, PluginError, add_note
-from .event import Event
-from .metadata import AlgorithmMetadata
-from .passes import declared_edges, referred, registered_name, stable_sort
-from .registry import Registry, check_that_a_call_runs
+from ..algorithm import Algorithm, algorithm_metadata, unique_names
+from ..errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, PluginError, add_note
+from ..event import Event
+from ..metadata import AlgorithmMetadata
+from ..passes import declared_edges, referred, registered_name, stable_sort
+from ..registry import Registry, check_that_a_call_runs
 
 __all__ = ["Member", "admit", "conflicting", "describe", "enlist", "meant_by", "overrides", "problems_of", "take_in"]
 

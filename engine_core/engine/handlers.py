@@ -7,12 +7,12 @@ from typing import Any
 
 import pluggy
 
-from .event import Event
+from ..event import Event
+from ..logger import Logger
+from ..state import State
+from ..trace import SpanRecorder, Traces
 from .host import Adapter
-from .logger import Logger
 from .pipeline import Pipeline
-from .state import State
-from .trace import SpanRecorder, Traces
 
 __all__ = ["call_hook", "spanning", "surrounding"]
 

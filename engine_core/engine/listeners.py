@@ -8,16 +8,16 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from .algorithm import unique_names
-from .callback import Callback, LoggerDestination, method_of
-from .errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note
-from .event import Event
+from ..algorithm import unique_names
+from ..callback import Callback, LoggerDestination, method_of
+from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note
+from ..event import Event
+from ..logger import Logger
+from ..registry import Registry
+from ..state import State
+from ..trace import SpanRecorder
 from .host import Adapter
-from .logger import Logger
 from .members import describe
-from .registry import Registry
-from .state import State
-from .trace import SpanRecorder
 
 __all__ = ["check_callbacks", "check_destinations", "everybody", "listen", "misspelt_hooks", "watchers_of"]
 

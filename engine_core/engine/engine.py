@@ -8,23 +8,23 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from .callback import Callback
-from .cautions import caution
-from .closing import Life
-from .dispatch import call_hook, spanning, surrounding
-from .errors import ArgumentTypeError, ClosedEngineError
-from .event import Event
+from ..callback import Callback
+from ..errors import ArgumentTypeError, ClosedEngineError
+from ..event import Event
+from ..logger import Logger
+from ..observed_list import ObservedList
+from ..passes import AlgorithmPass, Explained, PassArgument, PassList, check_index, check_pass, parse_passes
+from ..registry import Registry
+from ..state import State
+from ..trace import SpanRecorder, Traces
+from .handlers import call_hook, spanning, surrounding
 from .host import Adapter, Host
-from .listening import check_callbacks, check_destinations, everybody, listen, watchers_of
-from .logger import Logger
+from .lifetime import Life
+from .lint import caution
+from .listeners import check_callbacks, check_destinations, everybody, listen, watchers_of
 from .members import Member, admit, overrides
-from .observed_list import ObservedList
-from .pairs import Begun, restoring, undo_after
-from .passes import AlgorithmPass, Explained, PassArgument, PassList, check_index, check_pass, parse_passes
 from .pipeline import Pipeline
-from .registry import Registry
-from .state import State
-from .trace import SpanRecorder, Traces
+from .undo import Begun, restoring, undo_after
 
 __all__ = ["Engine"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import add_note
-from .event import Event
-from .logger import Logger
+from ..errors import add_note
+from ..event import Event
+from ..logger import Logger
+from ..passes import PassList
+from ..state import State
+from ..trace import Trace, Traces
 from .members import Member, describe, enlist
-from .pairs import Begun, Pair
-from .passes import PassList
-from .state import State
-from .trace import Trace, Traces
+from .undo import Begun, Pair
 
 __all__ = ["Pipeline"]
 

@@ -9,12 +9,12 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .callback import Callback
-from .errors import EngineError
+from ..callback import Callback
+from ..errors import EngineError
 
 if TYPE_CHECKING:
-    from .logger import Logger
-    from .state import State
+    from ..logger import Logger
+    from ..state import State
 
 __all__ = ["Life"]
 

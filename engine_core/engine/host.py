@@ -9,12 +9,12 @@ from typing import Any
 
 import pluggy
 
-from . import hookspecs
-from .callback import Callback, method_of
-from .errors import ArgumentError, PluginError, did_you_mean
-from .event import Event
-from .messages import warn
-from .registry import Registry
+from .. import hookspecs
+from ..callback import Callback, method_of
+from ..errors import ArgumentError, PluginError, did_you_mean
+from ..event import Event
+from ..messages import warn
+from ..registry import Registry
 
 __all__ = ["Adapter", "Host"]
 

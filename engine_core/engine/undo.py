@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeAlias
 
-from .errors import add_note
-from .event import Event
+from ..errors import add_note
+from ..event import Event
+from ..trace import Trace
 from .members import Member
-from .trace import Trace
 
 __all__ = ["Begun", "Failure", "Pair", "restoring", "undo_after"]
 

@@ -1,0 +1,11 @@
+"""An event goes in, its listeners run: algorithms in order, then callbacks and logger destinations."""
+
+from __future__ import annotations
+
+from .engine import Engine
+from .host import Host
+from .lint import cautions_of
+from .listeners import misspelt_hooks
+from .members import Member, describe, problems_of, take_in
+
+__all__ = ["Engine", "Host", "Member", "cautions_of", "describe", "misspelt_hooks", "problems_of", "take_in"]
