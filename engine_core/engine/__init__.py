@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from .combination import problems_of
 from .engine import Engine
 from .host import Host
 from .lint import cautions_of
 from .listeners import misspelt_hooks
-from .members import Member, describe, problems_of, take_in
+from .members import Member, describe, take_in
 
 __all__ = ["Engine", "Host", "Member", "cautions_of", "describe", "misspelt_hooks", "problems_of", "take_in"]

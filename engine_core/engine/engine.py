@@ -17,12 +17,13 @@ from ..passes import AlgorithmPass, Explained, PassArgument, PassList, check_ind
 from ..registry import Registry
 from ..state import State
 from ..trace import SpanRecorder, Traces
+from .combination import admit
 from .handlers import call_hook, spanning, surrounding
 from .host import Adapter, Host
 from .lifetime import Life
 from .lint import caution
 from .listeners import check_callbacks, check_destinations, everybody, listen, watchers_of
-from .members import Member, admit, overrides
+from .members import Member, overrides
 from .pipeline import Pipeline
 from .undo import Begun, restoring, undo_after
 

@@ -12,7 +12,8 @@ from ..errors import OrderWarning, UnorderedWritersWarning, did_you_mean
 from ..event import Event
 from ..metadata import ORDERING
 from ..passes import Edge, PassList, declared_edges, precedes, registered_name, table_of
-from .members import Member, conflicting, describe, meant_by
+from .combination import conflicting, meant_by
+from .members import Member, describe
 
 __all__ = ["caution", "cautions_of"]
 

@@ -33,7 +33,18 @@ PASSES = [f"passes.{name}" for name in ("toposort", "declared", "contract", "bui
 ]
 ENGINE = [
     f"engine.{name}"
-    for name in ("host", "lifetime", "members", "lint", "listeners", "undo", "pipeline", "handlers", "engine")
+    for name in (
+        "host",
+        "lifetime",
+        "members",
+        "combination",
+        "lint",
+        "listeners",
+        "undo",
+        "pipeline",
+        "handlers",
+        "engine",
+    )
 ] + ["engine"]
 LAYERS = [
     ["errors", "messages", "observed_list", "event", "time", "metadata"],
