@@ -22,7 +22,7 @@ html_show_copyright = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
-html_extra_path = ["reference/metadata.schema.json"]  # at the root, under a name that stays
+html_extra_path = ["reference/metadata.schema.json"]  # at the root, under a stable name
 myst_heading_anchors = 3
 
 default_role = "literal"  # docstrings mark code with single backticks
@@ -32,9 +32,9 @@ python_maximum_signature_line_length = 100
 napoleon_numpy_docstring = False
 
 nitpicky = True
-# Without a network there is nothing to link the names of other projects to.
+# Without a network, the names of other projects have nothing to link to.
 nitpick_ignore_regex = [("py:.*", r"(torch|collections|contextlib|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
-nitpick_ignore_regex += [  # type variables, aliases, and types that one gets but does not make
+nitpick_ignore_regex += [  # type variables, aliases, and types that users receive but do not create
     ("py:class", r"engine_core\.(passes\.[PT]|installed\.(EntryPoint|Installed)|testing\.rules\.Rule)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
     ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.stochastic_block\.Draws"),
@@ -44,7 +44,7 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that one gets bu
 
 
 class Hook(SphinxDirective):
-    """`{hook} before_loss` shows what the specification of an event says, and the pair that the event belongs to."""
+    """`{hook} before_loss` shows the text of an event's specification, and the pair that the event belongs to."""
 
     required_arguments = 1
 
@@ -85,16 +85,16 @@ def _in_json(schema: dict[str, Any]) -> str:
 
 def _pair(event: Event) -> str:
     if event.partner is None:
-        return "It has no partner."
+        return "It is not part of a pair."
     partner = f"[{event.partner}](#{event.partner})"
     if event.is_before_event:
         return f"Opens the pair `{event.canonical_name}`, which {partner} closes."
-    order = "here algorithms run in reverse" if event.is_undo else "algorithms keep their order"
+    order = "algorithms run in reverse order here" if event.is_undo else "algorithms keep their order here"
     return f"Closes the pair `{event.canonical_name}`, which {partner} opens; {order}."
 
 
 def _readable(app: Sphinx, what: str, name: str, thing: object, *given: Any) -> tuple[str, str] | None:
-    """Leave out of signatures what pydantic validates with, and how dataclasses make a default."""
+    """Leave pydantic's validators and the default factories of dataclasses out of signatures."""
     if what == "class" and issubclass(thing, pydantic.BaseModel):
         return stringify_signature(inspect.signature(thing), show_annotation=False), ""
     _, signature, returned = given

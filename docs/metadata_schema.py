@@ -1,6 +1,6 @@
 """The JSON schema of the metadata models: `python docs/metadata_schema.py` writes it where the docs publish it.
 
-It is pydantic's, with the descriptions that the docstrings hold.
+It is pydantic's own schema, with the descriptions from the docstrings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def metadata_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Metadata of engine-core's plugins",
-        "description": "What an algorithm or a pass declares about itself; refer to the definition that is meant.",
+        "description": "What an algorithm or a pass declares about itself; refer to the definition that you need.",
         "$defs": definitions,
     }
 
@@ -45,7 +45,7 @@ def summary_of(thing: type) -> str:
 
 
 def descriptions_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return what the docstring says of each field."""
+    """Return what the docstring says about each field."""
     section = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(model) or "", re.MULTILINE | re.DOTALL)
     entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}

@@ -1,6 +1,6 @@
-"""The table of pairs: `python docs/pairs.py` writes what each two of the algorithms under plugins/ do together.
+"""The table of pairs: `python docs/pairs.py` writes how any two of the algorithms under plugins/ combine.
 
-Who may run with whom, and who comes first, is asked of the engine itself, in both orders of the user's list.
+The engine itself says which two may run together and which comes first, in both orders of the user's list.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ FILE = Path(__file__).parent / "reference" / "pairs.md"
 OURS = {project.parent.name for project in Path(__file__).parents[1].glob("plugins/*/pyproject.toml")}
 HEAD = """# Pairs of algorithms
 
-What the algorithms of this repository do two by two, with default arguments. The table is written by
-`python docs/pairs.py`, which asks the engine, and each pair that is not refused is trained by `tests/composition`, in
-both orders of the user's list. One argument changes the order: with `interpolate_loss=True` of MixUp, CutMix goes
-around it.
+How any two algorithms of this repository combine, with default arguments. `python docs/pairs.py` asks the engine and
+writes the table. `tests/composition` trains each pair that is not refused, in both orders of the user's list. One
+argument changes an order: with MixUp's `interpolate_loss=True`, CutMix is around MixUp.
 
-The row against the column:
+Each cell says how the row's algorithm runs relative to the column's:
 
-- **·** they share no event: there is nothing to put in order.
+- **·** they share no event, so there is nothing to order.
 - **before**, **after**: at each event that both list.
-- **around**, **within**: the one around the other comes first, and on the AFTER or END half of a pair last.
-- **refused**: the engine is not made, and the error names both and the reason.
+- **around**, **within**: the one around the other comes first, and last on the AFTER or END half of a pair.
+- **refused**: no engine takes the two together; the error names both and the reason.
 - **list**: your list decides.
 """
 
@@ -43,10 +42,10 @@ def make(name: str) -> Algorithm:
 
 
 def relation(one: str, other: str) -> tuple[str, str]:
-    """Return what the first is to the second, and why."""
+    """Return how the first runs relative to the second, and why."""
     pair = [make(one), make(other)]
     try:
-        found = [_who_is_first(algorithms) for algorithms in (pair, pair[::-1])]
+        found = [_leaders(algorithms) for algorithms in (pair, pair[::-1])]
     except EngineError as error:
         return "refused", str(error).partition("; ")[0]
     leads, reasons = zip(*found, strict=True)
@@ -63,8 +62,8 @@ def relation(one: str, other: str) -> tuple[str, str]:
     return ("around" if opens.pop() else "within"), why
 
 
-def _who_is_first(algorithms: list[Algorithm]) -> tuple[dict[Event, str], set[str]]:
-    """Return who comes first at each event that both list, and what decided it beside the list."""
+def _leaders(algorithms: list[Algorithm]) -> tuple[dict[Event, str], set[str]]:
+    """Return which comes first at each event that both list, and what besides the list decided it."""
     leads, reasons = {}, set()
     with Engine(State(algorithms=algorithms), Logger()) as engine:
         for event in Event:
