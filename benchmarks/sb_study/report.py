@@ -18,13 +18,13 @@ DRAWN = "fashion at twice the rate"
 UNIT = "forwards of one image"
 HEAD = """# Results of the study
 
-Made by `python benchmarks/sb_study report`; see README.md there for what is measured, and how. *Loss* and *accuracy*
-are those of the validation after the longest run, mean over the seeds. *Compute* is what a method needs to reach the
-loss of vanilla's longest run with the same seeds, as a share of what that run takes; *half* and *quarter* the same for
-vanilla with such a batch. In brackets how many seeds reach the loss of that run with the same seed, and what the
-cheapest and the dearest of them need. `> 0.83`: the longest run has not reached it, and takes that much; `< 0.70`: the
-shortest had. *CPU time* is the share of compute times what a unit of it costs, the median of all runs; it is left out
-where the runs were made on another machine.
+Made by `python benchmarks/sb_study report`; README.md there says what is measured, and how. *Loss* and *accuracy* are
+the validation's after the longest run, as means over the seeds. *Compute* is what a method needs to reach the loss of
+vanilla's longest run with the same seeds, as a share of that run's compute; *half* and *quarter* are the same for
+vanilla with half or a quarter of the batch. In brackets: how many seeds reach the loss of that run with the same seed,
+and the lowest and highest compute among them. `> 0.83`: the longest run has not reached the loss, and takes that much
+compute. `< 0.70`: the shortest run has already reached it. *CPU time* is the share of compute times the cost of a unit
+of compute, the median of all runs; it is left out where the runs were made on another machine.
 """
 
 
