@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Trainer
+from engine_core.audit import tensors_of
 from engine_core.callbacks.audit import Audit
-from engine_core.fingerprint import tensors_of
 from engine_core.metadata import WRITABLE
 
 SETTINGS = {

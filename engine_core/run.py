@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from .callbacks.checkpoint_saver import CheckpointSaver
-from .checkpoint import read_manifest, resolve
-from .checkpoint.store import RUN_CHECKPOINTS, has_checkpoint
+from .checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
 from .config import (
     Config,
     bind,

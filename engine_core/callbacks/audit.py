@@ -19,8 +19,8 @@ from ..time import Time, TimeUnit
 
 if TYPE_CHECKING:
     from ..algorithm import Algorithm
+    from ..audit import Finding, Observer
     from ..logger import Logger
-    from ..observer import Finding, Observer
     from ..state import State
 
 __all__ = ["Audit"]
@@ -130,7 +130,7 @@ for _event in Event:
 @functools.cache
 def _observing() -> Any:
     """Import what needs torch when it is needed: who lists or examines plugins has no use for it."""
-    return importlib.import_module("..observer", __package__)
+    return importlib.import_module("..audit", __package__)
 
 
 def _checked_fields(fields: Any) -> tuple[str, ...]:

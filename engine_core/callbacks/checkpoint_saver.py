@@ -11,7 +11,7 @@ from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..messages import warn
 from ..time import Interval, Time, Timestamp
-from ..watched import Watched
+from .monitor import Watched
 from .ranking import Ranking
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class CheckpointSaver(Callback):
         if on_error not in ("warn", "stop"):
             raise ArgumentError(f"on_error={on_error!r} has to be 'warn' or 'stop'")
         self.metric, self.on_error = metric, on_error
-        from ..checkpoint.store import Store  # noqa: PLC0415  it can be listed and examined without torch
-        from ..checkpoint.writer import BackgroundWriter  # noqa: PLC0415
+        from ..checkpoint import BackgroundWriter, Store  # noqa: PLC0415  it can be listed and examined without torch
 
         self._store = Store(self.checkpoint_folder)
         self._writer = BackgroundWriter()

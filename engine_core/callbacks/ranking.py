@@ -12,7 +12,7 @@ from ..messages import warn
 
 if TYPE_CHECKING:
     from ..state import State
-    from ..watched import Watched
+    from .monitor import Watched
 
 __all__ = ["Ranking"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import check_number, check_whole
 from ..callback import Callback
 from ..errors import ArgumentError
-from ..watched import Watched
+from .monitor import Watched
 
 if TYPE_CHECKING:
     from ..logger import Logger

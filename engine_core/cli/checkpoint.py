@@ -26,8 +26,7 @@ def checkpoint() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def show(path: Path, as_json: bool) -> None:
     """Tell what a checkpoint holds, by its manifest alone."""
-    from ..checkpoint.files import read_manifest  # noqa: PLC0415  help needs no torch
-    from ..checkpoint.store import read_resolved  # noqa: PLC0415
+    from ..checkpoint import read_manifest, read_resolved  # noqa: PLC0415  help needs no torch
 
     folder, manifest = read_resolved(path, read_manifest)
     if as_json:
@@ -45,8 +44,7 @@ def show(path: Path, as_json: bool) -> None:
 @PATH
 def verify(path: Path) -> None:
     """Read a checkpoint to the last bit; the exit code is 2 if something is wrong, with the file."""
-    from ..checkpoint.files import read_content  # noqa: PLC0415
-    from ..checkpoint.store import read_resolved  # noqa: PLC0415
+    from ..checkpoint import read_content, read_resolved  # noqa: PLC0415
 
     folder, content = read_resolved(path, read_content)
     click.echo(f"{folder} is as it was written: {len(content.model)} weights, {len(content.tensors)} tensors of state")
@@ -57,8 +55,7 @@ def verify(path: Path) -> None:
 @click.argument("to", type=click.Path(path_type=Path))
 def export(path: Path, to: Path) -> None:
     """Write the weights of the model into a safetensors file of their own."""
-    from ..checkpoint.files import export_weights  # noqa: PLC0415
-    from ..checkpoint.store import read_resolved  # noqa: PLC0415
+    from ..checkpoint import export_weights, read_resolved  # noqa: PLC0415
 
     folder, _ = read_resolved(path, lambda folder: export_weights(folder, to))
     click.echo(f"the weights of {folder} are in {to}")

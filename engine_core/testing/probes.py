@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..algorithm import Algorithm
+from ..audit import Observer
 from ..callback import Callback
 from ..event import Event
 from ..logger import Logger
 from ..metadata import AlgorithmMetadata
-from ..observer import Observer
 from ..state import State
 
 __all__ = ["Around", "Injected", "Prober", "Watcher", "at_events", "raise_at"]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..algorithm import unique_names
 from ..arguments import check_flag
-from ..checkpoint import Content, read_content, read_manifest
-from ..checkpoint.store import has_checkpoint, read_resolved
+from ..checkpoint import Content, has_checkpoint, read_content, read_manifest, read_resolved
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ..event import Event
 from ..messages import warn

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..algorithm import unique_names
-from ..checkpoint import Content, Snapshot
-from ..checkpoint.tree import Tensors, check_tensor, flatten, restore
+from ..checkpoint import Content, Snapshot, Tensors, check_tensor, flatten, restore
 from ..errors import CheckpointError, add_note
 from ..randomness import GlobalGenerators
 from ..time import Timestamp

@@ -49,10 +49,10 @@ ENGINE = [
 LAYERS = [
     ["errors", "messages", "observed_list", "event", "time", "metadata"],
     ["hookspecs", "trace", "batch.items", "batch"],
-    ["logger", "callback", "algorithm", "state", "arguments", "watched"],
+    ["logger", "callback", "algorithm", "state", "arguments"],
     [*REGISTRY, *PASSES],
     [*ENGINE],
-    ["losses", "precision", "randomness", "digest", "fingerprint", "ownership", "observer", "surgery", "checkpoint"],
+    ["losses", "precision", "randomness", "audit", "surgery", "checkpoint"],
     ["trainer"],
     ["callbacks", "loggers", "testing", "examples", "config"],
     ["scaffold", "doctor", "explain", "manifest", "diff", "run", "cli", "__main__"],

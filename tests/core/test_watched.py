@@ -5,8 +5,8 @@ import math
 import pytest
 
 from engine_core import State
+from engine_core.callbacks.monitor import Watched
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.watched import Watched
 
 
 @pytest.mark.parametrize(

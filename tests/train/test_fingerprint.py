@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from engine_core import State
-from engine_core.fingerprint import changed_leaves, fingerprint, fingerprint_state, tensors_of
+from engine_core.audit import changed_leaves, fingerprint, fingerprint_state, tensors_of
 
 from .parts import linear, net
 

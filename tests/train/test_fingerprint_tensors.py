@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from engine_core import digest
-from engine_core.digest import _mixed
-from engine_core.fingerprint import changed_leaves, fingerprint
+from engine_core.audit import changed_leaves, digest, fingerprint
+from engine_core.audit.digest import _mixed
 
 DTYPES = [
     torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ...algorithm import algorithm_metadata
+from ...audit import Finding, Observer
 from ...batch import count_rows
 from ...event import Event
-from ...observer import Finding, Observer
 from ...state import State
 from ..faults import Fault
 from ..kit import AlgorithmKit

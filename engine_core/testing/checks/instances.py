@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ...audit import fingerprint_state
 from ...event import Event
-from ...fingerprint import fingerprint_state
 from ...state import State
 from ..faults import Fault
 from ..generators import generator_states, set_generator_states

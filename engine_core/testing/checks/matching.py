@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from ...audit import changed_leaves, fingerprint, fingerprint_state
 from ...event import Event
-from ...fingerprint import changed_leaves, fingerprint, fingerprint_state
 from ...randomness import preserve_generators
 from ...state import State
 from ..faults import Fault

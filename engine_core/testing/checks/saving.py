@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from ...audit import changed_leaves, fingerprint
 from ...callback import Callback
 from ...event import Event
-from ...fingerprint import changed_leaves, fingerprint
 from ..faults import Fault
 from ..generators import generator_states, set_generator_states
 from ..kit import AlgorithmKit

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .algorithm import Algorithm, algorithm_metadata
-from .engine import describe
-from .event import Event
+from ..algorithm import Algorithm, algorithm_metadata
+from ..engine import describe
+from ..event import Event
+from ..metadata import WRITABLE
+from ..registry import Registry
+from ..state import State
 from .fingerprint import Digests, changed_leaves, fingerprint_state
-from .metadata import WRITABLE
-from .ownership import Owners
-from .registry import Registry
-from .state import State
+from .loader_tensors import Owners
 
 __all__ = ["BETWEEN_BATCHES", "Finding", "Observer", "position_of"]
 

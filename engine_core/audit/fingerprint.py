@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from ..metadata import WRITABLE
+from ..observed_list import ObservedList
+from ..state import State
 from .digest import digest_bytes, digest_tensor, parts_of
-from .metadata import WRITABLE
-from .observed_list import ObservedList
-from .state import State
 
 __all__ = ["Digests", "changed_leaves", "fingerprint", "fingerprint_state", "tensors_of"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 
 if TYPE_CHECKING:
-    from .state import State
+    from ..state import State
 
 __all__ = ["Watched"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .replacement import Policy, Replacement, title
+from .plan import Policy, Replacement, title
 
 __all__ = ["check_arguments", "check_plan", "check_references"]
 

@@ -10,11 +10,10 @@ from torch import nn
 
 from ..errors import NothingReplacedWarning
 from ..messages import warn
-from .following import follow_parameters
-from .likeness import Heritage, tensors_of
-from .planning import plan_surgery
-from .refusals import check_arguments, check_plan, check_references
-from .replacement import Policy, Replacement
+from .checks import check_arguments, check_plan, check_references
+from .inheritance import Heritage, tensors_of
+from .optimizers import follow_parameters
+from .plan import Policy, Replacement, plan_surgery
 
 __all__ = ["replace_modules", "warn_of_nothing"]
 

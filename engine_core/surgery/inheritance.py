@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import ArgumentError
 from .hooks import has_hooks, machinery_of, move_hooks
-from .replacement import FLOATS, Replacement, title
+from .plan import FLOATS, Replacement, title
 
 __all__ = ["Heritage", "tensors_of"]
 
