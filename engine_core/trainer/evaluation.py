@@ -13,15 +13,15 @@ from ..batch import count_rows, move_batch
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
-from ..precision import Precision
 from ..randomness import preserve_generators
 from ..state import State, length_of
 from ..time import Timestamp
 from .arguments import check_loader
 from .interruption import EvaluationInterrupted
-from .memory import explain_out_of_memory
+from .microbatches import is_sum
 from .objective import compute_loss, compute_outputs, reduce_loss
-from .shares import is_sum
+from .out_of_memory import explain_out_of_memory
+from .precision import Precision
 
 __all__ = ["as_loaders", "check_metrics", "run_eval"]
 

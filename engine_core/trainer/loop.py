@@ -14,15 +14,14 @@ from ..errors import EngineError
 from ..event import Event
 from ..state import State
 from ..time import FIELD_OF, Interval, Time, Timestamp
-from .failing import blame_what_was_loaded, lose_no_batch
-from .feed import enter_loader
+from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted, interruptible, raise_if_interrupted
-from .memory import explain_out_of_memory, place_in_training
+from .microbatches import split_with_shares
 from .objective import compute_loss, compute_outputs, reduce_loss
-from .optimizing import pass_for_stepped
-from .run import Run
-from .shares import split_with_shares
-from .snapshot import go_back, take_snapshot
+from .optimizers import pass_for_stepped
+from .out_of_memory import explain_out_of_memory, place_in_training
+from .resume import go_back, take_snapshot
+from .session import Run
 
 __all__ = ["run_fit"]
 

@@ -15,7 +15,6 @@ from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
 from ..logger import Logger
 from ..passes import PassArgument
-from ..precision import Precision
 from ..randomness import seed_generators
 from ..state import State
 from ..time import Interval, Time
@@ -30,12 +29,12 @@ from .arguments import (
     new_name,
 )
 from .arguments import progress_bar as bar
-from .describing import hyperparameters_of
+from .data import Feed
 from .evaluation import as_loaders, check_metrics
-from .feed import Feed
 from .loop import run_fit
+from .loss_log import LossReader
 from .objective import check_objective
-from .optimizing import (
+from .optimizers import (
     check_optimizers,
     check_schedulers,
     follow_surgery,
@@ -43,9 +42,9 @@ from .optimizing import (
     make_schedulers,
     optimizers_among,
 )
-from .readings import LossReader
-from .resuming import find_resumed, start_over
-from .run import Run
+from .precision import Precision
+from .resume import find_resumed, hyperparameters_of, start_over
+from .session import Run
 
 __all__ = ["Trainer"]
 

@@ -52,7 +52,7 @@ LAYERS = [
     ["logger", "callback", "algorithm", "state", "arguments"],
     [*REGISTRY, *PASSES],
     [*ENGINE],
-    ["losses", "precision", "randomness", "audit", "surgery", "checkpoint"],
+    ["losses", "randomness", "audit", "surgery", "checkpoint"],
     ["trainer"],
     ["callbacks", "loggers", "testing", "examples", "config"],
     ["scaffold", "doctor", "explain", "manifest", "diff", "run", "cli", "__main__"],

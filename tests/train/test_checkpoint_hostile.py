@@ -12,7 +12,7 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
 from engine_core.errors import CheckpointError
-from engine_core.trainer.comparing import differences, what_is_missing
+from engine_core.trainer.resume.differences import differences, what_is_missing
 
 from .parts import trainer
 from .test_checkpoint_fuzz import sign

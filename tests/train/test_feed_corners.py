@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 from engine_core import Callback, State, Trainer
 from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.randomness import GlobalGenerators
-from engine_core.trainer.feed import Feed
+from engine_core.trainer.data import Feed
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core.losses import base_loss, is_torch_loss, loss_setting
-from engine_core.trainer.shares import is_sum
+from engine_core.trainer.microbatches import is_sum
 
 CROSS_ENTROPY = {nn.CrossEntropyLoss: F.cross_entropy}
 

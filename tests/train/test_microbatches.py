@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.batch import split_batch, take_rows
-from engine_core.trainer.shares import split_with_shares
+from engine_core.trainer.microbatches import split_with_shares
 
 from .parts import Memory, at, batches, linear, trainer
 

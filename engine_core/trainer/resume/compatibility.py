@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError
+from ...errors import CheckpointError
 
 __all__ = ["check_alike"]
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..algorithm import unique_names
-from ..checkpoint import Content, Snapshot, Tensors, check_tensor, flatten, restore
-from ..errors import CheckpointError, add_note
-from ..randomness import GlobalGenerators
-from ..time import Timestamp
-from .describing import describe_run
-from .likeness import check_alike
-from .loaders import own_generators
-from .optimizing import pass_for_stepped
+from ...algorithm import unique_names
+from ...checkpoint import Content, Snapshot, Tensors, check_tensor, flatten, restore
+from ...errors import CheckpointError, add_note
+from ...randomness import GlobalGenerators
+from ...time import Timestamp
+from ..data import own_generators
+from ..optimizers import pass_for_stepped
+from .compatibility import check_alike
+from .manifest import describe_run
 from .weights import is_by_weights, load_weights
 
 if TYPE_CHECKING:
-    from .run import Run
+    from ..session import Run
 
 __all__ = ["go_back", "put_back", "resume_feed", "take_snapshot"]
 

@@ -11,8 +11,8 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from ..errors import CheckpointError
-from ..messages import escaped, readable
+from ...errors import CheckpointError
+from ...messages import escaped, readable
 
 __all__ = ["differences", "missing_algorithms", "other_length", "other_optimizers", "what_is_missing"]
 

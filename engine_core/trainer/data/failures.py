@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Protocol
 
-from ..errors import CheckpointError, add_note
+from ...errors import CheckpointError, add_note
+from ...state import State
+from .feed import Feed
 from .loaders import keeps_position
-
-if TYPE_CHECKING:
-    from .run import Run
 
 __all__ = ["blame_what_was_loaded", "lose_no_batch"]
 
 
-def lose_no_batch(run: Run, error: BaseException, checkpoint: Callable[[str], None]) -> None:
+class Loading(Protocol):
+    """What is asked of a run: its state, its loader, and whether a step was made with what was loaded."""
+
+    state: State
+    feed: Feed
+    batches: Iterator[Any] | None
+    is_unproven: bool
+
+
+def lose_no_batch(run: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
     """Let savers save what was trained before the loader raised `error`; a resumed run asks for the same batch again.
 
     Args:
@@ -37,7 +45,7 @@ def lose_no_batch(run: Run, error: BaseException, checkpoint: Callable[[str], No
             run.batches = None
 
 
-def blame_what_was_loaded(run: Run, error: Exception) -> None:
+def blame_what_was_loaded(run: Loading, error: Exception) -> None:
     """Raise a CheckpointError if the first step after loading has failed: its state has the values of a checkpoint."""
     if run.is_unproven:
         raise CheckpointError(
@@ -46,7 +54,7 @@ def blame_what_was_loaded(run: Run, error: Exception) -> None:
         ) from error
 
 
-def _save_before(run: Run, error: BaseException, checkpoint: Callable[[str], None]) -> None:
+def _save_before(run: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
     """Save as for a pause, before `error` goes on; what goes wrong with that is a note on it."""
     for is_last in (False, True):
         run.state.pause_requested = True

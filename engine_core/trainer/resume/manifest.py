@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..event import Event
-from ..passes import record_of
-from ..registry import CORE, Registry
+from ...event import Event
+from ...passes import record_of
+from ...registry import CORE, Registry
 
 if TYPE_CHECKING:
-    from .run import Run
+    from ..session import Run
 
 __all__ = ["describe_run", "hyperparameters_of"]
 

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from .errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean
 
 __all__ = ["PRECISIONS", "Precision"]
 

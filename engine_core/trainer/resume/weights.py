@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError, CheckpointWarning, suggestion
-from ..messages import warn
+from ...errors import CheckpointError, CheckpointWarning, suggestion
+from ...messages import warn
 
 __all__ = ["is_by_weights", "load_weights"]
 

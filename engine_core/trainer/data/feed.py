@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-from ..errors import ArgumentError, CheckpointError, CheckpointWarning
-from ..randomness import GlobalGenerators
-from ..state import State, length_of
+from ...errors import ArgumentError, CheckpointError, CheckpointWarning
+from ...randomness import GlobalGenerators
+from ...state import State, length_of
+from .index_order import Order, as_if_started, has_persistent_workers, restart_workers
 from .loaders import is_skippable, keeps_position, own_generators, size_of
-from .order import Order, as_if_started, has_persistent_workers, restart_workers
 
 __all__ = ["Feed", "enter_loader"]
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
-from ..state import length_of
+from ...state import length_of
 
 __all__ = ["is_skippable", "keeps_position", "own_generators", "size_of", "why_inexact"]
 

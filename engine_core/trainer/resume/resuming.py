@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..algorithm import unique_names
-from ..arguments import check_flag
-from ..checkpoint import Content, has_checkpoint, read_content, read_manifest, read_resolved
-from ..errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
-from ..event import Event
-from ..messages import warn
-from .arguments import check_seed
-from .comparing import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
-from .describing import describe_run
-from .interruption import saver_folders
+from ...algorithm import unique_names
+from ...arguments import check_flag
+from ...checkpoint import Content, has_checkpoint, read_content, read_manifest, read_resolved
+from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
+from ...event import Event
+from ...messages import warn
+from ..arguments import check_seed
+from ..interruption import saver_folders
+from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
+from .manifest import describe_run
 from .snapshot import put_back, resume_feed
 from .weights import load_weights
 
 if TYPE_CHECKING:
-    from .run import Run
+    from ..session import Run
 
 __all__ = ["Resumed", "find_resumed", "start_over"]
 

@@ -11,12 +11,12 @@ import torch
 
 from ..engine import Engine
 from ..errors import EngineError
-from ..precision import Precision
 from ..state import State
 from ..time import Interval
+from .data import Feed
 from .evaluation import run_eval
-from .feed import Feed
-from .readings import LossReader
+from .loss_log import LossReader
+from .precision import Precision
 
 __all__ = ["Run"]
 

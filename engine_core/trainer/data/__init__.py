@@ -1,0 +1,9 @@
+"""The train loader, with a position: what can be seen of it, its order, and what is done when it fails."""
+
+from __future__ import annotations
+
+from .failures import blame_what_was_loaded, lose_no_batch
+from .feed import Feed, enter_loader
+from .loaders import own_generators, why_inexact
+
+__all__ = ["Feed", "blame_what_was_loaded", "enter_loader", "lose_no_batch", "own_generators", "why_inexact"]

@@ -1,0 +1,9 @@
+"""A run saved and resumed: its parts as a checkpoint's content and back, and in what a saved run differs."""
+
+from __future__ import annotations
+
+from .manifest import hyperparameters_of
+from .resuming import find_resumed, start_over
+from .snapshot import go_back, take_snapshot
+
+__all__ = ["find_resumed", "go_back", "hyperparameters_of", "start_over", "take_snapshot"]
