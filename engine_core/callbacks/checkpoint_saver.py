@@ -11,7 +11,7 @@ from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..messages import warn
 from ..time import Interval, Time, Timestamp
-from .monitor import Watched
+from .monitor import Monitor
 from .ranking import Ranking
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class CheckpointSaver(Callback):
 
         self._store = Store(self.checkpoint_folder)
         self._writer = BackgroundWriter()
-        watched = None if metric is None else Watched(metric)
-        self._ranking = Ranking(self.checkpoint_folder, watched, keep_best or 0)
+        monitor = None if metric is None else Monitor(metric)
+        self._ranking = Ranking(self.checkpoint_folder, monitor, keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
         self._due_at: Timestamp | None = None
         self._loaded_identity: str | None = None

@@ -10,12 +10,12 @@ from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 if TYPE_CHECKING:
     from ..state import State
 
-__all__ = ["Watched"]
+__all__ = ["Monitor"]
 
 _WAYS = ("min:", "max:")
 
 
-class Watched:
+class Monitor:
     """An evaluation result by its name, `<label>/<metric>`, and which of two of its values is the better one.
 
     Larger is better, of a result whose last part is `loss` smaller; `min:` or `max:` before the name says so. A value
@@ -29,9 +29,9 @@ class Watched:
         ArgumentError: (a ValueError) for what is no such name.
 
     Example:
-        >>> Watched("eval/loss").is_better(0.3, than=0.5)
+        >>> Monitor("eval/loss").is_better(0.3, than=0.5)
         True
-        >>> Watched("min:eval/perplexity").key
+        >>> Monitor("min:eval/perplexity").key
         'eval/perplexity'
     """
 

@@ -12,7 +12,7 @@ from ..messages import warn
 
 if TYPE_CHECKING:
     from ..state import State
-    from .monitor import Watched
+    from .monitor import Monitor
 
 __all__ = ["Ranking"]
 
@@ -37,13 +37,13 @@ class Ranking:
     """The best checkpoints in a folder, and whether the latest result is still to be counted.
 
     Args:
-        watched: what they are ranked by; None: there will be no new ones.
+        monitor: what they are ranked by; None: there will be no new ones.
         keep: how many are the best.
     """
 
-    def __init__(self, folder: Path, watched: Watched | None, keep: int) -> None:
+    def __init__(self, folder: Path, monitor: Monitor | None, keep: int) -> None:
         self._folder = folder
-        self._watched = watched
+        self._monitor = monitor
         self._keep = keep
         self.best: Best = []
         self.awaits = False
@@ -55,32 +55,32 @@ class Ranking:
         """Leave out what is no longer in the folder, and a result of before this fit unless it awaits a checkpoint."""
         self.best = self.still_there()
         self.is_evaluating = False
-        if self._watched is not None and not self.awaits:
-            self._counted = _Counted(state.metrics, state.metrics.get(self._watched.key), "")
+        if self._monitor is not None and not self.awaits:
+            self._counted = _Counted(state.metrics, state.metrics.get(self._monitor.key), "")
 
     def awaits_checkpoint(self, state: State) -> bool:
         """Is there a result that counts for no checkpoint yet?"""
-        watched = self._watched
-        return watched is not None and watched.key in state.metrics and not self._counted.is_in(state, watched.key)
+        monitor = self._monitor
+        return monitor is not None and monitor.key in state.metrics and not self._counted.is_in(state, monitor.key)
 
     def with_checkpoint(self, name: str, state: State) -> Best:
         """Return what is the best when a checkpoint of this name is saved, which the latest result then counts for."""
-        best, watched = self.still_there(), self._watched
-        if watched is None:
+        best, monitor = self.still_there(), self._monitor
+        if monitor is None:
             return best
-        if watched.key not in state.metrics:
-            _warn_of_no_result(watched, state)
+        if monitor.key not in state.metrics:
+            _warn_of_no_result(monitor, state)
             return best
         is_broken_off = self.is_evaluating and state.is_interrupted
-        is_anothers = self._counted.is_in(state, watched.key) and self._counted.checkpoint != name
+        is_anothers = self._counted.is_in(state, monitor.key) and self._counted.checkpoint != name
         if is_broken_off or is_anothers:
             return best
-        value = state.metrics[watched.key]
+        value = state.metrics[monitor.key]
         self._counted = _Counted(state.metrics, value, name)
         if not math.isfinite(value):
             return best
         ranked = [*(pair for pair in best if pair[1] != name), (float(value), name)]
-        ranked.sort(key=lambda pair: pair[0], reverse=not watched.smaller_is_better)
+        ranked.sort(key=lambda pair: pair[0], reverse=not monitor.smaller_is_better)
         return ranked[: self._keep]
 
     def load(self, best: Any) -> None:
@@ -98,11 +98,11 @@ class Ranking:
         return [(value, name) for value, name in self.best if (self._folder / name).is_dir()]
 
 
-def _warn_of_no_result(watched: Watched, state: State) -> None:
+def _warn_of_no_result(monitor: Monitor, state: State) -> None:
     if state.evaluators and not state.metrics:  # no evaluation has ended yet
         return
-    why = did_you_mean(watched.key, state.metrics)
-    warn(f"no evaluation has a result {watched.key!r} to keep the best by{why}", CheckpointWarning)
+    why = did_you_mean(monitor.key, state.metrics)
+    warn(f"no evaluation has a result {monitor.key!r} to keep the best by{why}", CheckpointWarning)
 
 
 def _is_rank(pair: Any) -> bool:

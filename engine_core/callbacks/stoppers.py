@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import check_number, check_whole
 from ..callback import Callback
 from ..errors import ArgumentError
-from .monitor import Watched
+from .monitor import Monitor
 
 if TYPE_CHECKING:
     from ..logger import Logger
@@ -24,13 +24,13 @@ class _Stopper(Callback):
     """Judges each evaluation of a fit on the loader that a metric names, and stops training with a word about it."""
 
     def __init__(self, metric: str) -> None:
-        self._watched = Watched(metric)
+        self._monitor = Monitor(metric)
         self.metric = metric
         self._is_in_own_loop = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Look whether somebody evaluates there."""
-        self._watched.check_loader(state)
+        self._monitor.check_loader(state)
         self._is_in_own_loop = state.snapshot is None
 
     def fit_end(self, state: State, logger: Logger) -> None:
@@ -38,20 +38,20 @@ class _Stopper(Callback):
         self._is_in_own_loop = False
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Judge what was found, if it is the fit that evaluates, on the loader that is watched."""
+        """Judge what was found, if it is the fit that evaluates, on the loader that is monitor."""
         if self._counts(state):
-            self._judge(self._watched.value_in(state), state, logger)
+            self._judge(self._monitor.value_in(state), state, logger)
 
     def _judge(self, value: float, state: State, logger: Logger) -> None:
         raise NotImplementedError
 
     def _counts(self, state: State) -> bool:
         """Is this the run's own loader in a fit? Who evaluates on another one may give it the same label."""
-        if state.dataloader_label != self._watched.label:
+        if state.dataloader_label != self._monitor.label:
             return False
         if state.snapshot is None:  # the Trainer's fit offers one as long as it runs, also if an exception ends it
             return self._is_in_own_loop
-        return state.dataloader is state.evaluators.get(self._watched.label)
+        return state.dataloader is state.evaluators.get(self._monitor.label)
 
     def _stop(self, why: str, state: State) -> None:
         """Stop training; by default the log shows warnings only, and who waits for the end shall know of it."""
@@ -127,16 +127,16 @@ class EarlyStopper(_Stopper):
         if now != self._counted_at:
             self._counted_at = now
             self._count(value, state)
-        logger.log_metrics({f"early_stopper/waited/{self._watched.key}": self.waited})
+        logger.log_metrics({f"early_stopper/waited/{self._monitor.key}": self.waited})
 
     def _count(self, value: float, state: State) -> None:
-        if self._watched.is_better(value, self.best, self.min_delta):
+        if self._monitor.is_better(value, self.best, self.min_delta):
             self.best, self.waited = value, 0
             return
         self.waited += 1
         if self.waited >= self.patience:
             best = "was never finite" if self.best is None else f"is not better than {self.best:.6g}"
-            self._stop(f"{self._watched.key} {best} for {self.waited} evaluations in a row", state)
+            self._stop(f"{self._monitor.key} {best} for {self.waited} evaluations in a row", state)
 
 
 class ThresholdStopper(_Stopper):
@@ -160,5 +160,5 @@ class ThresholdStopper(_Stopper):
         self.threshold = check_number("threshold", threshold, "(-inf, inf)", "what is good enough")
 
     def _judge(self, value: float, state: State, logger: Logger) -> None:
-        if self._watched.reaches(value, self.threshold):
-            self._stop(f"{self._watched.key} is {value:.6g}, and {self.threshold:.6g} is good enough", state)
+        if self._monitor.reaches(value, self.threshold):
+            self._stop(f"{self._monitor.key} is {value:.6g}, and {self.threshold:.6g} is good enough", state)

@@ -148,7 +148,7 @@ def _show_pair(explanation: Explanation, pair: tuple[str, str], wanted: str | No
 
 
 def _common(explanation: Explanation, one: str, other: str) -> list[str]:
-    there = {name: set(course.members) for name, course in explanation.courses.items()}
+    there = {name: set(derivation.members) for name, derivation in explanation.derivations.items()}
     there |= {name: {m.algorithm for m in event.members} for name, event in explanation.unordered.items()}
     return [name for name, members in there.items() if {one, other} <= members]
 

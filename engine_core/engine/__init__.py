@@ -5,8 +5,8 @@ from __future__ import annotations
 from .combination import problems_of
 from .engine import Engine
 from .host import Host
-from .lint import cautions_of
+from .lint import doubts_about
 from .listeners import misspelt_hooks
 from .members import Member, describe, take_in
 
-__all__ = ["Engine", "Host", "Member", "cautions_of", "describe", "misspelt_hooks", "problems_of", "take_in"]
+__all__ = ["Engine", "Host", "Member", "describe", "doubts_about", "misspelt_hooks", "problems_of", "take_in"]

@@ -21,7 +21,7 @@ from .combination import admit
 from .handlers import call_hook, spanning, surrounding
 from .host import Adapter, Host
 from .lifetime import Life
-from .lint import caution
+from .lint import warn_of
 from .listeners import check_callbacks, check_destinations, everybody, listen, watchers_of
 from .members import Member, overrides
 from .pipeline import Pipeline
@@ -212,7 +212,7 @@ class Engine:
         registry = Registry.scan()
         owners = [m.distribution for m in members] + [registry.distribution_of(listener) for listener in listeners]
         self._passes.use({owner for owner in owners if owner is not None})
-        caution(members, self._passes)
+        warn_of(members, self._passes)
         self._begun.release(self._members, members)
         if self._started:
             self._life.open(listeners)

@@ -15,7 +15,7 @@ from ..passes import Edge, PassList, declared_edges, precedes, registered_name, 
 from .combination import conflicting, meant_by
 from .members import Member, describe
 
-__all__ = ["caution", "cautions_of"]
+__all__ = ["doubts_about", "warn_of"]
 
 Pair = tuple[Member, Member]
 
@@ -41,39 +41,39 @@ Metadata says which fields and which events, not which field at which event, so 
 """
 
 
-class Caution(NamedTuple):
+class Doubt(NamedTuple):
     """What to warn of, and its category."""
 
     message: str
     category: type[Warning]
 
 
-def caution(members: Sequence[Member], passes: PassList) -> None:
+def warn_of(members: Sequence[Member], passes: PassList) -> None:
     """Warn of what is doubtful about the order, of each thing once per engine."""
-    for message, category in cautions_of(members, passes):
+    for message, category in doubts_about(members, passes):
         passes.tell(message, category)
 
 
-def cautions_of(members: Sequence[Member], passes: PassList) -> list[Caution]:
+def doubts_about(members: Sequence[Member], passes: PassList) -> list[Doubt]:
     """Return what is doubtful about the order of these algorithms."""
     return [*_unknown_names(members, passes), *_missed_names(members), *_unordered_writers(members, passes)]
 
 
-def _missed_names(members: Sequence[Member]) -> Iterator[Caution]:
+def _missed_names(members: Sequence[Member]) -> Iterator[Doubt]:
     """Yield the references that are no constraint, and nearly name somebody here; who is absent is named in vain."""
     for member in members:
         for relation in (*ORDERING, "conflicts"):
             for reference in getattr(member.metadata, relation):
                 if meant := meant_by(reference, member, members):
                     title = describe(member.name, member.distribution)
-                    yield Caution(
+                    yield Doubt(
                         f"{relation}={reference!r} in the metadata of {title} is no constraint: no algorithm here has "
                         f"that name; did you mean {meant!r}?",
                         OrderWarning,
                     )
 
 
-def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Caution]:
+def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
     """Yield the names in tables of `explicit_order` that no algorithm has; without algorithms there is no telling."""
     tables = [table_of(active.function) for active in passes.active]
     if not members or not any(tables):
@@ -86,10 +86,10 @@ def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Caut
                 if name not in known:
                     hint = did_you_mean(name, registered)
                     message = f"explicit_order names {name!r} at {event.name}, and no algorithm here has that name"
-                    yield Caution(f"{message}{hint}", OrderWarning)
+                    yield Doubt(f"{message}{hint}", OrderWarning)
 
 
-def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[Caution]:
+def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
     """Yield the pairs that write one field at one event, where nothing but the list says who comes first."""
     declared = {m.name: _declared(m) for m in members}
     writers = [m for m in members if declared[m.name]]
@@ -106,7 +106,7 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
                 events_of.setdefault(pair, {})[event] = now
     for pair, orders in events_of.items():
         if frozenset((pair[0].name, pair[1].name)) not in apart:
-            yield Caution(_clash(pair, orders, declared), UnorderedWritersWarning)
+            yield Doubt(_clash(pair, orders, declared), UnorderedWritersWarning)
 
 
 def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str, frozenset[str]]) -> str:

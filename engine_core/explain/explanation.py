@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ..passes import AlgorithmRecord, Course, Edge, Explained, PassRecord, Reason
+from ..passes import AlgorithmRecord, Derivation, Edge, Explained, PassRecord, Reason
 
 __all__ = ["Explanation", "Skipped", "Told", "Unordered"]
 
@@ -37,7 +37,7 @@ class Explanation(Mapping[str, "list[Explained]"]):
     Args:
         algorithms: in the user's order.
         passes: in running order.
-        courses: by event, how the order there came about.
+        derivations: by event, how the order there came about.
         unordered: the events with algorithms that have no order; they are none of the keys.
         skipped: passes, references and names that play no part, with the reason.
         problems: what keeps an engine from taking these algorithms.
@@ -46,17 +46,17 @@ class Explanation(Mapping[str, "list[Explained]"]):
 
     algorithms: tuple[AlgorithmRecord, ...] = ()
     passes: tuple[PassRecord, ...] = ()
-    courses: Mapping[str, Course] = field(default_factory=dict)
+    derivations: Mapping[str, Derivation] = field(default_factory=dict)
     unordered: Mapping[str, Unordered] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __getitem__(self, event: str) -> list[Explained]:
-        return self.courses[event].explained()
+        return self.derivations[event].explained()
 
     def __iter__(self) -> Iterator[str]:
-        return (event for event, course in self.courses.items() if course.final)
+        return (event for event, derivation in self.derivations.items() if derivation.final)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -65,7 +65,7 @@ class Explanation(Mapping[str, "list[Explained]"]):
         """Return the algorithms of each event for JSON, each with its reason; where there is no order, that says so."""
         found: dict[str, list[dict[str, Any]]] = {}
         for event, order in self.items():
-            pairs = zip(order, self.courses[event].reasons(), strict=True)
+            pairs = zip(order, self.derivations[event].reasons(), strict=True)
             found[event] = [{**place._asdict(), "reason": _without_text(reason)} for place, reason in pairs]
         for event, unordered in self.unordered.items():
             reason = {"kind": "none", "by": None, "distribution": None}
@@ -82,14 +82,14 @@ class Explanation(Mapping[str, "list[Explained]"]):
             "algorithms": [asdict(algorithm) for algorithm in self.algorithms],
             "passes": [asdict(record) for record in self.passes],
             "order": {event: [explained._asdict() for explained in order] for event, order in self.items()},
-            "steps": {event: _steps(course) for event, course in self.courses.items()},
+            "steps": {event: _steps(derivation) for event, derivation in self.derivations.items()},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
         }
 
 
 class Steps(BaseModel, defer_build=True):
-    """What a manifest keeps of a course: passes that left the list as it was are left out."""
+    """What a manifest keeps of a derivation: passes that left the list as it was are left out."""
 
     given: tuple[str, ...]
     passes: list[tuple[int, tuple[str, ...]]] = []
@@ -111,10 +111,10 @@ class Told(BaseModel, defer_build=True):
     def _check_steps(self) -> Told:
         """Refuse steps from which no reasons could be told."""
         for event in self.steps:
-            course = self._course(event, self.steps[event])
-            orders = [course.given, *(order for _, order in course.steps)]
+            derivation = self._derivation(event, self.steps[event])
+            orders = [derivation.given, *(order for _, order in derivation.steps)]
             there = {name for order in orders for name in order}
-            if wrong := sorted(there.symmetric_difference(course.members)):
+            if wrong := sorted(there.symmetric_difference(derivation.members)):
                 raise ValueError(f"steps of {event!r}: {wrong[0]!r} is not both among the algorithms and in an order")
         return self
 
@@ -123,12 +123,12 @@ class Told(BaseModel, defer_build=True):
         return Explanation(
             algorithms=tuple(self.algorithms),
             passes=tuple(self.passes),
-            courses={event: self._course(event, steps) for event, steps in self.steps.items()},
+            derivations={event: self._derivation(event, steps) for event, steps in self.steps.items()},
             skipped=tuple(self.skipped),
             warnings=tuple(self.warnings),
         )
 
-    def _course(self, event: str, kept: Steps) -> Course:
+    def _derivation(self, event: str, kept: Steps) -> Derivation:
         changed, current, steps = dict(kept.passes), kept.given, []
         for place, record in enumerate(self.passes):
             if record.events is None or event in record.events:
@@ -136,19 +136,19 @@ class Told(BaseModel, defer_build=True):
                 steps.append((place, current))
         here = [*(a for a in self.algorithms if a.algorithm in kept.given), *kept.added]
         members = {member.algorithm: member for member in here}
-        return Course(event, kept.given, tuple(steps), tuple(kept.declared), tuple(self.passes), members)
+        return Derivation(event, kept.given, tuple(steps), tuple(kept.declared), tuple(self.passes), members)
 
 
 def _without_text(reason: Reason) -> dict[str, Any]:
     return {name: value for name, value in reason._asdict().items() if name != "text"}
 
 
-def _steps(course: Course) -> dict[str, Any]:
-    changed, current = [], course.given
-    for place, order in course.steps:
+def _steps(derivation: Derivation) -> dict[str, Any]:
+    changed, current = [], derivation.given
+    for place, order in derivation.steps:
         if order != current:
             changed.append([place, list(order)])
         current = order
-    added = [asdict(member) for name, member in course.members.items() if name not in course.given]
-    declared = [edge._asdict() for edge in course.edges]
-    return {"given": list(course.given), "passes": changed, "declared": declared, "added": added}
+    added = [asdict(member) for name, member in derivation.members.items() if name not in derivation.given]
+    declared = [edge._asdict() for edge in derivation.edges]
+    return {"given": list(derivation.given), "passes": changed, "declared": declared, "added": added}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ArgumentError, did_you_mean
-from ..passes import DECLARED, FILO, Course, Edge, precedes
+from ..passes import DECLARED, FILO, Derivation, Edge, precedes
 from .explanation import Explanation
 
 __all__ = ["PairReasons", "Step", "find_algorithm", "why"]
@@ -70,44 +70,45 @@ def why(explanation: Explanation, one: str, other: str, event: str) -> PairReaso
     if one == other:
         raise ArgumentError(f"{one!r} and {other!r} are the same algorithm")
     listed = {a.algorithm: a.events for a in explanation.algorithms}
-    course, unordered = explanation.courses.get(event), explanation.unordered.get(event)
-    present = {m.algorithm: m for m in unordered.members} if unordered else course.members if course else {}
+    derivation, unordered = explanation.derivations.get(event), explanation.unordered.get(event)
+    present = {m.algorithm: m for m in unordered.members} if unordered else derivation.members if derivation else {}
     absent = [name for name in (one, other) if name not in present]
     if unordered and not absent:
         return f"{one} and {other} have no order at {event}: {unordered.why}"
-    if course is None or absent:
+    if derivation is None or absent:
         reasons = [f"{name} lists {', '.join(listed[name] or ())}" for name in absent if listed.get(name)]
         verb = "do" if len(absent) > 1 else "does"
         return "; ".join([f"{' and '.join(absent)} {verb} not run at {event}", *reasons])
-    if (ahead := precedes(one, other, course.final)) is None:
-        return _taken_out(course, one, other)
+    if (ahead := precedes(one, other, derivation.final)) is None:
+        return _taken_out(derivation, one, other)
     first, second = (one, other) if ahead else (other, one)
-    return PairReasons(
-        event, first, second, course.why(first, second), _steps(course, first, second), _declared(course, first, second)
-    )
+    reason, steps = derivation.why(first, second), _steps(derivation, first, second)
+    return PairReasons(event, first, second, reason, steps, _declared(derivation, first, second))
 
 
-def _taken_out(course: Course, one: str, other: str) -> str:
+def _taken_out(derivation: Derivation, one: str, other: str) -> str:
     said = []
     for name in (one, other):
-        if name not in course.final:
-            orders = [course.given, *(order for _, order in course.steps)]
-            places = [place for place, _ in course.steps]
+        if name not in derivation.final:
+            orders = [derivation.given, *(order for _, order in derivation.steps)]
+            places = [place for place, _ in derivation.steps]
             taken = max(i for i in range(len(places)) if name in orders[i] and name not in orders[i + 1])
-            said.append(f"{name} does not run at {course.event}: {course.passes[places[taken]]} takes it out")
+            said.append(f"{name} does not run at {derivation.event}: {derivation.passes[places[taken]]} takes it out")
     return "; ".join(said)
 
 
-def _steps(course: Course, first: str, second: str) -> tuple[Step, ...]:
-    before = _those_of(first, second, course.given)
+def _steps(derivation: Derivation, first: str, second: str) -> tuple[Step, ...]:
+    before = _those_of(first, second, derivation.given)
     said = " before ".join(before) if len(before) == 2 else f"has {before[0]} alone" if before else "has neither"
     steps = [Step("your list", said, before)]
-    for place, order in course.steps:
+    for place, order in derivation.steps:
         after = _those_of(first, second, order)
-        record = course.passes[place]
+        record = derivation.passes[place]
         reason = ": FILO, the list is reversed on AFTER events" if record.is_core(FILO) else ""
         if record.is_core(DECLARED) and after != before:
-            reason = f": {course.why(*after)}" if course.chain(*after) else ": declared order of others between them"
+            reason = (
+                f": {derivation.why(*after)}" if derivation.chain(*after) else ": declared order of others between them"
+            )
         steps.append(Step(record.title, f"{_effect(before, after)}{reason if after != before else ''}", after))
         before = after
     return tuple(steps)
@@ -126,10 +127,10 @@ def _effect(before: tuple[str, ...], after: tuple[str, ...]) -> str:
     return " and ".join(f"{verb} {' and '.join(sorted(n))}" for verb, n in (("adds", added), ("takes out", lost)) if n)
 
 
-def _declared(course: Course, first: str, second: str) -> tuple[tuple[str, ...], ...]:
+def _declared(derivation: Derivation, first: str, second: str) -> tuple[tuple[str, ...], ...]:
     """Return each direct declaration, either way round, and the shortest chain through others."""
     pair = {(first, second), (second, first)}
-    found: list[tuple[Edge, ...]] = [(edge,) for edge in course.edges if (edge.first, edge.second) in pair]
+    found: list[tuple[Edge, ...]] = [(edge,) for edge in derivation.edges if (edge.first, edge.second) in pair]
     if not found:
-        found = [tuple(chain) for ends in sorted(pair) if (chain := course.chain(*ends))]
+        found = [tuple(chain) for ends in sorted(pair) if (chain := derivation.chain(*ends))]
     return tuple(tuple(f"{e.first} before {e.second}: declared by {e.declared_by}" for e in chain) for chain in found)

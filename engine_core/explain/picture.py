@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from ..errors import ArgumentError
-from ..passes import FILO, Course, Explained, who_moved
+from ..passes import FILO, Derivation, Explained, who_moved
 from .explanation import Explanation
 
 __all__ = ["to_mermaid", "to_svg"]
@@ -49,10 +49,12 @@ def to_svg(explanation: Explanation, event: str) -> str:
     Raises:
         ArgumentError: (a ValueError) if there is no order at the event.
     """
-    if event not in explanation.courses:
-        raise ArgumentError(f"there is no order at {event!r}, only at: {', '.join(explanation.courses) or 'no event'}")
-    course = explanation.courses[event]
-    rows = _rows(course)
+    if event not in explanation.derivations:
+        raise ArgumentError(
+            f"there is no order at {event!r}, only at: {', '.join(explanation.derivations) or 'no event'}"
+        )
+    derivation = explanation.derivations[event]
+    rows = _rows(derivation)
     names = list(dict.fromkeys(name for _, _, order, _ in rows for name in order))
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
     widths = {name: round(len(name) * CHARACTER) + 28 for name in names}
@@ -89,13 +91,13 @@ def _frame(width: int, height: int, title: str, description: str) -> list[str]:
     ]
 
 
-def _rows(course: Course) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
+def _rows(derivation: Derivation) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
     """Return a label, where it comes from, the order, and who moved, for the list and each pass that changed it."""
-    rows = [("your list", "as you wrote it", course.given, set[str]())]
-    current = course.given
-    for place, order in course.steps:
+    rows = [("your list", "as you wrote it", derivation.given, set[str]())]
+    current = derivation.given
+    for place, order in derivation.steps:
         if order != current:
-            record = course.passes[place]
+            record = derivation.passes[place]
             origin = record.distribution or "your own"
             moved = set[str]()
             if not record.is_core(FILO):  # all but one have moved there

@@ -9,11 +9,11 @@ from ..config import Config, build_algorithms, build_passes
 from ..config.building import build_plugin, find_plugin
 from ..config.reading import Place, Source
 from ..config.schema import PluginEntry
-from ..engine import Engine, Member, cautions_of, problems_of, take_in
+from ..engine import Engine, Member, doubts_about, problems_of, take_in
 from ..errors import OrderError
 from ..event import Event
 from ..observed_list import ObservedList
-from ..passes import Course, PassArgument, PassList, parse_passes, record_of
+from ..passes import Derivation, PassArgument, PassList, parse_passes, record_of
 from .explanation import Explanation, Unordered
 from .skipping import skipped_by
 
@@ -73,13 +73,13 @@ def explain_engine(engine: Engine) -> Explanation:
 
 def _explain(members: Sequence[Member], passes: PassList) -> Explanation:
     problems = [_with_notes(problem) for problem in problems_of(members)]
-    warnings = [message for message, _ in cautions_of(members, passes)]
-    courses: dict[str, Course] = {}
+    warnings = [message for message, _ in doubts_about(members, passes)]
+    derivations: dict[str, Derivation] = {}
     unordered: dict[str, Unordered] = {}
     for event in Event:
         present = {m.name: m.algorithm for m in members if event in m.events}
         try:
-            course = passes.course(present, event)
+            derivation = passes.derivation(present, event)
         except OrderError as error:
             if not any(str(error) in problem for problem in problems):  # a cycle is among them already
                 problems.append(_with_notes(error))
@@ -87,15 +87,15 @@ def _explain(members: Sequence[Member], passes: PassList) -> Explanation:
             unordered[event.value] = Unordered(listed, str(error))
             continue
         if present:
-            courses[event.value] = course
-        for message, users in passes.broken(course):
+            derivations[event.value] = derivation
+        for message, users in passes.broken(derivation):
             (problems if users is None else warnings).append(message)
     return Explanation(
         algorithms=tuple(record_of(m.algorithm, m.name) for m in members),
         passes=tuple(active.record for active in passes.active),
-        courses=courses,
+        derivations=derivations,
         unordered=unordered,
-        skipped=tuple(skipped_by(members, passes, tuple(e.value for e in Event if e in {*courses, *unordered}))),
+        skipped=tuple(skipped_by(members, passes, tuple(e.value for e in Event if e in {*derivations, *unordered}))),
         problems=tuple(problems),
         warnings=tuple(warnings),
     )

@@ -22,7 +22,7 @@ from .contract import (
     sort_to_front,
 )
 from .declared import declared_edges, referred, registered_name
-from .derivation import DECLARED, FILO, AlgorithmRecord, Course, Explained, PassRecord, Reason, precedes
+from .derivation import DECLARED, FILO, AlgorithmRecord, Derivation, Explained, PassRecord, Reason, precedes
 from .pass_list import ActivePass, PassList, record_of
 from .toposort import Edge, stable_sort, who_moved
 
@@ -32,7 +32,7 @@ __all__ = [
     "ActivePass",
     "AlgorithmPass",
     "AlgorithmRecord",
-    "Course",
+    "Derivation",
     "Edge",
     "Explained",
     "PassArgument",

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from ..metadata import Stage
 from .toposort import Edge
 
-__all__ = ["AlgorithmRecord", "Course", "Explained", "PassRecord", "Reason"]
+__all__ = ["AlgorithmRecord", "Derivation", "Explained", "PassRecord", "Reason"]
 
 FILO, DECLARED, CORE = "set_filo_order", "apply_declared_order", "engine-core"
 
@@ -82,7 +82,7 @@ class PassRecord:
 
 
 @dataclass(frozen=True)
-class Course:
+class Derivation:
     """How the order at an event came about; algorithms go by their unique names.
 
     Args:

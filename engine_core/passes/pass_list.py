@@ -14,7 +14,7 @@ from ..registry import CORE, Registry
 from .builtin import apply_declared_order
 from .contract import AlgorithmPass, metadata_of, name_of
 from .declared import declared_edges, registered_name
-from .derivation import AlgorithmRecord, Course, PassRecord, precedes
+from .derivation import AlgorithmRecord, Derivation, PassRecord, precedes
 from .toposort import Edge, stable_sort
 
 __all__ = ["ActivePass", "PassList", "record_of", "sort_passes"]
@@ -83,29 +83,29 @@ class PassList:
         final = [id(a) for a in steps[-1][1]]
         edges = declared_edges(algorithms, event)
         if any(precedes(id(algorithms[e.second]), id(algorithms[e.first]), final) for e in edges):
-            self._complain(self._course(algorithms, event, steps))
+            self._complain(self._derivation(algorithms, event, steps))
         return steps[-1][1]
 
-    def course(self, algorithms: Mapping[str, Algorithm], event: Event) -> Course:
+    def derivation(self, algorithms: Mapping[str, Algorithm], event: Event) -> Derivation:
         """Return how the order comes about, pass by pass, and warn of nothing; `broken` says what is wrong with it."""
         if not algorithms:
-            return Course(event.value, (), ())
-        return self._course(algorithms, event, self._run(algorithms, event))
+            return Derivation(event.value, (), ())
+        return self._derivation(algorithms, event, self._run(algorithms, event))
 
-    def explain(self, algorithms: Mapping[str, Algorithm], event: Event) -> Course:
+    def explain(self, algorithms: Mapping[str, Algorithm], event: Event) -> Derivation:
         """Return how the order comes about, verified as `order` does."""
-        course = self.course(algorithms, event)
-        self._complain(course)
-        return course
+        derivation = self.derivation(algorithms, event)
+        self._complain(derivation)
+        return derivation
 
-    def broken(self, course: Course) -> Iterator[tuple[str, AlgorithmPass | None]]:
+    def broken(self, derivation: Derivation) -> Iterator[tuple[str, AlgorithmPass | None]]:
         """Yield what is wrong for each declared constraint that the order breaks, and the user's pass that did it."""
-        for edge in course.edges:
-            if precedes(edge.second, edge.first, course.final):
-                place = course.last_flip(edge.second, edge.first)
+        for edge in derivation.edges:
+            if precedes(edge.second, edge.first, derivation.final):
+                place = derivation.last_flip(edge.second, edge.first)
                 breaker = None if place is None else self.active[place]
                 turned = f"{breaker or 'the order given'} puts {edge.second} before {edge.first}"
-                message = f"{turned} at {Event(course.event).name}, against what {edge.declared_by} declares"
+                message = f"{turned} at {Event(derivation.event).name}, against what {edge.declared_by} declares"
                 if breaker is not None and breaker.distribution is None:
                     yield f"{message}; your pass wins", breaker.function
                 else:
@@ -145,19 +145,19 @@ class PassList:
                 steps.append((active, current))
         return steps
 
-    def _course(
+    def _derivation(
         self,
         algorithms: Mapping[str, Algorithm],
         event: Event,
         steps: Sequence[tuple[ActivePass | None, list[Algorithm]]],
-    ) -> Course:
+    ) -> Derivation:
         known = {id(a): (name, a) for name, a in algorithms.items()}
         added = list({id(a): a for _, order in steps for a in order if id(a) not in known}.values())
         for name, algorithm in zip(unique_names(added, algorithms), added, strict=True):
             known[id(algorithm)] = name, algorithm
         places = [place for place, active in enumerate(self.active) if active.runs_at(event)]
         orders = [tuple(known[id(a)][0] for a in order) for _, order in steps]
-        return Course(
+        return Derivation(
             event=event.value,
             given=orders[0],
             steps=tuple(zip(places, orders[1:], strict=True)),
@@ -166,8 +166,8 @@ class PassList:
             members={name: record_of(algorithm, name) for name, algorithm in known.values()},
         )
 
-    def _complain(self, course: Course) -> None:
-        for message, users in self.broken(course):
+    def _complain(self, derivation: Derivation) -> None:
+        for message, users in self.broken(derivation):
             if users is None:
                 raise OrderError(message)
             if not any(users is known for known in self._warned):

@@ -21,70 +21,70 @@ from .objective import compute_loss, compute_outputs, reduce_loss
 from .optimizers import pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .resume import go_back, take_snapshot
-from .session import Run
+from .session import Session
 
 __all__ = ["run_fit"]
 
 OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
 
 
-def run_fit(run: Run, end: Time) -> None:
-    """Train until the clock of `run.state` reaches `end`, or somebody asks to stop."""
-    if run.is_fitting:
+def run_fit(session: Session, end: Time) -> None:
+    """Train until the clock of `session.state` reaches `end`, or somebody asks to stop."""
+    if session.is_fitting:
         raise EngineError("fit runs already: it can't be called from one of its own events")
-    state, engine, device = run.state, run.engine, run.device
+    state, engine, device = session.state, session.engine, session.device
     fire = engine.run_event
-    scaler = run.precision.scaler
-    outputs_of, loss_of = run.precision.wrap(compute_outputs), run.precision.wrap(compute_loss)
+    scaler = session.precision.scaler
+    outputs_of, loss_of = session.precision.wrap(compute_outputs), session.precision.wrap(compute_loss)
     at_end = end_test(state, end, "duration")
-    counts_batches = not all(i.in_epochs for i in (run.eval_interval, *(i for _, i in run.schedulers)))
+    counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(i for _, i in session.schedulers)))
     moves = device.type != "cpu"
-    microbatch_size, grad_clip_norm, read = run.microbatch_size, run.grad_clip_norm, run.readings.take
-    run.counted_s = time.perf_counter()
+    microbatch_size, grad_clip_norm, read = session.microbatch_size, session.grad_clip_norm, session.readings.take
+    session.counted_s = time.perf_counter()
 
     def fit() -> None:
         """Run epochs until the end, and evaluate once more if the last interval is not complete."""
         enter_loader(state)
         fire("fit_start")
-        if (awaited := run.awaited) is not None:
+        if (awaited := session.awaited) is not None:
             evaluate(awaited)
             checkpoint(awaited)
         while not at_end() or is_epoch_over():
             epoch()
         if not state.pause_requested:
             evaluate("batch_checkpoint")
-            if run.awaited is not None:
-                checkpoint(run.awaited)
+            if session.awaited is not None:
+                checkpoint(session.awaited)
         fire("fit_end")
         raise_if_interrupted(state)
 
     def is_epoch_over() -> bool:
         """Has the run been saved after the last batch of an epoch, whose end is still to come?"""
-        return run.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
+        return session.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
 
     def epoch() -> None:
         """Run the batches of one epoch, or those that an earlier fit has left of it."""
-        if run.batches is not None and at_end():  # saved after its last batch, and loaded
+        if session.batches is not None and at_end():  # saved after its last batch, and loaded
             end_epoch()
             return
-        if run.batches is None or run.begins_anew:
+        if session.batches is None or session.begins_anew:
             fire("epoch_start")
-            run.begins_anew = False
-        if run.batches is None:
+            session.begins_anew = False
+        if session.batches is None:
             try:
-                run.batches = run.feed.start_epoch()
+                session.batches = session.feed.start_epoch()
             except BaseException as error:
-                lose_no_batch(run, error, checkpoint)
+                lose_no_batch(session, error, checkpoint)
                 raise
         while True:
             fire("before_dataloader")
             try:
-                state.batch = next(run.batches)
+                state.batch = next(session.batches)
             except StopIteration:
                 engine.run_marker_only_event("after_dataloader")
                 break
             except BaseException as error:
-                lose_no_batch(run, error, checkpoint)
+                lose_no_batch(session, error, checkpoint)
                 raise
             batch()
             if at_end():
@@ -107,13 +107,13 @@ def run_fit(run: Run, end: Time) -> None:
             raise
         before = state.timestamp
         now_s = time.perf_counter()
-        state.timestamp = after = before.to_next_batch(samples, 0, now_s - run.counted_s)
-        run.counted_s = now_s
+        state.timestamp = after = before.to_next_batch(samples, 0, now_s - session.counted_s)
+        session.counted_s = now_s
         if counts_batches:
             step_schedulers(before, after)
-        run.is_unproven = False
+        session.is_unproven = False
         fire("batch_end")
-        if counts_batches and run.eval_interval.passed(before, after):
+        if counts_batches and session.eval_interval.passed(before, after):
             evaluate("batch_checkpoint")
         checkpoint("batch_checkpoint")
 
@@ -124,9 +124,9 @@ def run_fit(run: Run, end: Time) -> None:
             optimizer.zero_grad()
         fire("before_train_batch")
         loss, parts = gradients()
-        run.has_gradients = True
+        session.has_gradients = True
         fire("after_train_batch")
-        run.has_gradients = False
+        session.has_gradients = False
         read(loss, parts)
         try:
             for optimizer in optimizers:
@@ -137,7 +137,7 @@ def run_fit(run: Run, end: Time) -> None:
                 else:
                     scaler.step(optimizer)
         except Exception as error:
-            blame_what_was_loaded(run, error)
+            blame_what_was_loaded(session, error)
             raise
         state.skip_requested = False
         if scaler is not None:
@@ -145,16 +145,16 @@ def run_fit(run: Run, end: Time) -> None:
 
     def closure() -> torch.Tensor:
         """Compute the gradients of the batch anew and return its loss, see `State.closure`."""
-        if not run.has_gradients or run.is_evaluating or scaler is not None:
+        if not session.has_gradients or session.is_evaluating or scaler is not None:
             why = "its scaler unscales once a step" if scaler is not None else "it is for AFTER_TRAIN_BATCH"
             raise EngineError(f"state.closure can't be called here (precision {state.precision}): {why}")
         for optimizer in state.optimizers:
             optimizer.zero_grad()
-        run.has_gradients = False
+        session.has_gradients = False
         try:
             return gradients()[0]
         finally:
-            run.has_gradients = True
+            session.has_gradients = True
 
     def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
@@ -201,8 +201,8 @@ def run_fit(run: Run, end: Time) -> None:
         loss: Any = state.loss
         scaled: Any = loss if scaler is None else scaler.scale(loss)
         create_graph = engine.backwards_create_graph
-        if create_graph and not run.has_built_graph:
-            run.has_built_graph = True
+        if create_graph and not session.has_built_graph:
+            session.has_built_graph = True
             backward_with_first_graph(scaled)
         else:
             scaled.backward(create_graph=create_graph)
@@ -211,8 +211,8 @@ def run_fit(run: Run, end: Time) -> None:
 
     def end_epoch() -> None:
         """Count the epoch, step the schedulers of epochs, evaluate."""
-        run.feed.end_epoch(run.batches)
-        run.batches = None
+        session.feed.end_epoch(session.batches)
+        session.batches = None
         before = state.timestamp
         if not before.batch_in_epoch:
             raise EngineError(
@@ -222,33 +222,33 @@ def run_fit(run: Run, end: Time) -> None:
         state.timestamp = after = before.to_next_epoch()
         step_schedulers(before, after)
         fire("epoch_end")
-        if run.eval_interval.passed(before, after):
+        if session.eval_interval.passed(before, after):
             evaluate("epoch_checkpoint")
         checkpoint("epoch_checkpoint")
 
     def step_schedulers(before: Timestamp, after: Timestamp) -> None:
         """Step each scheduler whose interval is complete."""
         try:
-            for scheduler, interval in run.schedulers:
+            for scheduler, interval in session.schedulers:
                 if interval.passed(before, after):
                     scheduler.step()
         except Exception as error:
-            blame_what_was_loaded(run, error)
+            blame_what_was_loaded(session, error)
             raise
 
     def evaluate(then: str) -> None:
         """Read what is held of the loss, then evaluate if there is anything to evaluate on; `then` is what follows."""
-        run.readings.flush()
-        evaluated_at, run.awaited = run.evaluated_at, None
-        found, run.found = run.found, {}
+        session.readings.flush()
+        evaluated_at, session.awaited = session.evaluated_at, None
+        found, session.found = session.found, {}
         if evaluated_at == state.timestamp.batch:
             return
-        run.evaluated_at = state.timestamp.batch
+        session.evaluated_at = state.timestamp.batch
         if state.evaluators:
             try:
-                run.evaluate(state.evaluators, begun=found)
+                session.evaluate(state.evaluators, begun=found)
             except EvaluationInterrupted as interruption:
-                run.evaluated_at, run.awaited, run.found = evaluated_at, then, interruption.results
+                session.evaluated_at, session.awaited, session.found = evaluated_at, then, interruption.results
 
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal has asked for it."""
@@ -256,20 +256,20 @@ def run_fit(run: Run, end: Time) -> None:
         if state.interrupted_by is not None:
             raise_if_interrupted(state)
 
-    run.is_fitting, run.has_gradients, run.is_loaded, state.closure = True, False, False, closure
+    session.is_fitting, session.has_gradients, session.is_loaded, state.closure = True, False, False, closure
     if state.pause_requested:  # by somebody before this fit
         state.stop_requested = state.pause_requested = False
     state.skip_requested = False
-    state.snapshot, state.go_back = lambda: take_snapshot(run), lambda content: go_back(run, content)
+    state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
     try:
         with interruptible(state):
             fit()
     except BaseException as error:
-        run.begins_anew = Event.EPOCH_START in engine.undo(error) and run.batches is not None
-        run.readings.salvage(error)
+        session.begins_anew = Event.EPOCH_START in engine.undo(error) and session.batches is not None
+        session.readings.salvage(error)
         raise
     finally:
-        run.is_fitting, state.closure, state.snapshot, state.go_back = False, None, None, None
+        session.is_fitting, state.closure, state.snapshot, state.go_back = False, None, None, None
 
 
 def backward_with_first_graph(loss: Any) -> None:

@@ -18,11 +18,11 @@ from .evaluation import run_eval
 from .loss_log import LossReader
 from .precision import Precision
 
-__all__ = ["Run"]
+__all__ = ["Session"]
 
 
 @dataclass(eq=False)
-class Run:
+class Session:
     """What the loop works with, and what it keeps from one `fit` to the next.
 
     Args:

@@ -44,7 +44,7 @@ from .optimizers import (
 )
 from .precision import Precision
 from .resume import find_resumed, hyperparameters_of, start_over
-from .session import Run
+from .session import Session
 
 __all__ = ["Trainer"]
 
@@ -158,7 +158,7 @@ class Trainer:
             if autoresume and not (resumed is not None and resumed.is_own):
                 start_over([*callbacks, *self.logger.destinations])
             if resumed is not None:
-                resumed.go_on(self._run, seed)
+                resumed.go_on(self._session, seed)
         except BaseException:
             self.close()
             raise
@@ -179,10 +179,10 @@ class Trainer:
         if not model.training:
             model.train()
         state: Any = self.state
-        if state.timestamp.batch == 0 and self._run.batches is None:
+        if state.timestamp.batch == 0 and self._session.batches is None:
             seed_generators(state.seed)  # whatever was drawn since the Trainer was made
-        self.state.stop_requested &= self._run.is_loaded  # the saved run may have been asked to stop
-        run_fit(self._run, end)
+        self.state.stop_requested &= self._session.is_loaded  # the saved run may have been asked to stop
+        run_fit(self._session, end)
 
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
         """Evaluate on the given loaders, else on the trainer's, and return `{"<label>/<metric>": value}`.
@@ -196,14 +196,14 @@ class Trainer:
         if not loaders:
             raise ArgumentError("there is nothing to evaluate on: give eval_dataloader to the Trainer or to eval()")
         check_objective(self.state)
-        return self._run.evaluate(loaders)
+        return self._session.evaluate(loaders)
 
     def close(self) -> None:
         """Close callbacks and loggers, each once, and let the loader go; safe to call twice."""
         self._closed = True
         self.engine.close()
-        if (run := getattr(self, "_run", None)) is not None:
-            run.batches = None  # ends the loader's worker processes
+        if (session := getattr(self, "_session", None)) is not None:
+            session.batches = None  # ends the loader's worker processes
 
     def __enter__(self) -> Trainer:
         return self
@@ -230,7 +230,7 @@ class Trainer:
         state.optimizers = make_optimizers(self._optimizers, state.model) or list(state.optimizers)
         timed_schedulers = make_schedulers(self._schedulers, state.optimizers)
         state.schedulers = [scheduler for scheduler, _ in timed_schedulers]
-        self._run = Run(
+        self._session = Session(
             engine=self.engine,
             state=state,
             precision=self._precision,
@@ -243,7 +243,7 @@ class Trainer:
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,
         )
-        self.logger.log_hyperparameters(hyperparameters_of(self._run))
+        self.logger.log_hyperparameters(hyperparameters_of(self._session))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -268,7 +268,7 @@ class Trainer:
         if duration is None:
             if horizon is None:
                 raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
-            if state.timestamp.get(horizon.unit) < horizon or self._run.is_loaded:
+            if state.timestamp.get(horizon.unit) < horizon or self._session.is_loaded:
                 return horizon
             _warn(
                 f"fit() has nothing to do: the training is at its max_duration of {horizon}; "

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State, algorithm_pass, passes
-from engine_core.engine import cautions_of
+from engine_core.engine import doubts_about
 from engine_core.errors import UnorderedWritersWarning
 from engine_core.explain import explain_algorithms
 
@@ -202,8 +202,8 @@ def test_looking_at_ten_takes_less_than_50_ms_of_cpu_and_grows_no_faster_than_th
         engine.state.algorithms.extend(make(number) for number in range(count))
         with pytest.warns(UnorderedWritersWarning):
             lineup = engine.lineup
-        found.append(len(cautions_of(*lineup)))
-        took_s.append(min(cpu_s(cautions_of, *lineup) for _ in range(7)))
+        found.append(len(doubts_about(*lineup)))
+        took_s.append(min(cpu_s(doubts_about, *lineup) for _ in range(7)))
     assert found == pairs
     assert took_s[0] < 0.05
     assert took_s[1] / took_s[0] < 32  # 16 is the square, 64 the cube

@@ -22,13 +22,13 @@ class Loading(Protocol):
     is_unproven: bool
 
 
-def lose_no_batch(run: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
+def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
     """Let savers save what was trained before the loader raised `error`; a resumed run asks for the same batch again.
 
     Args:
         checkpoint: fires the event at which savers save.
     """
-    state, is_failure = run.state, isinstance(error, Exception)
+    state, is_failure = session.state, isinstance(error, Exception)
     try:
         # a signal to the whole group ends worker processes too
         if is_failure or state.interrupted_by is not None:
@@ -38,26 +38,26 @@ def lose_no_batch(run: Loading, error: BaseException, checkpoint: Callable[[str]
                 error, f"the train_dataloader failed at batch {at.batch_in_epoch} of epoch {at.epoch}{knows_better}"
             )
             if at.batch:
-                _save_before(run, error, checkpoint)
+                _save_before(session, error, checkpoint)
     finally:
-        run.feed.taken += is_failure  # a DataLoader goes on behind it
-        if isinstance(run.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
-            run.batches = None
+        session.feed.taken += is_failure  # a DataLoader goes on behind it
+        if isinstance(session.batches, Generator):  # it is dead, and would pass for exhausted in the next fit
+            session.batches = None
 
 
-def blame_what_was_loaded(run: Loading, error: Exception) -> None:
+def blame_what_was_loaded(session: Loading, error: Exception) -> None:
     """Raise a CheckpointError if the first step after loading has failed: its state has the values of a checkpoint."""
-    if run.is_unproven:
+    if session.is_unproven:
         raise CheckpointError(
-            f"optimizers or schedulers can't go on with the state from {str(run.state.loaded_from)!r}: {error!r}; "
+            f"optimizers or schedulers can't go on with the state from {str(session.state.loaded_from)!r}: {error!r}; "
             "load another checkpoint, or its weights alone (load_weights_only)"
         ) from error
 
 
-def _save_before(run: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
+def _save_before(session: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
     """Save as for a pause, before `error` goes on; what goes wrong with that is a note on it."""
     for is_last in (False, True):
-        run.state.pause_requested = True
+        session.state.pause_requested = True
         try:
             checkpoint("batch_checkpoint")
         except Exception as second:  # noqa: BLE001  nothing may take the place of the error that came first
@@ -65,5 +65,5 @@ def _save_before(run: Loading, error: BaseException, checkpoint: Callable[[str],
                 continue  # torch says so once for each that has died, wherever the main thread is then
             add_note(error, f"the run could not be saved then: {second}")
         finally:
-            run.state.pause_requested = False
+            session.state.pause_requested = False
         return

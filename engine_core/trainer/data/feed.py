@@ -12,7 +12,7 @@ from torch.utils import data as torch_data
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning
 from ...randomness import GlobalGenerators
 from ...state import State, length_of
-from .index_order import Order, as_if_started, has_persistent_workers, restart_workers
+from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
 from .loaders import is_skippable, keeps_position, own_generators, size_of
 
 __all__ = ["Feed", "enter_loader"]
@@ -41,7 +41,7 @@ class Feed:
         try:
             if not is_skippable(loader) or loader.num_workers:  # workers take indices at once
                 return self._counted(iter(loader), 0)
-            return self._counted(Order(loader).skip(loader, 0), 0)
+            return self._counted(IndexOrder(loader).skip(loader, 0), 0)
         except Exception:
             self._begin_again(loader, self._began)  # a run that is saved now begins the epoch once more
             raise

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-__all__ = ["Order", "as_if_started", "has_persistent_workers", "restart_workers"]
+__all__ = ["IndexOrder", "as_if_started", "has_persistent_workers", "restart_workers"]
 
 
-class Order:
+class IndexOrder:
     """The batch sampler of a DataLoader, whose next passes may be others.
 
     It does not keep the loader: worker processes of loaders in reference cycles end late, and slowly.
@@ -75,14 +75,14 @@ class _Rest:
         return next(self.begin())
 
 
-def restart_workers(loader: Any, *, persists: bool) -> Order | None:
+def restart_workers(loader: Any, *, persists: bool) -> IndexOrder | None:
     """Return the order of a DataLoader, with worker processes that persist as the saved run had them, or had none.
 
     Starting them draws from the generators, which the saved run has done in an earlier epoch.
     """
     if not isinstance(loader, torch_data.DataLoader):
         return None
-    order = Order(loader)
+    order = IndexOrder(loader)
     if has_persistent_workers(loader):
         loader._iterator = None  # noqa: SLF001  there is no public way
         if persists:

@@ -17,14 +17,14 @@ from ...passes import record_of
 from ...registry import CORE, Registry
 
 if TYPE_CHECKING:
-    from ..session import Run
+    from ..session import Session
 
 __all__ = ["describe_run", "hyperparameters_of"]
 
 
-def describe_run(run: Run) -> dict[str, Any]:
+def describe_run(session: Session) -> dict[str, Any]:
     """Return the manifest of a checkpoint: versions, machine, settings, what trains, algorithms, order, config."""
-    engine, state, registry = run.engine, run.state, Registry.scan()
+    engine, state, registry = session.engine, session.state, Registry.scan()
     members, _ = engine.lineup
     owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
     versions = {owner: registry.version_of(owner) for owner in sorted({o for o in owners if o not in (None, CORE)})}
@@ -35,10 +35,10 @@ def describe_run(run: Run) -> dict[str, Any]:
         "seed": state.seed,
         "settings": {
             "precision": state.precision,
-            "microbatch_size": run.microbatch_size,
-            "grad_clip_norm": run.grad_clip_norm,
+            "microbatch_size": session.microbatch_size,
+            "grad_clip_norm": session.grad_clip_norm,
         },
-        "training": _training_of(run),
+        "training": _training_of(session),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
         "versions": {
             "python": platform.python_version(),
@@ -46,7 +46,7 @@ def describe_run(run: Run) -> dict[str, Any]:
             CORE: registry.version_of(CORE),
             **versions,
         },
-        "machine": _machine_of(run.device),
+        "machine": _machine_of(session.device),
         "algorithms": [
             {
                 "name": record.algorithm,
@@ -70,17 +70,17 @@ def _arguments_of(cls: type) -> Iterable[str]:
         return ()
 
 
-def hyperparameters_of(run: Run) -> dict[str, Any]:
+def hyperparameters_of(session: Session) -> dict[str, Any]:
     """Return what the logger destinations are told about the run."""
-    state = run.state
+    state = session.state
     return {
         "run_name": state.run_name,
         "seed": state.seed,
         "max_duration": None if state.max_duration is None else str(state.max_duration),
         "precision": state.precision,
-        "device": str(run.device),
-        "microbatch_size": run.microbatch_size,
-        "grad_clip_norm": run.grad_clip_norm,
+        "device": str(session.device),
+        "microbatch_size": session.microbatch_size,
+        "grad_clip_norm": session.grad_clip_norm,
         "algorithms": [type(algorithm).__name__ for algorithm in state.algorithms],
     }
 
@@ -110,14 +110,14 @@ def _settings_of(algorithm: object) -> dict[str, Any]:
     return _in_json({name: found[name] for name in _arguments_of(type(algorithm)) if name in found})
 
 
-def _training_of(run: Run) -> dict[str, Any]:
+def _training_of(session: Session) -> dict[str, Any]:
     """Return what trains, by name: the optimizers and what they were given, the schedulers, the loss; and how long."""
-    state = run.state
+    state = session.state
     horizon = {} if state.max_duration is None else {"max_duration": str(state.max_duration)}
     return {
         "optimizers": [_name_of(optimizer) for optimizer in state.optimizers],
         "hyperparameters": [_in_json(optimizer.defaults) for optimizer in state.optimizers],
-        "schedulers": [f"{_name_of(scheduler)} every {interval.length}" for scheduler, interval in run.schedulers],
+        "schedulers": [f"{_name_of(scheduler)} every {interval.length}" for scheduler, interval in session.schedulers],
         "loss_fn": None if state.loss_fn is None else _name_of(state.loss_fn),
         **horizon,
     }

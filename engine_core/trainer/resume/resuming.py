@@ -22,7 +22,7 @@ from .snapshot import put_back, resume_feed
 from .weights import load_weights
 
 if TYPE_CHECKING:
-    from ..session import Run
+    from ..session import Session
 
 __all__ = ["Resumed", "find_resumed", "start_over"]
 
@@ -50,7 +50,7 @@ class Resumed:
             raise CheckpointError(f"the checkpoint's manifest has the seed {saved!r:.80}, which is none")
         return saved
 
-    def go_on(self, run: Run, seed: int | None) -> None:
+    def go_on(self, session: Session, seed: int | None) -> None:
         """Load what was saved into a run that has begun, fire AFTER_LOAD, and let generators and loader go on.
 
         Args:
@@ -60,28 +60,28 @@ class Resumed:
             CheckpointError: if the run can't be the one that was saved.
         """
         if self.weights_only:
-            load_weights(run.state.model, self.content.model, strict=self.strict, casts=True)
-            run.engine.run_event(Event.AFTER_LOAD)
+            load_weights(session.state.model, self.content.model, strict=self.strict, casts=True)
+            session.engine.run_event(Event.AFTER_LOAD)
             return
         with _blamed_on_the_checkpoint():
-            changes = self._check_same_run(run, seed)
-            put_back(run, self.content, strict=self.strict)
+            changes = self._check_same_run(session, seed)
+            put_back(session, self.content, strict=self.strict)
             for change in changes:  # not before it is sure that the run goes on
                 warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
-        run.engine.run_event(Event.AFTER_LOAD)
+        session.engine.run_event(Event.AFTER_LOAD)
         with _blamed_on_the_checkpoint():
-            resume_feed(run, self.content)
-        run.is_loaded = run.is_unproven = True
-        run.state.loaded_from = self.path
+            resume_feed(session, self.content)
+        session.is_loaded = session.is_unproven = True
+        session.state.loaded_from = self.path
 
-    def _check_same_run(self, run: Run, seed: int | None) -> list[str]:
+    def _check_same_run(self, session: Session, seed: int | None) -> list[str]:
         """Return what is to be told of the differences between this run and the saved one, as the policy has it.
 
         Raises:
             CheckpointError: for an algorithm without which it can't go on, for an optimizer that can't take the saved
             state, and for all differences if none may be.
         """
-        saved, now = self.content.manifest, describe_run(run)
+        saved, now = self.content.manifest, describe_run(session)
         missing = missing_algorithms(saved, now)
         others = other_optimizers(saved, now)
         fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict] + others

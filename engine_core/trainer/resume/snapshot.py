@@ -20,19 +20,19 @@ from .manifest import describe_run
 from .weights import is_by_weights, load_weights
 
 if TYPE_CHECKING:
-    from ..session import Run
+    from ..session import Session
 
 __all__ = ["go_back", "put_back", "resume_feed", "take_snapshot"]
 
 
-def take_snapshot(run: Run) -> Snapshot:
+def take_snapshot(session: Session) -> Snapshot:
     """Return all that the rest of the run depends on, as it is between two batches.
 
     Raises:
         CheckpointError: for a state that a checkpoint can't hold, with whose it is.
     """
-    run.readings.flush()
-    model: Any = run.state.model
+    session.readings.flush()
+    model: Any = session.state.model
     weights: Tensors = {}
     extra: dict[str, Any] = {}
     for name, value in model.state_dict().items():
@@ -42,49 +42,49 @@ def take_snapshot(run: Run) -> Snapshot:
         else:
             extra[name] = value
     tensors: Tensors = {}
-    state = {name: flatten(part, name, tensors) for name, part in {**_parts(run), "model": extra}.items()}
-    content = Content(_copies(weights), state, _copies(tensors), describe_run(run))
-    return Snapshot(run.state.timestamp, content)
+    state = {name: flatten(part, name, tensors) for name, part in {**_parts(session), "model": extra}.items()}
+    content = Content(_copies(weights), state, _copies(tensors), describe_run(session))
+    return Snapshot(session.state.timestamp, content)
 
 
-def put_back(run: Run, content: Content, *, strict: bool) -> None:
+def put_back(session: Session, content: Content, *, strict: bool) -> None:
     """Let a run go on where the saved one stood; the global generators last.
 
     Raises:
         CheckpointError: if the content is not of such a run, with the part that differs.
     """
     saved = restore(content.state, content.tensors)
-    state = run.state
-    of_weights = [name for name in _algorithms(run) if is_by_weights(saved["algorithms"].get(name), content.model)]
+    state = session.state
+    of_weights = [name for name in _algorithms(session) if is_by_weights(saved["algorithms"].get(name), content.model)]
     left_too = f"the states of {', '.join(['optimizers', 'schedulers', *of_weights])} are left too: they begin anew"
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
-        _load_optimizers(run, saved["optimizers"])
+        _load_optimizers(session, saved["optimizers"])
         _load_each("schedulers", state.schedulers, saved["schedulers"])
-    _load_scaler(run, saved["scaler"])
+    _load_scaler(session, saved["scaler"])
     _load_loss(state.loss_fn, saved["loss"])
     _load_evaluators(state.evaluators, saved["evaluators"])
     state.timestamp = _clock_of(saved["clock"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
     state.stop_requested = saved["stop_requested"] is True
-    run.evaluated_at, run.awaited = saved["evaluated_at"], saved["awaited"]
-    run.found = {str(name): float(value) for name, value in saved["found"].items()}
-    if run.awaited not in (None, "batch_checkpoint", "epoch_checkpoint"):
-        raise CheckpointError(f"the checkpoint awaits {run.awaited!r:.80}, which no run does")
-    run.readings.was_finite = saved["was_finite"] is not False
+    session.evaluated_at, session.awaited = saved["evaluated_at"], saved["awaited"]
+    session.found = {str(name): float(value) for name, value in saved["found"].items()}
+    if session.awaited not in (None, "batch_checkpoint", "epoch_checkpoint"):
+        raise CheckpointError(f"the checkpoint awaits {session.awaited!r:.80}, which no run does")
+    session.readings.was_finite = saved["was_finite"] is not False
     fitting = {name: own for name, own in saved["algorithms"].items() if name not in of_weights}
-    _load_named("algorithm", _algorithms(run), fitting)
-    _load_named("callback", _listeners(run), saved["listeners"])
+    _load_named("algorithm", _algorithms(session), fitting)
+    _load_named("callback", _listeners(session), saved["listeners"])
 
 
-def resume_feed(run: Run, content: Content) -> None:
+def resume_feed(session: Session, content: Content) -> None:
     """Go on in the middle of the epoch, if the run was saved there, and let the global generators go on."""
     saved = restore({name: content.state[name] for name in ("feed", "generators")}, content.tensors)
-    run.batches = run.feed.resume(saved["feed"])
-    GlobalGenerators.of_state(saved["generators"], run.device).restore()
+    session.batches = session.feed.resume(saved["feed"])
+    GlobalGenerators.of_state(saved["generators"], session.device).restore()
 
 
-def go_back(run: Run, content: Content) -> None:
+def go_back(session: Session, content: Content) -> None:
     """Take back what has been learned since a checkpoint: weights, states of optimizers, scaler and algorithms.
 
     Clock, schedules, loader and generators stay where they are, so that what follows is trained on other data.
@@ -93,35 +93,35 @@ def go_back(run: Run, content: Content) -> None:
         CheckpointError: if the content is not of such a run, with the part that differs.
     """
     saved = restore(content.state, content.tensors)
-    optimizers = run.state.optimizers
+    optimizers = session.state.optimizers
     scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
-    load_weights(run.state.model, {**content.model, **saved["model"]}, strict=True)
-    _load_optimizers(run, saved["optimizers"])
+    load_weights(session.state.model, {**content.model, **saved["model"]}, strict=True)
+    _load_optimizers(session, saved["optimizers"])
     for optimizer, groups in zip(optimizers, scheduled, strict=True):
         for group, kept in zip(optimizer.param_groups, groups, strict=True):
             group.update(kept)
-    _load_scaler(run, saved["scaler"])
-    _load_loss(run.state.loss_fn, saved["loss"])
-    _load_named("algorithm", _algorithms(run), saved["algorithms"])
+    _load_scaler(session, saved["scaler"])
+    _load_loss(session.state.loss_fn, saved["loss"])
+    _load_named("algorithm", _algorithms(session), saved["algorithms"])
 
 
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
 """What schedules change in the groups of an optimizer."""
 
 
-def _parts(run: Run) -> dict[str, Any]:
-    state = run.state
-    scaler = run.precision.scaler
+def _parts(session: Session) -> dict[str, Any]:
+    state = session.state
+    scaler = session.precision.scaler
     return {
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
-        "evaluated_at": run.evaluated_at,
-        "awaited": run.awaited,
-        "found": run.found,
-        "was_finite": run.readings.was_finite,
+        "evaluated_at": session.evaluated_at,
+        "awaited": session.awaited,
+        "found": session.found,
+        "was_finite": session.readings.was_finite,
         "stop_requested": state.stop_requested and not state.pause_requested,
-        "feed": run.feed.position(in_epoch=run.batches is not None),
-        "generators": GlobalGenerators.capture(run.device).to_state(),
+        "feed": session.feed.position(in_epoch=session.batches is not None),
+        "generators": GlobalGenerators.capture(session.device).to_state(),
         "optimizers": [
             {"parameters": _names_in(optimizer, state.model), "state": optimizer.state_dict()}
             for optimizer in state.optimizers
@@ -133,8 +133,8 @@ def _parts(run: Run) -> dict[str, Any]:
             label: [generator.get_state() for generator in own_generators(loader)]
             for label, loader in state.evaluators.items()
         },
-        "algorithms": _states(_algorithms(run), "algorithm"),
-        "listeners": _states(_listeners(run), "callback", run),
+        "algorithms": _states(_algorithms(session), "algorithm"),
+        "listeners": _states(_listeners(session), "callback", session),
     }
 
 
@@ -160,17 +160,17 @@ def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, list[tor
             _load(f"the generator of the evaluation loader {label!r}", generator.set_state, state)
 
 
-def _algorithms(run: Run) -> dict[str, Any]:
-    members, _ = run.engine.lineup
+def _algorithms(session: Session) -> dict[str, Any]:
+    members, _ = session.engine.lineup
     return {member.name: member.algorithm for member in members}
 
 
-def _listeners(run: Run) -> dict[str, Any]:
-    listeners = [*run.state.callbacks, *run.engine.logger.destinations]
+def _listeners(session: Session) -> dict[str, Any]:
+    listeners = [*session.state.callbacks, *session.engine.logger.destinations]
     return dict(zip(unique_names(listeners), listeners, strict=True))
 
 
-def _states(owners: Mapping[str, Any], kind: str, run: Run | None = None) -> dict[str, Any]:
+def _states(owners: Mapping[str, Any], kind: str, session: Session | None = None) -> dict[str, Any]:
     """Return the states by name of those that have any; a logger destination of `run` that raises is left out."""
     states: dict[str, Any] = {}
     for name, owner in owners.items():
@@ -178,19 +178,19 @@ def _states(owners: Mapping[str, Any], kind: str, run: Run | None = None) -> dic
         try:
             states[name] = own_state()
         except BaseException as error:
-            if run is not None and isinstance(error, Exception) and _is_isolated(owner, run):
-                run.engine.logger.isolation.report(owner, "state_dict", error)
+            if session is not None and isinstance(error, Exception) and _is_isolated(owner, session):
+                session.engine.logger.isolation.report(owner, "state_dict", error)
                 continue
             add_note(error, f"raised by state_dict of {kind} {name}, for a checkpoint")
             raise
-        if run is not None:
-            run.engine.logger.isolation.recover(owner, "state_dict")
+        if session is not None:
+            session.engine.logger.isolation.recover(owner, "state_dict")
     return {name: state for name, state in states.items() if state}
 
 
-def _is_isolated(listener: object, run: Run) -> bool:
+def _is_isolated(listener: object, session: Session) -> bool:
     """Is this a logger destination, and no callback too?"""
-    destinations, callbacks = run.engine.logger.destinations, run.state.callbacks
+    destinations, callbacks = session.engine.logger.destinations, session.state.callbacks
     return any(listener is d for d in destinations) and not any(listener is c for c in callbacks)
 
 
@@ -213,9 +213,9 @@ def _paired(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[s
     return [(f"{what}[{place}], a {type(owner).__name__},", owner, state) for place, (owner, state) in pairs]
 
 
-def _load_optimizers(run: Run, saved: list[Any]) -> None:
-    for who, optimizer, entry in _paired("optimizers", run.state.optimizers, saved):
-        names = _names_in(optimizer, run.state.model)
+def _load_optimizers(session: Session, saved: list[Any]) -> None:
+    for who, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
+        names = _names_in(optimizer, session.state.model)
         if names != entry["parameters"]:
             raise CheckpointError(
                 f"{who} has other parameters, or in another order, than the saved one: {_apart(names, entry)}"
@@ -260,8 +260,8 @@ def _clock_of(saved: Mapping[str, Any]) -> Timestamp:
     return clock
 
 
-def _load_scaler(run: Run, saved: Any) -> None:
-    scaler = run.precision.scaler
+def _load_scaler(session: Session, saved: Any) -> None:
+    scaler = session.precision.scaler
     if (scaler is None) != (saved is None):
         one, other = ("has", "none") if saved is not None else ("has none", "one")
         raise CheckpointError(
