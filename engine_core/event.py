@@ -54,6 +54,9 @@ class Event(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    # Equal to its value, so it has its hash; Enum's own is a function in Python, which an event would pay each time.
+    __hash__ = str.__hash__
+
     @classmethod
     def _missing_(cls, value: object) -> Event:
         if not isinstance(value, str):

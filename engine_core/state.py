@@ -164,6 +164,27 @@ class State:
         return int.from_bytes(digest[:8], "big") >> 1
 
 
+class _ObservedField:
+    """A field of State whose list lets its observers know when another list takes its place."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, state: State | None, owner: type | None = None) -> Any:
+        return self if state is None else state.__dict__[self._name]
+
+    def __set__(self, state: State, value: Any) -> None:
+        former, successor = state.__dict__.get(self._name), ObservedList.of(value)
+        state.__dict__[self._name] = successor
+        if former is not None:
+            former.hand_over(successor)
+
+
+# Not in the class's body, where dataclass would take them for defaults.
+for _name in ("algorithms", "callbacks"):
+    setattr(State, _name, _ObservedField(_name))
+
+
 def _horizon(max_duration: Time | str) -> Time:
     whole = max_duration if isinstance(max_duration, Time) else Time(max_duration)
     if whole.unit is TimeUnit.DURATION:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ from ..registry import Registry
 from ..state import State
 from ..trace import SpanRecorder, Traces
 from .combination import admit
-from .handlers import call_hook, spanning, surrounding
+from .handlers import Handlers, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host
 from .lifetime import Life
 from .lint import warn_of
@@ -38,6 +39,10 @@ class Engine:
         logger: what they log to.
         algorithm_passes: the user's own passes: a pass, a `(pass, index)` pair, or a sequence of these.
 
+    Attributes:
+        unheard: the events that nobody listens to at present, as far as they have been fired; a loop may leave these
+            out. It is emptied in place when someone comes or goes.
+
     Example:
         >>> engine = Engine(State(), Logger())
         >>> engine.run_event("batch_end")
@@ -53,7 +58,8 @@ class Engine:
         if state.seed is None:
             state.seed = secrets.randbits(32)
         logger.follow(state)
-        self._handlers: dict[str, Callable[[], Traces]] = {}
+        self._handlers = Handlers()
+        self.unheard: AbstractSet[str] = self._handlers.unheard
         self.host = Host(on_change=self._handlers.clear)
         self._passes = PassList()
         self._passes.use(())
@@ -81,15 +87,11 @@ class Engine:
             ValueError: if `event` is no event.
             RuntimeError: if the engine is closed.
         """
-        state = self.state
-        if state.algorithms is self._algorithms and state.callbacks is self._callbacks:
-            try:
-                handler = self._handlers.get(event)
-            except TypeError:  # unhashable, and no event
-                handler = None
-            if handler is not None:
-                return handler()
-        return self._prepare(event)()
+        try:
+            handler = self._handlers.get(event)
+        except TypeError:  # unhashable, and not an event
+            handler = None
+        return self._prepare(event)() if handler is None else handler()
 
     def run_marker_only_event(self, event: Event | str) -> None:
         """Open or close the profiler's span of an event that does not fire; nothing runs."""
@@ -270,18 +272,22 @@ class Engine:
         if self._profiler is not None:
             handler = spanning(handler, self._profiler, event)
         if (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
-            self._handlers[event] = self._handlers[given] = handler
+            for spelling in (event, given):
+                self._handlers.remember(spelling, handler)
         return handler
 
     def _handler(self, event: Event) -> Callable[[], Traces]:
-        """Choose among: nobody listens, only algorithms, somebody else too."""
+        """Choose among: no one listens, only algorithms, callbacks too, guests on the host too."""
         pipeline = self._pipelines[event]
         if pipeline is not None and not (pipeline.members or pipeline.newcomers or self._surrounded):
             pipeline = None  # newcomers have looked at the first batch, and that was all
         runs_inside = self._surrounded and pipeline is not None
         if self.host.monitors or self.host.listeners(event) > runs_inside:
             hook = getattr(self.host.hook, event.value)
-            return call_hook(hook, event, self.state, self.logger, None if runs_inside else pipeline)
+            if not self._surrounded:
+                return with_algorithms(event, pipeline, call_directly(hook))
+            notify = call_hook(hook, event, self.state, self.logger)
+            return with_algorithms(event, None if runs_inside else pipeline, notify)
         return Traces if pipeline is None else pipeline.run_alone
 
     def _run_init(self) -> Traces:

@@ -14,31 +14,77 @@ from ..trace import SpanRecorder, Traces
 from .host import Adapter
 from .pipeline import Pipeline
 
-__all__ = ["call_hook", "spanning", "surrounding"]
+__all__ = ["Handlers", "call_directly", "call_hook", "spanning", "surrounding", "with_algorithms"]
 
 
-def call_hook(
-    hook: pluggy.HookCaller, event: Event, state: State, logger: Logger, pipeline: Pipeline | None
+class Handlers(dict[str, Callable[[], Traces]]):
+    """How each event is run, and where nobody listens, until someone comes or goes.
+
+    It is what the lists of an engine's members observe, instead of the engine: a State that outlives its engines
+    does not keep them alive.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unheard: set[str] = set()
+
+    def remember(self, spelling: str, handler: Callable[[], Traces]) -> None:
+        """Run an event so from now on, under this spelling of its name."""
+        self[spelling] = handler
+        if handler is Traces:
+            self.unheard.add(spelling)
+
+    def clear(self) -> None:
+        """Forget them all."""
+        super().clear()
+        self.unheard.clear()
+
+
+def call_hook(hook: pluggy.HookCaller, event: Event, state: State, logger: Logger) -> Callable[[Traces], object]:
+    """Return what lets everyone on the host know of an event."""
+
+    def notify(traces: Traces) -> object:
+        return hook(event=event, state=state, logger=logger, traces=traces)
+
+    return notify
+
+
+def call_directly(hook: pluggy.HookCaller) -> Callable[[Traces], object]:
+    """Return the same for a hook that only adapters of the engine's own implement: their functions take no arguments.
+
+    pluggy sorts out arguments and results for each of them, which is half of what a callback costs.
+    """
+    functions = tuple(implementation.function for implementation in reversed(hook.get_hookimpls()))
+
+    def notify(_: Traces) -> None:
+        for function in functions:
+            function()
+
+    return notify
+
+
+def with_algorithms(
+    event: Event, pipeline: Pipeline | None, notify: Callable[[Traces], object]
 ) -> Callable[[], Traces]:
-    """Call the hook, after the algorithms unless they run inside of it; at INIT before them."""
+    """Return how to run an event: the algorithms, unless they run inside of the hook, then the others; at INIT last."""
 
-    def hook_alone() -> Traces:
+    def others_alone() -> Traces:
         traces = Traces()
-        hook(event=event, state=state, logger=logger, traces=traces)
+        notify(traces)
         return traces
 
     if pipeline is None:
-        return hook_alone
+        return others_alone
     run = pipeline.run
 
     def algorithms_first() -> Traces:
         traces = Traces()
         run(traces)
-        hook(event=event, state=state, logger=logger, traces=traces)
+        notify(traces)
         return traces
 
     def algorithms_last() -> Traces:
-        traces = hook_alone()
+        traces = others_alone()
         run(traces)
         return traces
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from .optimizers import pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .resume import go_back, take_snapshot
 from .session import Session
+from .status import OwedEvaluation, Phase
 
 __all__ = ["run_fit"]
 
@@ -29,37 +31,37 @@ OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWAR
 
 
 def run_fit(session: Session, end: Time) -> None:
-    """Train until the clock of `session.state` reaches `end`, or somebody asks to stop."""
-    if session.is_fitting:
-        raise EngineError("fit runs already: it can't be called from one of its own events")
-    state, engine, device = session.state, session.engine, session.device
-    fire = engine.run_event
-    scaler = session.precision.scaler
+    """Train until the clock of `session.state` reaches `end`, or a stop is asked for."""
+    state, engine, status, device = session.state, session.engine, session.status, session.device
+    # A tiny step pays for each event that nobody listens to, so the loop asks for what is unheard and leaves it out.
+    fire, unheard = engine.run_event, engine.unheard
+    scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
     outputs_of, loss_of = session.precision.wrap(compute_outputs), session.precision.wrap(compute_loss)
     at_end = end_test(state, end, "duration")
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(i for _, i in session.schedulers)))
-    moves = device.type != "cpu"
-    microbatch_size, grad_clip_norm, read = session.microbatch_size, session.grad_clip_norm, session.readings.take
-    session.counted_s = time.perf_counter()
+    moves, reads_late = device.type != "cpu", readings.is_late
+    microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
+    session.counted_s, warns_of_graph = time.perf_counter(), True
 
     def fit() -> None:
         """Run epochs until the end, and evaluate once more if the last interval is not complete."""
         enter_loader(state)
         fire("fit_start")
-        if (awaited := session.awaited) is not None:
-            evaluate(awaited)
-            checkpoint(awaited)
+        if status.owed is not None:
+            then = status.owed.then
+            evaluate(then)
+            checkpoint(then)
         while not at_end() or is_epoch_over():
             epoch()
         if not state.pause_requested:
             evaluate("batch_checkpoint")
-            if session.awaited is not None:
-                checkpoint(session.awaited)
+            if status.owed is not None:
+                checkpoint(status.owed.then)
         fire("fit_end")
         raise_if_interrupted(state)
 
     def is_epoch_over() -> bool:
-        """Has the run been saved after the last batch of an epoch, whose end is still to come?"""
+        """Was the run saved after the last batch of an epoch, whose end is still to come?"""
         return session.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
 
     def epoch() -> None:
@@ -67,9 +69,9 @@ def run_fit(session: Session, end: Time) -> None:
         if session.batches is not None and at_end():  # saved after its last batch, and loaded
             end_epoch()
             return
-        if session.batches is None or session.begins_anew:
+        if session.batches is None or status.reopens_epoch:
             fire("epoch_start")
-            session.begins_anew = False
+            status.reopens_epoch = False
         if session.batches is None:
             try:
                 session.batches = session.feed.start_epoch()
@@ -77,7 +79,7 @@ def run_fit(session: Session, end: Time) -> None:
                 lose_no_batch(session, error, checkpoint)
                 raise
         while True:
-            fire("before_dataloader")
+            "before_dataloader" in unheard or fire("before_dataloader")
             try:
                 state.batch = next(session.batches)
             except StopIteration:
@@ -95,41 +97,44 @@ def run_fit(session: Session, end: Time) -> None:
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
+        # Rows are counted as they were loaded: an algorithm may drop some at AFTER_DATALOADER.
         samples = count_rows(state.batch)
         try:
             if moves:
                 state.batch = move_batch(state.batch, device)
-            fire("after_dataloader")
-            fire("batch_start")
+            "after_dataloader" in unheard or fire("after_dataloader")
+            "batch_start" in unheard or fire("batch_start")
             train_batch()
         except Exception as error:
             explain_out_of_memory(error, state, *place_in_training(state, samples, microbatch_size))
             raise
-        before = state.timestamp
-        now_s = time.perf_counter()
+        before, now_s = state.timestamp, time.perf_counter()
         state.timestamp = after = before.to_next_batch(samples, 0, now_s - session.counted_s)
         session.counted_s = now_s
         if counts_batches:
             step_schedulers(before, after)
-        session.is_unproven = False
-        fire("batch_end")
+        "batch_end" in unheard or fire("batch_end")
         if counts_batches and session.eval_interval.passed(before, after):
             evaluate("batch_checkpoint")
-        checkpoint("batch_checkpoint")
+        "batch_checkpoint" in unheard or fire("batch_checkpoint")
+        if state.interrupted_by is not None:
+            raise_if_interrupted(state)
 
     def train_batch() -> None:
         """Compute the gradients, read the loss, and step the optimizers."""
-        optimizers = state.optimizers
-        for optimizer in optimizers:
+        for optimizer in state.optimizers:
             optimizer.zero_grad()
-        fire("before_train_batch")
+        "before_train_batch" in unheard or fire("before_train_batch")
         loss, parts = gradients()
-        session.has_gradients = True
-        fire("after_train_batch")
-        session.has_gradients = False
-        read(loss, parts)
+        if "after_train_batch" not in unheard:
+            status.phase = Phase.STEPPING
+            fire("after_train_batch")
+            status.phase = Phase.TRAINING
+        # Before the step: a bad loss is told of while the weights are still good.
+        if reads_late or logger.destinations or not (readings.was_finite and isfinite(loss.item())):
+            readings.take(loss, parts)
         try:
-            for optimizer in optimizers:
+            for optimizer in state.optimizers:
                 if state.skip_requested:
                     pass_for_stepped(optimizer)
                 elif scaler is None:
@@ -137,44 +142,29 @@ def run_fit(session: Session, end: Time) -> None:
                 else:
                     scaler.step(optimizer)
         except Exception as error:
-            blame_what_was_loaded(session, error)
+            blame_what_was_loaded(session, error, state.timestamp.batch)
             raise
         state.skip_requested = False
         if scaler is not None:
             scaler.update()
 
-    def closure() -> torch.Tensor:
-        """Compute the gradients of the batch anew and return its loss, see `State.closure`."""
-        if not session.has_gradients or session.is_evaluating or scaler is not None:
-            why = "its scaler unscales once a step" if scaler is not None else "it is for AFTER_TRAIN_BATCH"
-            raise EngineError(f"state.closure can't be called here (precision {state.precision}): {why}")
-        for optimizer in state.optimizers:
-            optimizer.zero_grad()
-        session.has_gradients = False
-        try:
-            return gradients()[0]
-        finally:
-            session.has_gradients = True
-
     def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
-        optimizers, whole = state.optimizers, state.batch
+        whole = state.batch
         try:
-            if microbatch_size is None:
-                loss, parts = microbatch(None)
-            else:
-                loss, parts = microbatches(whole, microbatch_size)
+            loss, parts = microbatch(None) if microbatch_size is None else microbatches(whole, microbatch_size)
         except BaseException as error:
+            # Before the batch is whole again: what algorithms undo is done to the microbatch.
             engine.undo(error, OF_A_MICROBATCH)
             raise
         finally:
             state.batch = whole
         if scaler is not None:
-            for optimizer in optimizers:
+            for optimizer in state.optimizers:
                 scaler.unscale_(optimizer)
         if grad_clip_norm is not None:
-            parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
+            groups = [group for optimizer in state.optimizers for group in optimizer.param_groups]
+            torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], grad_clip_norm)
         return loss, parts
 
     def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -190,23 +180,25 @@ def run_fit(session: Session, end: Time) -> None:
 
     def microbatch(share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Forward, loss and backward of `state.batch`; return its weighted loss and the loss's parts."""
-        fire("before_forward")
+        nonlocal warns_of_graph
+        "before_forward" in unheard or fire("before_forward")
         state.outputs = outputs_of(state)
-        fire("after_forward")
-        fire("before_loss")
+        "after_forward" in unheard or fire("after_forward")
+        "before_loss" in unheard or fire("before_loss")
         state.loss = loss_of(state)
-        fire("after_loss")
+        "after_loss" in unheard or fire("after_loss")
         state.loss, parts = reduce_loss(state.loss, share)
-        fire("before_backward")
+        "before_backward" in unheard or fire("before_backward")
         loss: Any = state.loss
         scaled: Any = loss if scaler is None else scaler.scale(loss)
-        create_graph = engine.backwards_create_graph
-        if create_graph and not session.has_built_graph:
-            session.has_built_graph = True
+        if not engine.backwards_create_graph:
+            scaled.backward()
+        elif warns_of_graph:
+            warns_of_graph = False
             backward_with_first_graph(scaled)
         else:
-            scaled.backward(create_graph=create_graph)
-        fire("after_backward")
+            scaled.backward(create_graph=True)
+        "after_backward" in unheard or fire("after_backward")
         return loss, parts
 
     def end_epoch() -> None:
@@ -233,50 +225,51 @@ def run_fit(session: Session, end: Time) -> None:
                 if interval.passed(before, after):
                     scheduler.step()
         except Exception as error:
-            blame_what_was_loaded(session, error)
+            blame_what_was_loaded(session, error, before.batch)
             raise
 
     def evaluate(then: str) -> None:
-        """Read what is held of the loss, then evaluate if there is anything to evaluate on; `then` is what follows."""
-        session.readings.flush()
-        evaluated_at, session.awaited = session.evaluated_at, None
-        found, session.found = session.found, {}
-        if evaluated_at == state.timestamp.batch:
+        """Read what is held of the loss, then evaluate, once at a position; `then` is the event that follows."""
+        readings.flush()
+        owed, status.owed = status.owed, None
+        former, status.evaluated_at = status.evaluated_at, state.timestamp.batch
+        if former == state.timestamp.batch or not state.evaluators:
             return
-        session.evaluated_at = state.timestamp.batch
-        if state.evaluators:
-            try:
-                session.evaluate(state.evaluators, begun=found)
-            except EvaluationInterrupted as interruption:
-                session.evaluated_at, session.awaited, session.found = evaluated_at, then, interruption.results
+        try:
+            session.evaluate(state.evaluators, begun={} if owed is None else owed.results)
+        except EvaluationInterrupted as interruption:
+            status.evaluated_at, status.owed = former, OwedEvaluation(then, interruption.results)
 
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal has asked for it."""
         fire(event)
-        if state.interrupted_by is not None:
-            raise_if_interrupted(state)
+        raise_if_interrupted(state)
 
-    session.is_fitting, session.has_gradients, session.is_loaded, state.closure = True, False, False, closure
-    if state.pause_requested:  # by somebody before this fit
-        state.stop_requested = state.pause_requested = False
-    state.skip_requested = False
-    state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
-    try:
-        with interruptible(state):
-            fit()
-    except BaseException as error:
-        session.begins_anew = Event.EPOCH_START in engine.undo(error) and session.batches is not None
-        session.readings.salvage(error)
-        raise
-    finally:
-        session.is_fitting, state.closure, state.snapshot, state.go_back = False, None, None, None
+    def closure() -> torch.Tensor:
+        """Compute the gradients of the batch anew and return its loss, see `State.closure`."""
+        if status.phase is not Phase.STEPPING or scaler is not None:
+            why = "its scaler unscales once a step" if scaler is not None else "it is for AFTER_TRAIN_BATCH"
+            raise EngineError(f"state.closure can't be called here (precision {state.precision}): {why}")
+        for optimizer in state.optimizers:
+            optimizer.zero_grad()
+        status.phase = Phase.TRAINING
+        try:
+            return gradients()[0]
+        finally:
+            status.phase = Phase.STEPPING
 
-
-def backward_with_first_graph(loss: Any) -> None:
-    """Silence what torch says the first time: it is about gradients that nobody resets, and the loop does."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
-        loss.backward(create_graph=True)
+    with status.fitting():
+        state.closure = closure
+        state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
+        try:
+            with interruptible(state):
+                fit()
+        except BaseException as error:
+            status.reopens_epoch = Event.EPOCH_START in engine.undo(error) and session.batches is not None
+            readings.salvage(error)
+            raise
+        finally:
+            state.closure = state.snapshot = state.go_back = None
 
 
 def end_test(state: State, end: Time, what: str) -> Callable[[], bool]:
@@ -284,3 +277,10 @@ def end_test(state: State, end: Time, what: str) -> Callable[[], bool]:
     length = Interval(end, what).length
     field, value = FIELD_OF[length.unit], length.value
     return lambda: state.timestamp[field] >= value or state.stop_requested
+
+
+def backward_with_first_graph(loss: Any) -> None:
+    """Silence what torch says the first time: it is about gradients that are never reset, and the loop resets them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
+        loss.backward(create_graph=True)

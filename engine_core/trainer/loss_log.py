@@ -31,19 +31,19 @@ class LossReader:
     def __init__(self, state: State, logger: Logger, *, late: bool) -> None:
         self._state = state
         self._logger = logger
-        self._late = late
+        self.is_late = late
         self._held: _Reading | None = None
         self.was_finite = True
 
     def take(self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
         """Take the loss of the batch that the clock is about to count."""
         logs = self._logger.destinations
-        if not logs and not self._late and self.was_finite and math.isfinite(loss.item()):
+        if not logs and not self.is_late and self.was_finite and math.isfinite(loss.item()):
             return
         now = self._state.timestamp
         rates = self._rates() if logs else {}
         reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, rates, self._state.skip_requested)
-        if self._late:
+        if self.is_late:
             detached = {name: part.detach() for name, part in reading.parts.items()}
             reading, self._held = self._held, reading._replace(loss=loss.detach(), parts=detached)  # type: ignore[assignment]
         if reading is not None:

@@ -45,6 +45,7 @@ from .optimizers import (
 from .precision import Precision
 from .resume import find_resumed, hyperparameters_of, start_over
 from .session import Session
+from .status import Phase
 
 __all__ = ["Trainer"]
 
@@ -181,7 +182,6 @@ class Trainer:
         state: Any = self.state
         if state.timestamp.batch == 0 and self._session.batches is None:
             seed_generators(state.seed)  # whatever was drawn since the Trainer was made
-        self.state.stop_requested &= self._session.is_loaded  # the saved run may have been asked to stop
         run_fit(self._session, end)
 
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
@@ -268,7 +268,7 @@ class Trainer:
         if duration is None:
             if horizon is None:
                 raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
-            if state.timestamp.get(horizon.unit) < horizon or self._session.is_loaded:
+            if state.timestamp.get(horizon.unit) < horizon or self._session.status.phase is Phase.RESUMED:
                 return horizon
             _warn(
                 f"fit() has nothing to do: the training is at its max_duration of {horizon}; "

@@ -181,3 +181,36 @@ def test_a_pass_that_is_registered_between_events_counts_at_once():
     assert ran(engine) == ["a", "b"]
     engine.register_pass(lambda algorithms, event: algorithms[::-1])
     assert ran(engine) == ["b", "a"]
+
+
+def test_an_event_that_nobody_listens_to_is_unheard_until_someone_does():
+    engine = Engine(State(outputs=[]), Logger())
+    engine.run_event("batch_end")
+    before = set(engine.unheard)
+    engine.state.callbacks = [Cb("a")]
+    after_another_list = set(engine.unheard)
+    engine.run_event("batch_end")
+    heard = set(engine.unheard)
+    engine.state.callbacks.clear()
+    engine.run_event("batch_end")
+    engine.state.algorithms.append(Alg("b"))
+    assert (before, after_another_list, heard) == ({"batch_end"}, set(), set())
+    assert engine.unheard == set()
+
+
+def test_a_guest_on_the_host_and_a_monitor_make_an_event_heard():
+    engine = Engine(State(outputs=[]), Logger())
+    engine.run_event("batch_end")
+    undo = engine.host.add_hookcall_monitoring(lambda *_: None, lambda *_: None)
+    monitored = set(engine.unheard)
+    engine.run_event("batch_end")
+    still = set(engine.unheard)
+    undo()
+    assert (monitored, still) == (set(), set())
+
+
+def test_a_closed_engine_leaves_no_event_out():
+    engine = Engine(State(outputs=[]), Logger())
+    engine.run_event("batch_end")
+    engine.close()
+    assert engine.unheard == set()

@@ -265,6 +265,6 @@ def test_where_it_is_off_the_handlers_are_the_very_same_kind(tmp_path):
     assert kinds(engine) == ["spanning.<locals>.opening"] * 2 + ["spanning.<locals>.closing"]
     engine.close()
     off = Engine(State(algorithms=[Alg()], callbacks=[Cb()]), Logger())
-    assert kinds(off) == ["Traces", Pipeline.run_alone.__qualname__, "call_hook.<locals>.algorithms_first"]
+    assert kinds(off) == ["Traces", Pipeline.run_alone.__qualname__, "with_algorithms.<locals>.algorithms_first"]
     (step,) = off._pipelines["before_loss"]._plans.values()
     assert step[0][0] is off.state.algorithms[0]

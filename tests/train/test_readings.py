@@ -108,7 +108,7 @@ def test_what_is_held_keeps_no_graph_alive() -> None:
 def late_trainer(memory: Memory, **settings: Any) -> Any:
     """Return a trainer that reads losses late, as it does on a device."""
     made = trainer(loggers=memory, **settings)
-    made._session.readings._late = True
+    made._session.readings.is_late = True
     return made
 
 

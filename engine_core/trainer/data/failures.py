@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ...errors import CheckpointError, add_note
 from ...state import State
+from ..status import RunStatus
 from .feed import Feed
 from .loaders import keeps_position
 
@@ -14,12 +15,12 @@ __all__ = ["blame_what_was_loaded", "lose_no_batch"]
 
 
 class Loading(Protocol):
-    """What is asked of a run: its state, its loader, and whether a step was made with what was loaded."""
+    """What is asked of a run: its state, its loader, and its status."""
 
     state: State
     feed: Feed
     batches: Iterator[Any] | None
-    is_unproven: bool
+    status: RunStatus
 
 
 def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
@@ -45,9 +46,9 @@ def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[
             session.batches = None
 
 
-def blame_what_was_loaded(session: Loading, error: Exception) -> None:
-    """Raise a CheckpointError if the first step after loading has failed: its state has the values of a checkpoint."""
-    if session.is_unproven:
+def blame_what_was_loaded(session: Loading, error: Exception, batch: int) -> None:
+    """Raise a CheckpointError if the step that began at this batch count was the first with a state that was loaded."""
+    if session.status.is_first_step_after_resuming(batch):
         raise CheckpointError(
             f"optimizers or schedulers can't go on with the state from {str(session.state.loaded_from)!r}: {error!r}; "
             "load another checkpoint, or its weights alone (load_weights_only)"
@@ -57,13 +58,11 @@ def blame_what_was_loaded(session: Loading, error: Exception) -> None:
 def _save_before(session: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
     """Save as for a pause, before `error` goes on; what goes wrong with that is a note on it."""
     for is_last in (False, True):
-        session.state.pause_requested = True
         try:
-            checkpoint("batch_checkpoint")
+            with session.status.as_if_paused():
+                checkpoint("batch_checkpoint")
         except Exception as second:  # noqa: BLE001  nothing may take the place of the error that came first
             if not is_last and "DataLoader worker" in str(second):
                 continue  # torch says so once for each that has died, wherever the main thread is then
             add_note(error, f"the run could not be saved then: {second}")
-        finally:
-            session.state.pause_requested = False
         return

@@ -71,7 +71,7 @@ class Resumed:
         session.engine.run_event(Event.AFTER_LOAD)
         with _blamed_on_the_checkpoint():
             resume_feed(session, self.content)
-        session.is_loaded = session.is_unproven = True
+        session.status.resume()
         session.state.loaded_from = self.path
 
     def _check_same_run(self, session: Session, seed: int | None) -> list[str]:

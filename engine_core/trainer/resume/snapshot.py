@@ -66,11 +66,7 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     _load_evaluators(state.evaluators, saved["evaluators"])
     state.timestamp = _clock_of(saved["clock"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
-    state.stop_requested = saved["stop_requested"] is True
-    session.evaluated_at, session.awaited = saved["evaluated_at"], saved["awaited"]
-    session.found = {str(name): float(value) for name, value in saved["found"].items()}
-    if session.awaited not in (None, "batch_checkpoint", "epoch_checkpoint"):
-        raise CheckpointError(f"the checkpoint awaits {session.awaited!r:.80}, which no run does")
+    session.status.load_state_dict(saved)
     session.readings.was_finite = saved["was_finite"] is not False
     fitting = {name: own for name, own in saved["algorithms"].items() if name not in of_weights}
     _load_named("algorithm", _algorithms(session), fitting)
@@ -115,11 +111,8 @@ def _parts(session: Session) -> dict[str, Any]:
     return {
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
-        "evaluated_at": session.evaluated_at,
-        "awaited": session.awaited,
-        "found": session.found,
+        **session.status.state_dict(),
         "was_finite": session.readings.was_finite,
-        "stop_requested": state.stop_requested and not state.pause_requested,
         "feed": session.feed.position(in_epoch=session.batches is not None),
         "generators": GlobalGenerators.capture(session.device).to_state(),
         "optimizers": [

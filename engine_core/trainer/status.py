@@ -1,0 +1,140 @@
+"""Where a run is, from one `fit` to the next, and what it owes. Knows State, and neither loop nor Trainer.
+
+IDLE or RESUMED --fitting()--> TRAINING <--> STEPPING     a fit, and within it AFTER_TRAIN_BATCH
+any of these <--evaluating()--> EVALUATING                an evaluation, within a fit or alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from ..errors import CheckpointError, EngineError
+from ..state import State
+
+__all__ = ["OwedEvaluation", "Phase", "RunStatus"]
+
+
+class Phase(Enum):
+    """What a run is doing; at most one thing at a time."""
+
+    IDLE = auto()
+    """No fit runs: before the first, between two, after the last."""
+    RESUMED = auto()
+    """No fit has run since a checkpoint was loaded, so that even at its end an evaluation may be still to come."""
+    TRAINING = auto()
+    STEPPING = auto()
+    """The gradients are there and the optimizers have not stepped, which is where a closure can be called."""
+    EVALUATING = auto()
+
+
+class OwedEvaluation(NamedTuple):
+    """An evaluation that a pause or a signal broke off; the next fit makes up for it before it trains on.
+
+    Args:
+        then: the event at which savers wait for it.
+        results: what the loaders gave that it was through with.
+    """
+
+    then: str
+    results: dict[str, float]
+
+
+class RunStatus:
+    """The phase of a run, what ends it, and what a resumed run has to make up for.
+
+    What asks for an end are fields of State, since callbacks and algorithms ask through it: `stop_requested`,
+    `pause_requested` and `interrupted_by` for `fit`, `skip_requested` for one step. They are reset here alone.
+
+    Attributes:
+        evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
+        owed: an evaluation that was broken off.
+        reopens_epoch: an exception has let algorithms undo what they did at EPOCH_START, which fires again then.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.phase = Phase.IDLE
+        self.evaluated_at: int | None = None
+        self.owed: OwedEvaluation | None = None
+        self.reopens_epoch = False
+        self._state = state
+        self._resumed_at: int | None = None
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Be TRAINING in the block; what was asked of an earlier fit is forgotten.
+
+        Raises:
+            EngineError: if a fit or an evaluation runs.
+        """
+        if self.phase not in (Phase.IDLE, Phase.RESUMED):
+            if self.phase is Phase.EVALUATING:
+                raise EngineError("an evaluation runs: fit() can't be called from one of its events")
+            raise EngineError("fit runs already: it can't be called from one of its own events")
+        state = self._state
+        if self.phase is not Phase.RESUMED or state.pause_requested:  # the saved run may have been asked to stop
+            state.stop_requested = False
+        state.pause_requested = state.skip_requested = False
+        self.phase = Phase.TRAINING
+        try:
+            yield
+        finally:
+            self.phase = Phase.IDLE
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Be EVALUATING in the block, and then again what the run was before.
+
+        Raises:
+            EngineError: if an evaluation runs.
+        """
+        if self.phase is Phase.EVALUATING:
+            raise EngineError("an evaluation runs already: eval() can't be called from one of its own events")
+        former, self.phase = self.phase, Phase.EVALUATING
+        try:
+            yield
+        finally:
+            self.phase = former
+
+    @contextmanager
+    def as_if_paused(self) -> Iterator[None]:
+        """Let savers save in the block as for a pause."""
+        self._state.pause_requested = True
+        try:
+            yield
+        finally:
+            self._state.pause_requested = False
+
+    def resume(self) -> None:
+        """Be RESUMED at the present position; the first step from here is made with a state that was loaded."""
+        self.phase, self._resumed_at = Phase.RESUMED, self._state.timestamp.batch
+
+    def is_first_step_after_resuming(self, batch: int) -> bool:
+        """Is the step that began at this batch count the first one with the state of a checkpoint?"""
+        return batch == self._resumed_at
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        then, results = self.owed or (None, {})
+        asked_to_stop = self._state.stop_requested and not self._state.pause_requested
+        return {
+            "evaluated_at": self.evaluated_at,
+            "awaited": then,
+            "found": results,
+            "stop_requested": asked_to_stop,
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned.
+
+        Raises:
+            CheckpointError: if it names an event at which nothing is saved.
+        """
+        then = saved["awaited"]
+        if then not in (None, "batch_checkpoint", "epoch_checkpoint"):
+            raise CheckpointError(f"the checkpoint awaits {then!r:.80}, which no run does")
+        results = {str(name): float(value) for name, value in saved["found"].items()}
+        self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, results)
+        self._state.stop_requested = saved["stop_requested"] is True

@@ -1,0 +1,82 @@
+"""The status of a run: its phases, what they refuse, and what is saved of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine_core import State, Timestamp
+from engine_core.errors import CheckpointError, EngineError
+from engine_core.trainer.status import OwedEvaluation, Phase, RunStatus
+
+
+def test_a_fit_is_training_and_idle_again_whatever_ends_it() -> None:
+    status = RunStatus(State())
+    with pytest.raises(ZeroDivisionError), status.fitting():
+        during = status.phase
+        raise ZeroDivisionError
+    assert (during, status.phase) == (Phase.TRAINING, Phase.IDLE)
+
+
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.RESUMED, Phase.TRAINING, Phase.STEPPING])
+def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
+    status = RunStatus(State())
+    status.phase = phase
+    with status.evaluating():
+        assert status.phase is Phase.EVALUATING
+        with pytest.raises(EngineError, match="an evaluation runs already"), status.evaluating():
+            pass
+    assert status.phase is phase
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        (Phase.TRAINING, "fit runs already"),
+        (Phase.STEPPING, "fit runs already"),
+        (Phase.EVALUATING, "an evaluation runs: fit"),
+    ],
+)
+def test_a_fit_in_a_fit_or_in_an_evaluation_is_refused_and_forgets_no_request(phase: Phase, message: str) -> None:
+    state = State(stop_requested=True)
+    status = RunStatus(state)
+    status.phase = phase
+    with pytest.raises(EngineError, match=message), status.fitting():
+        pass
+    assert (status.phase, state.stop_requested) == (phase, True)
+
+
+@pytest.mark.parametrize(
+    ("is_resumed", "pauses", "stops"),
+    [(False, False, False), (False, True, False), (True, False, True), (True, True, False)],
+)
+def test_a_fit_forgets_what_was_asked_of_an_earlier_one_but_not_that_the_saved_run_was_stopped(
+    is_resumed: bool, pauses: bool, stops: bool
+) -> None:
+    state = State(stop_requested=True, pause_requested=pauses, skip_requested=True)
+    status = RunStatus(state)
+    if is_resumed:
+        status.resume()
+    with status.fitting():
+        assert (state.stop_requested, state.pause_requested, state.skip_requested) == (stops, False, False)
+
+
+def test_only_the_step_at_the_position_that_was_loaded_is_the_first_one() -> None:
+    state = State(timestamp=Timestamp(batch=7))
+    status = RunStatus(state)
+    before = status.is_first_step_after_resuming(7)
+    status.resume()
+    assert (before, [status.is_first_step_after_resuming(batch) for batch in (6, 7, 8)]) == (
+        False,
+        [False, True, False],
+    )
+
+
+def test_what_is_owed_and_a_stop_survive_a_checkpoint_and_a_pause_does_not() -> None:
+    state = State(stop_requested=True, pause_requested=True)
+    status, other = RunStatus(state), RunStatus(State())
+    status.evaluated_at, status.owed = 3, OwedEvaluation("epoch_checkpoint", {"eval/loss": 0.5})
+    other.load_state_dict(status.state_dict())
+    assert (other.evaluated_at, other.owed) == (3, status.owed)
+    assert status.state_dict()["stop_requested"] is False
+    with pytest.raises(CheckpointError, match="the checkpoint awaits 'fit_end', which no run does"):
+        other.load_state_dict({**status.state_dict(), "awaited": "fit_end"})
