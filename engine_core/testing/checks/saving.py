@@ -150,7 +150,7 @@ def _go_on_within(trainer: Any, snapshot: _Snapshot) -> None:
     done = snapshot.timestamp.batch_in_epoch
     if done:
         rest = iter(list(trainer.state.train_dataloader)[done:])
-        trainer._run.batches = rest  # noqa: SLF001  there is no public way yet
+        trainer._session.batches = rest  # noqa: SLF001  there is no public way yet
 
 
 def _restore(trainer: Any, snapshot: _Snapshot) -> None:
