@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from .conftest import DOCS, PAGES, name_of
+from .conftest import DOCS, PAGES, ROOT, name_of
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)|^```\{(?:include|literalinclude)\} (\S+)$", re.MULTILINE)
 
@@ -34,6 +35,31 @@ def test_a_picture_says_in_words_what_it_shows(picture):
     assert [len(root.findtext(f"{{http://www.w3.org/2000/svg}}{tag}", "")) > 20 for tag in ("title", "desc")] == [
         True
     ] * 2
+
+
+FRAGMENTS = sorted([*ROOT.glob("changelog.d/+*.md"), *ROOT.glob("plugins/*/changelog.d/+*.md")])
+SPEAKING = [
+    *(page for page in PAGES if page.name != "CHANGELOG.md"),
+    *FRAGMENTS,
+    *sorted(ROOT.glob("plugins/*/README.md")),
+]
+
+
+@pytest.mark.parametrize("page", SPEAKING, ids=name_of)
+def test_what_a_page_calls_by_its_full_name_is_there(page):
+    names = set(re.findall(r"(?<![\w.-])engine_core(?:\.\w+)+", page.read_text()))
+    names -= {"engine_core.algorithms"}  # a group of entry points, which no module is named after
+
+    assert [name for name in sorted(names) if not is_there(name)] == []
+
+
+def is_there(name: str) -> bool:
+    """Is this the name of a module, or of something in one?"""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -73,7 +73,7 @@ def test_what_the_algorithm_raised_is_shown_from_its_own_code(said):
     assert "Traceback (most recent call last), without engine-core:" in report
     assert 'test_halve.py", line 20, in apply' in report
     assert "KeyError: 1" in report
-    assert "engine_core/pipeline.py" not in report
+    assert "engine_core/engine/pipeline.py" not in report
 
 
 def test_which_engine_and_which_plugins_the_kit_met_is_said_after_collection(said):
