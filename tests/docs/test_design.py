@@ -1,0 +1,138 @@
+"""What the design page says of the files: they are there, each is listed, and in the order of the layers."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from .conftest import DOCS, ROOT, blocks_of
+
+PAGE = DOCS / "explanation" / "design.md"
+TEXT = PAGE.read_text()
+PACKAGE, AROUND = (block.text for block in blocks_of(PAGE) if block.language == "text")
+TESTED = runpy.run_path(str(ROOT / "tests" / "core" / "test_layers.py"))
+ONE_LINE = ("scaffold/templates", "scaffold/licenses")  # folders whose files are no code, and are not listed
+LEFT_BY_TOOLS = {"__pycache__", "_build", "build", "dist", "runs"}
+
+
+def listed(tree: str) -> list[str]:
+    """Return the paths in a tree in its order; a line is two spaces further right than the folder it lies in."""
+    paths: list[str] = []
+    folders: list[str] = []
+    for line in tree.splitlines():
+        indent, name = re.match(r"( *)(\S+)", line).groups()
+        del folders[len(indent) // 2 :]
+        paths.append("/".join([*folders, name.rstrip("/")]))
+        folders.append(name.rstrip("/"))
+    return paths
+
+
+def test_the_tree_lists_each_file_of_the_package_and_nothing_else():
+    package = ROOT / "engine_core"
+    there = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.name != "__pycache__"}
+    there = {path for path in there if not path.endswith((".pyc", "__init__.py", "py.typed"))}
+    there = {path for path in there if not path.startswith(tuple(f"{folder}/" for folder in ONE_LINE))}
+
+    assert sorted(listed(PACKAGE)) == sorted({"engine_core"} | {f"engine_core/{path}" for path in there})
+
+
+@pytest.mark.parametrize("folder", sorted({Path(path).parent.as_posix() for path in listed(AROUND)}))
+def test_a_folder_around_the_package_is_listed_completely(folder):
+    shown = {Path(path).name for path in listed(AROUND) if Path(path).parent == Path(folder)}
+    there = {path.name for path in (ROOT / folder).iterdir() if path.name not in LEFT_BY_TOOLS}
+    there -= {"README.md", *(["engine_core"] if folder == "." else [])}
+
+    assert shown == {name for name in there if not name.startswith(".") and not name.endswith(".egg-info")}
+
+
+@pytest.mark.parametrize("tree", [PACKAGE, AROUND], ids=["package", "around"])
+def test_each_line_of_a_tree_says_what_it_is(tree):
+    # Of engine_core and of the folders around it, what lies in them says it.
+    lines = [line for line in tree.splitlines() if line.startswith(" ") or "/" not in line]
+
+    assert [line for line in lines if len(line.split(maxsplit=1)) < 2] == []
+
+
+def test_the_rooms_of_the_tree_are_in_the_order_of_the_layers():
+    rooms = [Path(path).stem for path in listed(PACKAGE) if path.count("/") == 1]
+
+    assert rooms == [room for layer in TESTED["LAYERS"] for room in layer]
+
+
+@pytest.mark.parametrize(("folder", "files"), TESTED["READING_ORDER"].items(), ids=list(TESTED["READING_ORDER"]))
+def test_the_files_of_a_folder_of_the_core_are_in_the_order_in_which_to_read_them(folder, files):
+    assert [Path(path).stem for path in listed(PACKAGE) if path.startswith(f"engine_core/{folder}/")] == files
+
+
+def test_each_file_imports_only_from_files_above_it():
+    modules = [path.partition("/")[2].removesuffix(".py").replace("/", ".") for path in listed(PACKAGE)]
+    # What a folder's __init__ hands out lies in its files, so it is there below the last of them.
+    ready = {name: place for place, path in enumerate(modules) for name in [path, *parents(path)]}
+
+    late = [
+        (name, other)
+        for place, name in enumerate(modules)
+        if name in TESTED["MODULES"] and TESTED["MODULES"][name].name != "__init__.py"
+        for other in TESTED["own_imports"](name)
+        if ready[other] >= place
+    ]
+    assert late == []
+
+
+def parents(module: str) -> list[str]:
+    """Return the folders that a module lies in."""
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def test_the_house_has_the_layers_that_are_tested():
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| \S.* \|$", section("The house"), re.MULTILINE)
+
+    assert [(int(number), re.findall(r"`(.*?)`", rooms)) for number, rooms in rows] == list(
+        reversed(list(enumerate(TESTED["LAYERS"])))
+    )
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "named"),
+    [
+        ("folders are closed: ", " No module", "FACES"),
+        ("5 only ", " import", "NEEDS_TORCH"),
+        ("it ", " don't", "WITHOUT_TORCH"),
+    ],
+)
+def test_the_house_names_the_closed_folders_and_what_needs_torch(begin, end, named):
+    text = re.search(rf"\b{begin}(`.*?){end}", section("The house"), re.DOTALL)[1]
+
+    assert sorted(re.findall(r"`(.*?)`", text)) == sorted(TESTED[named])
+
+
+@pytest.mark.parametrize("title", ["Three ways through the files", "The heart, cut by subject", "Decisions"])
+def test_a_file_that_the_page_names_is_in_the_tree(title):
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", section(title))) - {"__init__.py"}
+    paths = listed(PACKAGE)
+
+    assert named
+    assert [name for name in named if not any(f"/{path}".endswith(f"/{name.rstrip('/')}") for path in paths)] == []
+
+
+def test_the_files_of_the_engine_each_have_their_subject_named():
+    named = re.findall(r"^\| `engine/(\w+)\.py` \|", section("The heart, cut by subject"), re.MULTILINE)
+
+    assert [*named, "engine"] == TESTED["READING_ORDER"]["engine"]
+
+
+def section(title: str) -> str:
+    """Return the text of a section of the page."""
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)[1]
+
+
+def test_the_readme_shows_no_tree_and_links_to_the_page():
+    readme = ROOT / "README.md"
+
+    assert [block.language for block in blocks_of(readme) if "├" in block.text or "engine_core/\n" in block.text] == []
+    assert "## The tree" not in readme.read_text()
+    assert "](docs/explanation/design.md)" in readme.read_text()
