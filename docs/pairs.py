@@ -13,7 +13,7 @@ from engine_core.errors import EngineError
 from engine_core.registry import Registry
 
 FILE = Path(__file__).parent / "reference" / "pairs.md"
-OURS = {project.parent.name for project in Path(__file__).parents[1].glob("plugins/*/pyproject.toml")}
+OURS = {project.parent.name for project in Path(__file__).parents[1].glob("plugins/*-plugin/pyproject.toml")}
 HEAD = """# Pairs of algorithms
 
 How any two algorithms of this repository combine, with default arguments. `python docs/pairs.py` asks the engine and

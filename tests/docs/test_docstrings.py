@@ -12,7 +12,7 @@ import pytest
 import engine_core
 
 PLUGINS = sorted(
-    file.parent.name.replace("-", "_") for file in Path(__file__).parents[2].glob("plugins/*/pyproject.toml")
+    file.parent.name.replace("-", "_") for file in Path(__file__).parents[2].glob("plugins/*-plugin/pyproject.toml")
 )
 PACKAGES = [engine_core, *map(importlib.import_module, PLUGINS)]
 MODULES = sorted(
