@@ -1,27 +1,36 @@
 """Install and test one environment of tox.ini, without torch where torch has no CPU build for its Python.
 
-    python .ci/matrix.py install [--plugins] [--require-torch]
-    python .ci/matrix.py test [--plugins] [--floors] [pytest's arguments]
+    python .ci/matrix.py install [--ring quick|full] [--plugins] [--require-torch]
+    python .ci/matrix.py core [--ring quick|full] [--floors] [pytest's arguments]
+    python .ci/matrix.py plugins [--ring quick|full] [--floors] [pytest's arguments]
     python .ci/matrix.py alone [--floors] [pytest's arguments]
 
-tox runs it with the environment's own Python and sets PIP_CONSTRAINT.
+tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment is used for all of it, one after
+the other: torch is unpacked once, and `core`, `plugins` and `alone` install and uninstall the plugins as they need.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import hashlib
 import os
 import platform
 import re
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import distributions
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 ROOT = Path(__file__).resolve().parents[1]
-PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+# Those that stand on torch alone. Another, `engine-core-<library>`, brings somebody's library, and is tested elsewhere.
+PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
+WHEELS = ROOT / ".tox" / "wheels"
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
+# How pytest selects the tests of a ring. Without torch the quick one is all: no test of tests/core is marked.
+RINGS = {"quick": "not full", "full": "full"}
+NO_TESTS = 5  # pytest's exit code
 TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
 # As pip says it, also where its configuration has constraints, which it then takes for a part of the conflict.
@@ -29,6 +38,7 @@ MISSING = re.compile(
     r"No matching distribution found for (\S+)"
     r"|no matching distributions available for your environment:\s+(torch)\s"
 )
+OURS = {"engine-core", *(plugin.name for plugin in PLUGINS)}
 # What depends on who is installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
 # At the floors this is left out: the project's own text, and processes that hang, print and die.
@@ -39,39 +49,85 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "conformance", "destinations", "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
     "signature",
 )]  # fmt: skip
-# The same of a plugin; whether it conforms is asked where all are installed.
+# Of the plugins: with all of them installed whether they conform, of each alone what it does with other dependencies.
+OF_PLUGINS_AT_FLOORS = ["tests/test_*conformance.py"]
 OF_A_PLUGIN_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readme", "state")]
-WITH_TORCH = ["tests/docs", "tests/composition", *ROOT.glob("plugins/*/tests/test_*conformance.py")]
 
 
 def main() -> int:
     """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("install", "test", "alone"))
+    parser.add_argument("command", choices=("install", "core", "plugins", "alone"))
     parser.add_argument("--floors", action="store_true", help="leave out what meets no dependency but torch")
-    parser.add_argument("--plugins", action="store_true", help="the plugins too, not the core alone")
+    parser.add_argument("--plugins", action="store_true", help="install the plugins too, not the core alone")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
+    parser.add_argument("--ring", choices=RINGS, help="of the tests only those of this ring")
     options, rest = parser.parse_known_args()
+    if options.command == "install":
+        plugins = PLUGINS if options.plugins else []
+        install(plugins, require_torch=options.require_torch, without_torch=options.ring != "full")
+        return 0
     if options.command == "alone":
         return test_each_alone(at_floors=options.floors, arguments=rest)
-    if options.command == "test":
-        return test(with_plugins=options.plugins, at_floors=options.floors, arguments=rest)
-    install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
-    return 0
+    return test_with(options.command, at_floors=options.floors, ring=options.ring, arguments=rest)
 
 
-def install(plugins: list[Path], *, require_torch: bool) -> None:
-    """Install the core and the given plugins from this tree, with torch if it can be had."""
+def install(plugins: list[Path], *, require_torch: bool, without_torch: bool) -> None:
+    """Install the core and the given plugins from this tree, with torch if it can be had, else perhaps without."""
     reason = install_torch()
+    if reason and not require_torch and not without_torch:
+        WHY_NO_TORCH.write_text(reason)
+        return
+    core, *others = wheels_of([ROOT, *plugins])
+    uninstall([ROOT])  # pip takes another wheel of the same version for the one that is there
     if not reason:
         WHY_NO_TORCH.unlink(missing_ok=True)
-        pip_install(f"{ROOT}[examples,metrics,torchdata]", *map(str, plugins))
+        pip_install(f"{core}[examples,metrics,torchdata]", *map(str, others))
         return
     if require_torch:
         sys.exit(f"{reason}, and this environment needs it")
     WHY_NO_TORCH.write_text(reason)
-    pip_install("--no-deps", str(ROOT), *map(str, plugins))
+    pip_install("--no-deps", str(core), *map(str, others))
     pip_install("--no-warn-conflicts", *requirements_without_torch())  # it would miss torch
+
+
+def wheels_of(projects: list[Path]) -> list[Path]:
+    """Build the wheels of projects, unless an environment beside this one has built them from the same files."""
+    kept = {project: WHEELS / f"{name_of(project)}-{digest_of(project)}" for project in projects}
+    missing = {project: folder for project, folder in kept.items() if not folder.exists()}
+    if missing:
+        WHEELS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=WHEELS) as new:
+            build = [sys.executable, "-I", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", new, *map(str, missing)]
+            subprocess.run(build, cwd=ROOT, check=True)
+            for project, folder in missing.items():
+                (wheel,) = Path(new).glob(f"{name_of(project).replace('-', '_')}-*.whl")
+                ready = Path(new, name_of(project))
+                ready.mkdir()
+                wheel.rename(ready / wheel.name)
+                try:
+                    ready.rename(folder)  # all of it at once
+                except OSError:  # the environment beside this one was quicker
+                    if not folder.exists():
+                        raise
+    return [next(folder.glob("*.whl")) for folder in kept.values()]
+
+
+def digest_of(project: Path) -> str:
+    """Return a digest of the files that a project's wheel is built from."""
+    package = project / "engine_core" if project == ROOT else project / "src"
+    files = [project / name for name in BUILT_FROM]
+    files += sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(project).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def name_of(project: Path) -> str:
+    """Return the name of a project's distribution; a plugin's is that of its folder."""
+    return "engine-core" if project == ROOT else project.name
 
 
 def install_torch() -> str:
@@ -90,9 +146,8 @@ def install_torch() -> str:
 
 def requirements_without_torch() -> list[str]:
     """Return what our installed distributions declare, less torch, the extras (they need torch) and each other."""
-    origins = [(json.loads(d.read_text("direct_url.json") or "{}").get("url", ""), d) for d in distributions()]
-    ours = [distribution for origin, distribution in origins if origin.startswith(ROOT.as_uri())]
-    skipped = {"torch", *(distribution.metadata["Name"] for distribution in ours)}
+    ours = [distribution for distribution in distributions() if distribution.metadata["Name"] in OURS]
+    skipped = {"torch", *OURS}
     declared = {requirement for distribution in ours for requirement in distribution.requires or ()}
     names = {requirement: re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in declared}
     return sorted(r for r, name in names.items() if name not in skipped and not re.search(r";.*\bextra\b", r))
@@ -108,45 +163,69 @@ def pip_install(*arguments: str) -> None:
     subprocess.run(pip_command(*arguments), cwd=ROOT, check=True)
 
 
-def test(*, with_plugins: bool, at_floors: bool, arguments: list[str]) -> int:
-    """Run the tests that can run here, and say so when that is not all of them."""
-    tests = OF_THE_INSTALLED if with_plugins else ["tests/core"]
+def test_with(whom: str, *, at_floors: bool, ring: str | None, arguments: list[str]) -> int:
+    """Run the tests that can run here with the core alone or with all plugins, and say so when that is not all."""
+    tests = tests_with(whom, at_floors=at_floors, has_torch=not WHY_NO_TORCH.exists())
     if WHY_NO_TORCH.exists():
-        name = os.environ.get("TOX_ENV_NAME", "here")
-        print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
-    else:
-        of_training = sorted(str(path) for pattern in AT_FLOORS for path in ROOT.glob(pattern))
-        tests += [*map(str, WITH_TORCH)] if with_plugins else of_training if at_floors else ["tests/train"]
-        tests = sorted(set(tests) - ({"tests/composition"} if at_floors else set()))
-    return run_pytest(*tests, *(f"--ignore={path}" for path in NOT_AT_FLOORS if at_floors), *arguments)
+        name, only = os.environ.get("TOX_ENV_NAME", "here"), "none" if ring == "full" else f"only {' '.join(tests)}"
+        print(f"TORCH-FREE HALF in {name}: {only}, since {WHY_NO_TORCH.read_text()}", flush=True)
+        if ring == "full":
+            return 0
+    uninstall(PLUGINS)  # which an earlier command has left
+    if whom == "plugins":
+        pip_install("--no-deps", *map(str, wheels_of(PLUGINS)))
+    ignored = [f"--ignore={path}" for path in NOT_AT_FLOORS if at_floors]
+    code = run_pytest(*tests, *ignored, *(("-m", RINGS[ring]) if ring else ()), *arguments)
+    return 0 if ring and code == NO_TESTS else code  # all of them are in the other ring
+
+
+def tests_with(whom: str, *, at_floors: bool, has_torch: bool) -> list[str]:
+    """Return the tests of the core alone, or those with the plugins beside it."""
+    tests = ["tests/core"] if whom == "core" else OF_THE_INSTALLED
+    if has_torch and whom == "core":
+        tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]
+    elif has_torch and at_floors:
+        tests = [*tests, "tests/docs", *(path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))]
+    elif has_torch:
+        tests = [*tests, "tests/docs", "tests/composition", *map(tests_of, PLUGINS)]
+    return tests
+
+
+def tests_of(plugin: Path) -> str:
+    """Return the folder of a plugin's tests."""
+    return str(plugin.relative_to(ROOT) / "tests")
+
+
+def matching(project: Path, patterns: list[str]) -> list[str]:
+    """Return the test files of a project with such names."""
+    found = {path for pattern in patterns for path in project.glob(pattern)}
+    return [str(path.relative_to(ROOT)) for path in sorted(found)]
 
 
 def test_each_alone(*, at_floors: bool, arguments: list[str]) -> int:
     """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
     codes = []
-    uninstall(PLUGINS)  # what an interrupted run, or somebody by hand, has left
     for plugin in PLUGINS:
-        try:
-            pip_install("--no-deps", str(plugin))
-            print(f"{plugin.name}, alone with the core", flush=True)
-            found = [path for pattern in OF_A_PLUGIN_AT_FLOORS for path in sorted(plugin.glob(pattern))]
-            tests = found if at_floors else [plugin / "tests"]
-            codes.append(run_pytest(*(str(path.relative_to(ROOT)) for path in tests), *arguments))
-        finally:
-            uninstall([plugin])
+        uninstall(PLUGINS)  # the one before, and what an earlier command has left
+        pip_install("--no-deps", *map(str, wheels_of([plugin])))
+        print(f"{plugin.name}, alone with the core", flush=True)
+        tests = matching(plugin, OF_A_PLUGIN_AT_FLOORS) if at_floors else [tests_of(plugin)]
+        codes.append(run_pytest(*tests, *arguments))
     return next((code for code in codes if code), 0)
 
 
-def uninstall(plugins: list[Path]) -> None:
-    """Take away those of the plugins that are installed; pip says of the others that they are not."""
-    names = [plugin.name for plugin in plugins]
-    subprocess.run([sys.executable, "-I", "-m", "pip", "uninstall", "--yes", *names], cwd=ROOT, check=True)
+def uninstall(projects: list[Path]) -> None:
+    """Take away those of the projects that are installed; pip says of the others that they are not."""
+    names = [name_of(project) for project in projects]
+    subprocess.run([sys.executable, "-I", "-m", "pip", "uninstall", "--quiet", "--yes", *names], cwd=ROOT, check=True)
 
 
 def run_pytest(*arguments: str) -> int:
-    """Run pytest on what is installed here."""
+    """Run pytest on what is installed here, in as many processes as there are cores."""
     pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
-    return subprocess.run([pytest, *arguments], cwd=ROOT, check=False).returncode
+    # `worksteal` keeps the tests of a file together, which share what it has set up, and leaves no core without work.
+    command = [pytest, "--numprocesses=auto", "--dist=worksteal", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

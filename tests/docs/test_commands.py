@@ -67,6 +67,8 @@ def test_the_command_exists_with_these_options(page, command):
             assert (ROOT / path).exists(), f"{word} is no path in the repository"
     if "tox" in command.words and "-e" in command.words:
         assert is_environment(command.words[command.words.index("-e") + 1])
+    if "tox" in command.words and "-m" in command.words[command.words.index("tox") :]:
+        assert f"\n    {command.words[-1]} = " in (ROOT / "tox.ini").read_text()
 
 
 def parse(command: click.Command, arguments: list[str]) -> None:
@@ -81,10 +83,11 @@ def parse(command: click.Command, arguments: list[str]) -> None:
 
 def is_environment(name: str) -> bool:
     """Is it a section of tox.ini, or one of its matrix?"""
-    matrix = r"py31[0-3]-(lowest|latest)-(core|plugins|alone)"
+    matrix = r"py31[0-3]-(lowest|latest|full)"
     return f"[testenv:{name}]" in (ROOT / "tox.ini").read_text() or re.fullmatch(matrix, name) is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", [p for p in PAGES if any(c.printed for c in commands_of(p))], ids=name_of)
 def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
     for block in blocks_of(page):
@@ -109,6 +112,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
             assert not missing, f"{shlex.join(command.words)} does not print, in this order: {missing}\n{done.stdout}"
 
 
+@pytest.mark.full
 def test_the_example_ends_with_the_table_that_the_tutorial_shows(tmp_path):
     page = DOCS / "quickstart.md"
     shown = table(next(block.text for block in blocks_of(page) if block.language == "text"))

@@ -1,0 +1,112 @@
+"""The two rings of the tests, as tox.ini names them: what they run, and that nothing falls between them."""
+
+import configparser
+import importlib.util
+import itertools
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOX = configparser.ConfigParser(interpolation=None, comment_prefixes=(";",))
+TOX.read(ROOT / "tox.ini")
+README = (ROOT / "README.md").read_text()
+
+
+def names(listed):
+    """Return the environments of a list, with each `{a,b}` of a name taken for all in it."""
+    found = []
+    for name in re.findall(r"(?:[^\s,{]|\{[^}]*\})+", listed):
+        parts = [text.strip("{}").split(",") for text in re.findall(r"\{[^}]*\}|[^{]+", name)]
+        found += ["".join(map(str.strip, chosen)) for chosen in itertools.product(*parts)]
+    return found
+
+
+def commands_of(environment):
+    """Return the commands of an environment of tox.ini, each as its words; `{posargs}` and the like are left out."""
+    section = f"testenv:{environment}"
+    lines = TOX[section if section in TOX else "testenv"]["commands"].splitlines()
+    found = []
+    for line in filter(None, lines):
+        factors, _, command = line.rpartition(": ") if re.match(r"[\w!-]+: ", line) else ("", "", line)
+        if set(filter(None, factors.split("-"))) <= set(environment.split("-")):
+            other = re.fullmatch(r"\{\[testenv:(\w+)\]commands\}", command)
+            found += commands_of(other[1]) if other else [shlex.split(re.sub(r"\{posargs\}", "", command))]
+    return found
+
+
+QUICK = names(TOX["tox"]["env_list"])
+LABELS = {name: names(listed) for name, listed in re.findall(r"^(\w+) = (.*)", TOX["tox"]["labels"], re.MULTILINE)}
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    spec = importlib.util.spec_from_file_location("matrix_of_ci", ROOT / ".ci" / "matrix.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_full_ring_is_the_quick_one_and_the_rest():
+    assert sorted(LABELS["full"]) == sorted([*QUICK, *LABELS["rest"]])
+    assert len(set(LABELS["full"])) == len(LABELS["full"])
+
+
+def test_both_rings_have_each_python_that_the_readme_names_and_the_quick_one_lint_and_types():
+    low, high = re.search(r"Python 3\.(\d+) to 3\.(\d+)", README).groups()
+    pythons = [f"py3{minor}" for minor in range(int(low), int(high) + 1)]
+    assert sorted(QUICK) == sorted([*(f"{python}-latest" for python in pythons), "lint"])
+    assert commands_of("type")[0] in commands_of("py311-latest")
+    assert {f"{python}-lowest" for python in pythons} <= set(LABELS["rest"])
+
+
+def test_the_documentation_is_built_in_the_rest():
+    assert commands_of("docs")[0] in commands_of("py311-full")
+
+
+def test_ci_runs_the_readmes_command_which_is_the_quick_ring_and_then_the_rest():
+    (_, command) = re.search(r"```sh\n(.*)\n(.*)\n```", README).groups()
+    assert command.endswith("python3 -m tox run-parallel")
+    assert '"$command" "python3 -m tox run-parallel -m rest"' in (ROOT / ".ci" / "run").read_text()
+
+
+def runs(environment, matrix):
+    """Return what an environment runs where torch is: the path of tests, of which plugins alone, and of which ring."""
+    found = set()
+    for command in commands_of(environment):
+        whom, options = command[2] if command[:2] == ["python", ".ci/matrix.py"] else command[0], command[3:]
+        ring = options[options.index("--ring") + 1] if "--ring" in options else "both"
+        if whom in ("core", "plugins"):
+            tests = matrix.tests_with(whom, at_floors="--floors" in options, has_torch="py311" in environment)
+        else:
+            tests = {"alone": map(matrix.tests_of, matrix.PLUGINS), "pytest": command[-1:]}.get(whom, ())
+        found |= {(whom, path, ring) for path in tests if "--floors" not in options}
+    return found
+
+
+@pytest.mark.parametrize("python", ["py310", "py311", "py312", "py313"])
+def test_what_the_quick_ring_leaves_out_the_same_python_runs_in_the_full_one(python, matrix):
+    quick, rest = runs(f"{python}-latest", matrix), runs(f"{python}-full", matrix)
+    assert {ring for *_, ring in quick} == {"quick"}
+    assert {(whom, path, "full") for whom, path, _ in quick} <= rest
+    assert set(matrix.RINGS.items()) == {("quick", "not full"), ("full", "full")}
+
+
+def test_what_runs_without_torch_too_is_in_the_quick_ring():
+    files = [file for file in (ROOT / "tests" / "core").glob("*.py") if file != Path(__file__)]
+    assert [file.name for file in files if "mark.full" in file.read_text(encoding="utf-8")] == []
+
+
+def test_each_test_file_is_run_with_the_latest_dependencies_in_the_full_ring(matrix):
+    paths = {path for environment in LABELS["full"] for _, path, _ in runs(environment, matrix)}
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*-plugin/**/test_*.py")]
+    files = [file.relative_to(ROOT) for file in files if ".tox" not in file.parts]
+    assert len(files) > 300
+    assert [file for file in files if not {str(file), *map(str, file.parents)} & paths] == []
+
+
+def test_a_plugin_that_brings_somebodys_library_is_in_no_ring(matrix):
+    assert {"sb-plugin", "optim-plugin"} <= {plugin.name for plugin in matrix.PLUGINS}
+    assert [plugin.name for plugin in matrix.PLUGINS if plugin.name.startswith("engine-core-")] == []
