@@ -28,6 +28,7 @@ TRIPLES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if pair not in REFUSED])
 def test_a_pair_trains_to_the_same_end_in_both_orders_of_the_list(one, other):
     ends = []

@@ -15,7 +15,8 @@ from .conftest import BATCHES, NAMES, VARIANTS, digits_net, make, trainer_of, we
 
 TOGETHER = [name for name in NAMES if name != "swa"]  # it excludes ema
 OTHERS = [[variant, *(name for name in TOGETHER if name != own)] for variant, (own, _) in VARIANTS.items()]
-GROUPS = [*([name] for name in (*NAMES, *VARIANTS)), TOGETHER, *OTHERS]
+ALONE = [pytest.param([name], marks=pytest.mark.full) for name in (*NAMES, *VARIANTS)]
+GROUPS = [*ALONE, TOGETHER, *OTHERS]
 LABELS = [*NAMES, *VARIANTS, "all together", *(f"all with {variant}" for variant in VARIANTS)]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("resuming.py")
+pytestmark = pytest.mark.full
 DRAWS = range(20)
 
 

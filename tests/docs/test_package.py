@@ -49,6 +49,7 @@ def run(project):
     return run
 
 
+@pytest.mark.full
 def test_its_tests_pass(run):
     done = run("pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests")
 

@@ -231,7 +231,7 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 10))])
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_changed_checkpoint_trains_on_or_is_refused_and_runs_nothing(
     kind: str, seed: int, checkpoints: dict[str, dict[str, bytes]], watch: Watch, tmp_path: Path

@@ -15,7 +15,10 @@ import pytest
 from engine_core.checkpoint import read_content, resolve
 from engine_core.checkpoint.store import has_checkpoint
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked, which is POSIX's")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked, which is POSIX's"),
+]
 
 WIDE, NARROW = 64_000, 16
 KILLED_IN = "ep0-ba6"
