@@ -1,4 +1,4 @@
-"""What .ci/matrix.py reads from pip."""
+"""What .ci/matrix.py reads from pip, and which wheels and tests it takes."""
 
 import importlib.util
 from pathlib import Path
@@ -37,3 +37,44 @@ def test_a_conflict_of_builds_that_exist_is_no_missing_one(matrix: ModuleType) -
 
 def test_what_is_left_out_at_the_floors_is_there_under_its_name(matrix: ModuleType) -> None:
     assert [path for path in matrix.NOT_AT_FLOORS if not (matrix.ROOT / path).is_file()] == []
+
+
+def test_a_wheel_is_kept_until_a_file_that_it_is_built_from_changes(matrix: ModuleType, tmp_path: Path) -> None:
+    package = tmp_path / "src" / "package"
+    files = [tmp_path / "pyproject.toml", tmp_path / "README.md", tmp_path / "LICENSE", package / "__init__.py"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    digests = [matrix.digest_of(tmp_path)]
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "__init__.pyc").write_text("1")
+    assert matrix.digest_of(tmp_path) == digests[0]
+    for file in files:
+        file.write_text("2")
+        digests.append(matrix.digest_of(tmp_path))
+    files[-1].rename(package / "other.py")
+    digests.append(matrix.digest_of(tmp_path))
+    assert len(set(digests)) == len(digests)
+
+
+def test_what_a_wheel_is_built_from_is_what_the_projects_name(matrix: ModuleType) -> None:
+    for project in (matrix.ROOT, *matrix.PLUGINS):
+        text = (project / "pyproject.toml").read_text()
+        assert f'name = "{matrix.name_of(project)}"' in text
+        assert 'readme = "README.md"' in text and 'license-files = ["LICENSE"]' in text
+        package = matrix.name_of(project).replace("-", "_")
+        assert f'packages = ["{package if project == matrix.ROOT else f"src/{package}"}"]' in text
+
+
+def test_without_torch_the_tests_of_the_core_are_run_and_what_depends_on_who_is_installed(matrix: ModuleType) -> None:
+    for at_floors in (False, True):
+        assert matrix.tests_with("core", at_floors=at_floors, has_torch=False) == ["tests/core"]
+        assert matrix.tests_with("plugins", at_floors=at_floors, has_torch=False) == matrix.OF_THE_INSTALLED
+
+
+def test_what_is_run_is_there_under_its_name(matrix: ModuleType) -> None:
+    for whom in ("core", "plugins"):
+        for at_floors in (False, True):
+            tests = matrix.tests_with(whom, at_floors=at_floors, has_torch=True)
+            assert [path for path in tests if not (matrix.ROOT / path).exists()] == []
+    assert [pattern for pattern in matrix.AT_FLOORS if not matrix.matching(matrix.ROOT, [pattern])] == []
