@@ -127,7 +127,7 @@ def test_a_thousand_modules_are_replaced_in_a_fraction_of_a_second() -> None:
     model = nn.Sequential(*[nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(1000)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     new = iter([nn.Linear(2, 2) for _ in range(1000)])
-    start = time.perf_counter()
+    start = time.process_time()
     names = replace_modules(model, {nn.ReLU: gelu, nn.Linear: lambda m, n: next(new)}, optimizers=[optimizer])
     assert len(names) == 2000
-    assert time.perf_counter() - start < 2  # measured: 0.15 s; what is quadratic takes minutes
+    assert time.process_time() - start < 2  # of CPU; measured: 0.15 s; what is quadratic takes minutes
