@@ -51,7 +51,7 @@ def test_a_faulty_algorithm_is_caught_by_the_check_made_for_it_and_by_no_other(c
     assert caught(cls) == [(cls.__name__, check)]
 
 
-@pytest.mark.parametrize("cls", [AtLoss, Counting, OfAPair])
+@pytest.mark.parametrize("cls", [AtLoss, *(pytest.param(cls, marks=pytest.mark.full) for cls in (Counting, OfAPair))])
 def test_without_the_fault_nothing_is_caught(cls):
     assert caught(cls) == []
 

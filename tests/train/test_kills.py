@@ -14,6 +14,8 @@ import pytest
 
 from engine_core.checkpoint import read_content, resolve
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
     import sys, time, warnings, torch
     from torch import nn
@@ -92,7 +94,6 @@ def assert_ends_as(folder: Path, whole: Path) -> None:
     assert lines(folder) == lines(whole)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_a_run_that_is_killed_at_any_moment_ends_as_the_uninterrupted_one(
     seed: int, script: Path, whole: Path, tmp_path: Path

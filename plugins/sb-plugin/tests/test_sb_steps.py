@@ -27,6 +27,7 @@ def ratios() -> ModuleType:
     return module
 
 
+@pytest.mark.full
 def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None:
     done = run("mlp", "--processes", "2", "--rounds", "1", "--kinds", "kept", "drawing 0.5")
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
@@ -46,6 +47,7 @@ def test_one_process_is_not_enough_to_know_a_figure() -> None:
     assert done.returncode == 2 and "--processes has to be at least 2" in done.stderr
 
 
+@pytest.mark.full
 def test_nothing_goes_on_to_measure_once_it_is_killed() -> None:
     """What it starts holds its end of the pipe for as long as it lives."""
     kinds = ("--kinds", "kept 0.5", "--rounds", "100000")
@@ -55,6 +57,7 @@ def test_nothing_goes_on_to_measure_once_it_is_killed() -> None:
     begun.communicate(timeout=60)
 
 
+@pytest.mark.full
 def test_a_net_that_has_no_such_step_is_named() -> None:
     done = run("resnet", "--processes", "2", "--rounds", "1", "--kinds", "reuse 0.5")
     assert "resnet has no 'reuse 0.5' step: its BatchNorm declines reuse" in done.stdout, done.stderr

@@ -14,6 +14,9 @@ from sb_plugin.select import draw_rows
 
 DRAWS, FEW = 20_000, 4_000
 KEEPS = [0.25, 0.5, 0.75]
+TO_12, TO_32, TO_65 = (
+    [8, *(pytest.param(n, marks=pytest.mark.full) for n in more)] for more in ([12], [12, 32], [32, 65])
+)
 
 
 def weights(n: int, keep: float, floor: float = 0.0) -> np.ndarray:
@@ -131,7 +134,7 @@ def test_the_hardest_of_32_rows_is_kept_more_often_by_the_papers_law() -> None:
 
 
 @pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("n", [8, 12, 32])
+@pytest.mark.parametrize("n", TO_32)
 def test_composer_keeps_each_rank_as_often_as_successive_sampling(n: int, keep: float) -> None:
     k = int(n * keep)
     exact = race_inclusion(n, k, keep) if n > 12 else inclusion_of(successive_sets(n, k, keep), n)
@@ -139,27 +142,27 @@ def test_composer_keeps_each_rank_as_often_as_successive_sampling(n: int, keep: 
 
 
 @pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("n", [8, 12])
+@pytest.mark.parametrize("n", TO_12)
 def test_composer_draws_sets_as_successive_sampling(n: int, keep: float) -> None:
     k = int(n * keep)
     assert p_value(drawn_sets(n, k, keep, "composer"), successive_sets(n, k, keep)) > 1e-4
 
 
 @pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("n", [8, 32, 65])
+@pytest.mark.parametrize("n", TO_65)
 def test_cdf_keeps_each_rank_with_the_probability_of_the_paper(n: int, keep: float) -> None:
     k = int(n * keep)
     assert_each_rank_is_kept(drawn_counts(n, k, keep, "cdf"), cdf_inclusion(n, k, keep))
 
 
 @pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("n", [8, 32, 65])
+@pytest.mark.parametrize("n", TO_65)
 def test_cdf_draws_the_sets_of_a_systematic_sample(n: int, keep: float) -> None:
     k = int(n * keep)
     assert p_value(drawn_sets(n, k, keep, "cdf"), systematic_sets(cdf_inclusion(n, k, keep).tolist())) > 1e-4
 
 
-@pytest.mark.parametrize("n", [8, 32, 65])
+@pytest.mark.parametrize("n", TO_65)
 def test_a_systematic_sample_has_exactly_k_rows_and_none_twice(n: int) -> None:
     for keep in KEEPS:
         k = int(n * keep)
