@@ -1,6 +1,7 @@
 """The architecture, read from the tree: layers, reading order, no cycle, doors, no torch below, no guest named."""
 
 import ast
+import functools
 import re
 import sys
 from pathlib import Path
@@ -98,12 +99,19 @@ def nodes_at_import(tree):
         yield node
 
 
+@functools.cache
+def tree_of(name):
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+@functools.cache
 def handed_out(face):
     """Return what the `__init__` of a folder lists in `__all__`."""
-    body = ast.parse(MODULES[face].read_text(encoding="utf-8")).body
+    body = tree_of(face).body
     return next(ast.literal_eval(n.value) for n in body if isinstance(n, ast.Assign) and "__all__" in ast.unparse(n))
 
 
+@functools.cache
 def imports_of(name, nodes=ast.walk):
     """Return what a module imports: own modules by their name here, others by their full name."""
     path = MODULES[name]
@@ -111,7 +119,7 @@ def imports_of(name, nodes=ast.walk):
     if path.name != "__init__.py":
         package.pop()
     found = set()
-    for node in nodes(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(tree_of(name)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -121,7 +129,7 @@ def imports_of(name, nodes=ast.walk):
                 inner, face = f"{origin}.{alias.name}".removeprefix("engine_core."), origin.removeprefix("engine_core.")
                 is_name = face in FACES and alias.name in handed_out(face)  # a function may be called as its module is
                 found.add(inner if inner in MODULES and not is_name else origin)
-    return {module.removeprefix("engine_core.") for module in found}
+    return frozenset(module.removeprefix("engine_core.") for module in found)
 
 
 def room(module):
@@ -199,7 +207,7 @@ def test_what_is_behind_a_door_is_imported_through_it(face):
 @pytest.mark.parametrize("face", FACES)
 def test_a_folder_hands_out_what_somebody_uses_and_lists_it(face):
     path = MODULES[face]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(face)
     listed = handed_out(face)
     imported = {alias.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level for alias in n.names}
     assert sorted(imported) == sorted(listed)

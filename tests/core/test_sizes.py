@@ -1,6 +1,7 @@
 """Files, functions and argument lists stay small; the exceptions are few, and each has a reason."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ MORE_PARAMETERS = {
 }
 
 
+@functools.cache
 def sources():
     """Return the Python files of the core and of the plugins beside it, by a short name."""
     core = Path(engine_core.__file__).parent
@@ -33,12 +35,15 @@ def sources():
     return found | {str(path.relative_to(plugins)): path for path in sorted(plugins.glob("*/src/**/*.py"))}
 
 
+@functools.cache
 def functions():
     """Return each function with its name here; a nested one counts for itself too."""
-    for name, path in sources().items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield f"{name}:{node.name}", node
+    return [
+        (f"{name}:{node.name}", node)
+        for name, path in sources().items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
 
 
 def lines_without_docstring(function):
