@@ -1,4 +1,4 @@
-"""Surgery: modules replaced by type, with all that the model and its optimizers keep of them. Knows no engine."""
+"""Surgery: replace modules by type, and all that the model and its optimizers keep of them. Knows no engine."""
 
 from .optimizers import follow_parameters
 from .plan import Policy

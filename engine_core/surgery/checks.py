@@ -23,7 +23,7 @@ SEALED = {
     "OptimizedModule": "torch.compile",
     "ScriptModule": "TorchScript",
 }
-"""Classes of torch that keep the modules and parameters they were made with, by the name of what makes them."""
+"""torch's classes that keep the modules and parameters they were made with, and what makes each."""
 
 OWN = frozenset(vars(nn.Module()))
 
@@ -31,20 +31,20 @@ OWN = frozenset(vars(nn.Module()))
 def check_arguments(model: Any, policies: Any, optimizers: Iterable[Any]) -> None:
     """Raise unless these are a model, policies by type, and optimizers."""
     if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"model: {type(model).__name__} is no torch.nn.Module")
+        raise ArgumentTypeError(f"model: {type(model).__name__} is not a torch.nn.Module")
     if not isinstance(policies, Mapping):
-        raise ArgumentTypeError(f"policies: {policies!r} is no mapping; write {{torch.nn.Conv2d: policy}}")
+        raise ArgumentTypeError(f"policies: {policies!r} is not a mapping; write {{torch.nn.Conv2d: policy}}")
     for key, policy in policies.items():
         if not (isinstance(key, type) and issubclass(key, nn.Module)):
-            raise ArgumentTypeError(f"policies: {key!r} is no class of modules, such as torch.nn.Conv2d")
+            raise ArgumentTypeError(f"policies: {key!r} is not a class of modules, such as torch.nn.Conv2d")
         if isinstance(policy, nn.Module) or not callable(policy):
             raise ArgumentTypeError(
-                f"policies: {policy!r} for {key.__name__} is no function; give one of a module and its name "
-                "that returns what takes its place, or None"
+                f"policies: {policy!r} for {key.__name__} is not a function; give one that takes a "
+                "module and its name and returns a replacement, or None"
             )
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ArgumentTypeError(f"optimizers: {optimizer!r} is no torch.optim.Optimizer")
+            raise ArgumentTypeError(f"optimizers: {optimizer!r} is not a torch.optim.Optimizer")
     _check_open("", model)
     if any(_sealed(module) == "TorchScript" and _is_of(module, policies) for module in model.modules()):
         name, module = next((n, m) for n, m in model.named_modules() if _is_of(m, policies))
@@ -52,41 +52,41 @@ def check_arguments(model: Any, policies: Any, optimizers: Iterable[Any]) -> Non
 
 
 def check_plan(model: nn.Module, plan: Iterable[Replacement]) -> None:
-    """Raise if a place can't be given another module, or the module that it would get belongs elsewhere."""
+    """Raise if a module can't be replaced where it is, or its replacement belongs elsewhere."""
     former = {module: name for name, module in model.named_modules()}
     replaced = {item.old for item in plan}
     given: dict[nn.Module, str] = {}
     for item in plan:
         if item.old is model:
             raise ArgumentError(
-                f"the model itself is a {type(model).__name__} that a policy wants to replace, and whoever holds it "
-                "would keep the former one; put it into a torch.nn.Sequential"
+                f"a policy wants to replace the model itself, a {type(model).__name__}, and references to it would "
+                "keep the old one; put it into a torch.nn.Sequential"
             )
         for module in (*item.above, item.old):
             _check_open(former[module], module)
         place = title(item.name, item.old)
         if item.new in given:
             raise ArgumentError(
-                f"the policies gave one {type(item.new).__name__} for {given[item.new]} and for {place}, which were "
-                "not shared; return a new module each time"
+                f"the policies returned one {type(item.new).__name__} for {given[item.new]} and for {place}, which "
+                "were not shared; return a new module each time"
             )
         given[item.new] = place
         inner = set(item.old.modules())
         if item.new in replaced or (item.new in former and item.new not in inner):
             raise ArgumentError(
-                f"the policy returned {title(former[item.new], item.new)} for {place}: that is a part of the model "
-                "already; return a new module"
+                f"the policy returned {title(former[item.new], item.new)} for {place}: it is already part of the "
+                "model; return a new module"
             )
         for module in item.new.modules():
             if module in former and module not in inner and item.old in set(module.modules()):
                 raise ArgumentError(
-                    f"what the policy returned for {place} holds {title(former[module], module)}, which holds that "
-                    "place itself"
+                    f"what the policy returned for {place} contains {title(former[module], module)}, which contains "
+                    "that place itself"
                 )
 
 
 def check_references(former: Mapping[nn.Module, str], remaining: set[nn.Module], plan: Iterable[Replacement]) -> None:
-    """Raise if a module holds one that was replaced, or went with it, where only its own code can find it."""
+    """Raise if a module refers to a replaced one, or to a part of it, where only its own code can find it."""
     insides = [set(item.old.modules()) for item in plan]
     gone = {item.old for item in plan} | (former.keys() - remaining)
     for holder in former.keys() & remaining:
@@ -98,14 +98,14 @@ def check_references(former: Mapping[nn.Module, str], remaining: set[nn.Module],
                 if not any(module in inside and holder in inside for inside in insides):
                     where = f"{former[holder]}.{attribute}" if former[holder] else attribute
                     raise ArgumentError(
-                        f"{title(former[module], module)} is also in the attribute {where!r}, which is no part of the "
-                        "tree of modules, so that it would run unchanged from there; keep it in a torch.nn.ModuleList "
-                        "or ModuleDict, or leave it"
+                        f"{title(former[module], module)} is also in the attribute {where!r}, outside the module tree, "
+                        "so it would run unchanged from there; keep it in a torch.nn.ModuleList or ModuleDict, or "
+                        "don't replace it"
                     )
 
 
 def _modules_in(value: Any) -> list[nn.Module]:
-    """Return the modules in containers of containers, in bound methods and in partials; it looks into no module."""
+    """Return the modules in nested containers, bound methods and partials, without looking inside modules."""
     found: list[nn.Module] = []
     seen: set[int] = set()
     left = [value]
@@ -136,7 +136,7 @@ def _parts_of(item: Any) -> Collection[Any]:
 def _check_open(name: str, module: nn.Module) -> None:
     if (maker := _sealed(module)) is not None:
         raise ArgumentError(
-            f"{title(name, module)} was made by {maker}, which keeps the modules that it was made with; "
+            f"{title(name, module)} was made by {maker}, which keeps the modules it was made with; "
             "do the surgery first, then wrap, compile or script the model"
         )
 

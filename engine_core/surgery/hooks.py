@@ -1,4 +1,4 @@
-"""Hooks move to what takes a module's place; what a module hooked into itself stays with it."""
+"""Move hooks to a module's replacement; those that a module registered on itself stay with it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ KINDS = {
     "_load_state_dict_pre_hooks": (),
     "_load_state_dict_post_hooks": (),
 }
-"""Where a module keeps its hooks by their id, and where it keeps how they are called; there is no public way."""
+"""Where a module keeps its hooks by id, and where it keeps how to call them; torch has no public way."""
 
 FLAG = "_is_full_backward_hook"
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Has anybody but torch and the module itself registered a hook?"""
+    """Was a hook registered by anything but torch and the module itself?"""
     return any(_moving(module, kind) for kind in KINDS)
 
 
 def move_hooks(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> None:
-    """Move the hooks that others registered on a module that is replaced.
+    """Move the hooks that user code registered on a module being replaced.
 
-    Their handles keep working, as the dictionaries move, not what is in them. A handle of a hook that stays with the
-    module, and of one that `new` had, removes nothing from then on.
+    Their handles keep working, because whole dictionaries move. Handles of hooks that stay with the module, and of
+    those that `new` already had, no longer remove anything.
 
-    Hooks that `new` has already are inside of those that move: called after them on the way in, before on the way out.
+    The hooks that `new` already had run inside those that move: after them on the way in, before on the way out.
 
     Raises:
-        ArgumentError: if full backward hooks would meet others.
+        ArgumentError: if full and non-full backward hooks would end up on one module.
     """
     for kind, extras in KINDS.items():
         moving = _moving(old, kind)
@@ -59,7 +59,7 @@ def move_hooks(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> No
 
 
 def machinery_of(module: nn.Module) -> list[str]:
-    """Return what was put on a module from outside and is no hook that could move, as words for a message.
+    """Return what was put on a module from outside and can't move as a hook, in words for a message.
 
     Example:
         >>> machinery_of(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
@@ -73,7 +73,7 @@ def machinery_of(module: nn.Module) -> list[str]:
         for hook in getattr(module, kind).values():
             inner = _function_of(hook)
             if _origin(inner) == "torch" and getattr(inner, "__self__", None) is not module:
-                found.append(f"a hook of torch, {getattr(inner, '__name__', type(inner).__name__)}")
+                found.append(f"a torch hook, {getattr(inner, '__name__', type(inner).__name__)}")
     return found
 
 
@@ -93,7 +93,7 @@ def _origin(function: Any) -> str:
 
 
 def _is_own(function: Any, module: nn.Module) -> bool:
-    """Did torch or the module's own class register this, and not whoever uses the module?"""
+    """Was this registered by torch or the module's own class, not by user code?"""
     if _origin(function) == "torch" or getattr(function, "__self__", None) is module:
         return True
     source, name = getattr(function, "__module__", None), str(getattr(function, "__qualname__", ""))
@@ -120,19 +120,19 @@ def _move_dictionary(old: nn.Module, new: nn.Module, place: str, moving: set[int
 
 
 def _move_flag(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> None:
-    """Let `new` call its backward hooks as `old` did."""
+    """Make `new` call its backward hooks as `old` did."""
     is_full, theirs = (getattr(module, FLAG) for module in (old, new))
     if getattr(new, "_backward_hooks") and theirs is not is_full:  # noqa: B009  as above
         raise ArgumentError(
-            f"{name!r} and the {type(new).__name__} that takes its place have backward hooks of two kinds, full and "
-            "not; register only full ones (register_full_backward_hook)"
+            f"{name!r} and the {type(new).__name__} that replaces it have backward hooks of two kinds, full and "
+            "non-full; register only full ones (register_full_backward_hook)"
         )
     undo.callback(setattr, new, FLAG, theirs)
     setattr(new, FLAG, is_full)
 
 
 def _bind(hook: Any, old: nn.Module, new: nn.Module, undo: ExitStack) -> None:
-    """Let a hook that is called with the module it was registered on be called with the one it moves to."""
+    """Make a hook that receives the module it is on receive the one it moves to."""
     if getattr(hook, "with_module", False) and hook.module() is old:
         undo.callback(setattr, hook, "module", hook.module)
         hook.module = weakref.ref(new)

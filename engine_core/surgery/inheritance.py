@@ -1,4 +1,4 @@
-"""What a replacement takes over from the module whose place it takes: device, dtype, flags, hooks."""
+"""What a replacement takes over from the module it replaces: device, dtype, flags, hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Heritage", "tensors_of"]
 
 
 class Heritage:
-    """Makes replacements like what they replace.
+    """Makes replacements match the modules they replace.
 
     Args:
         former: the modules that the model had.
@@ -33,7 +33,7 @@ class Heritage:
         self._fitted: dict[torch.Tensor, torch.Tensor] = {}
 
     def pass_on(self, item: Replacement) -> None:
-        """Give a replacement, and each part of it that has the name of a part that is gone, what those had.
+        """Give a replacement, and each part of it named like an old part that is gone, what the old ones had.
 
         Raises:
             ArgumentError: if something would be lost.
@@ -60,12 +60,12 @@ class Heritage:
         lost = [machine for machine in machinery_of(part) if machine not in kept]
         if lost:
             raise ArgumentError(
-                f"{name} is under {lost[0]}, which {_what(item)} would lose; remove it before the surgery, put it on "
-                "afterwards, or let the policy keep the module inside of the new one"
+                f"{name} has {lost[0]}, which {_what(item)} would lose; remove it before the surgery, add it "
+                "afterwards, or let the policy keep the module inside the new one"
             )
         if path and has_hooks(part) and (heir is None or heir in self._former):
             raise ArgumentError(
-                f"{name} has hooks, and {_what(item)} has no new part {path!r} to take them; "
+                f"{name} has hooks, but {_what(item)} has no new part {path!r} for them; "
                 "register them after the surgery"
             )
         for key, parameter in part.named_parameters(recurse=False):
@@ -77,7 +77,7 @@ class Heritage:
                 )
 
     def _fit(self, item: Replacement, path: str, part: nn.Module, predecessor: nn.Module | None) -> None:
-        """Bring the tensors that are new to device, dtype and requires_grad of those in whose place they are."""
+        """Give new tensors the device, dtype and requires_grad of those they replace."""
         twins = {} if predecessor is None else _own_tensors(predecessor)
         for key, tensor in _own_tensors(part).items():
             if tensor in self._tensors:
@@ -92,7 +92,7 @@ class Heritage:
             part.flatten_parameters()
 
     def _like(self, item: Replacement, name: str, tensor: torch.Tensor, twin: torch.Tensor | None) -> torch.Tensor:
-        """Return a tensor as it has to be; a parameter stays the same object, unless it goes to the meta device."""
+        """Return a tensor made to fit; a parameter stays the same object, unless it moves to the meta device."""
         devices, dtypes = item.surroundings.devices, item.surroundings.dtypes
         if twin is not None:
             devices = frozenset({twin.device})
@@ -101,7 +101,7 @@ class Heritage:
         dtype = _choose(tensor.dtype, dtypes, name, "dtypes") if tensor.dtype in FLOATS else tensor.dtype
         if tensor.device.type == "meta" != device.type:
             raise ArgumentError(
-                f"the policy made {name!r} on the meta device, and the model is on {device}; make it with its values"
+                f"the policy made {name!r} on the meta device, but the model is on {device}; make it with values"
             )
         if isinstance(twin, nn.Parameter) and twin.shape == tensor.shape and not twin.requires_grad:
             tensor.requires_grad_(False)
@@ -117,13 +117,13 @@ class Heritage:
 
 
 def _choose(own: Any, allowed: frozenset[Any], name: str, what: str) -> Any:
-    """Return the only one that is allowed, or the tensor's own if that is one of several."""
+    """Return the tensor's own if it is allowed, else the only one that is."""
     if not allowed or own in allowed:
         return own
     if len(allowed) > 1:
         raise ArgumentError(
-            f"the policy made {name!r} as {own}, and the place has {what} {', '.join(sorted(map(str, allowed)))}; "
-            "make it as one of them in the policy"
+            f"the policy made {name!r} as {own}, but the place has {what} {', '.join(sorted(map(str, allowed)))}; "
+            "use one of them in the policy"
         )
     return next(iter(allowed))
 
@@ -138,7 +138,7 @@ def _join(name: str, path: str) -> str:
 
 
 def _what(item: Replacement) -> str:
-    return f"the {type(item.new).__name__} in the place of {item.name!r}"
+    return f"the {type(item.new).__name__} that replaces {item.name!r}"
 
 
 def tensors_of(model: nn.Module) -> set[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Optimizers follow a model whose parameters were exchanged: groups, names and state. Knows parameters by name only."""
+"""Update optimizers when a model's parameters change: groups, names and state. Knows parameters by name only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Kind: TypeAlias = "tuple[str, int | None]"
 
 
 class _Group:
-    """A parameter group of an optimizer, and the parameters that it is going to have."""
+    """A parameter group of an optimizer, and the parameters it will have."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, entry: dict[str, Any]) -> None:
         self.optimizer = optimizer
@@ -33,20 +33,20 @@ class _Group:
 
 
 def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Parameters, after: Parameters) -> None:
-    """Give optimizers the parameters that a model has now, in the places of those that it had.
+    """Give optimizers a model's new parameters in place of the old ones.
 
-    A parameter that is still there keeps its group and its state, whatever its name is now. One under the name of a
-    former one takes its place, also outside of all groups. One whose name is gone is dropped with its state. A new
+    A parameter that is still there keeps its group and its state, even under a new name. One that has the name of an
+    old one takes its place, which may be outside all groups. One whose name is gone is dropped with its state. A new
     name joins a group that trains what was nearest to it: in the same module, else in the one around it, and so on.
-    If these are several, it joins those with a parameter of the same last name there (`weight`), if any, of these
-    those with one of as many dimensions, and of these the last.
+    Among several groups, those with a parameter of the same last name there (`weight`) are preferred, then those
+    with one of as many dimensions, then the last.
 
     Args:
         before, after: the model's parameters by name, best with all their names (`remove_duplicate=False`).
 
     Raises:
-        ArgumentError: (a ValueError) if that leaves groups of several optimizers for a new name, or an optimizer
-            can't be changed. Nothing was changed then.
+        ArgumentError: (a ValueError) if groups of several optimizers remain for a new name, or an optimizer can't
+            be changed. Then nothing was changed.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -77,7 +77,7 @@ def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Param
 
 
 def _replace_former(groups: Sequence[_Group], before: Parameters, after: Parameters) -> None:
-    """Keep what is still there, and put in the place of what is not the parameters that have its names now."""
+    """Keep what is still there, and replace the rest with the parameters that have their names now."""
     former, present = set(before.values()), set(after.values())
     heirs: dict[nn.Parameter, list[nn.Parameter]] = {p: [] for p in before.values() if p not in present}
     for name, parameter in before.items():
@@ -97,7 +97,7 @@ def _replace_former(groups: Sequence[_Group], before: Parameters, after: Paramet
 
 
 def _add_new(groups: Sequence[_Group], before: Parameters, after: Parameters) -> None:
-    """Let those parameters join for which no former one made a place."""
+    """Add the parameters that take no old one's place."""
     settled = {*before.values(), *(parameter for group in groups for parameter in group.params)}
     new = {name: parameter for parameter, name in _name_of(after).items() if parameter not in settled}
     homes: dict[nn.Parameter, list[_Group]] = {}
@@ -109,7 +109,7 @@ def _add_new(groups: Sequence[_Group], before: Parameters, after: Parameters) ->
         for place, group in itertools.product(_places(name), homes.get(parameter, ())):
             nearest.setdefault(place, {}).setdefault(group, []).append(_kind_of(name, parameter))
     for name, parameter in new.items():
-        if name in before:  # whose former parameter stayed elsewhere, or was in no group
+        if name in before:  # whose old parameter stayed elsewhere, or was in no group
             joined = homes.get(before[name], [])
         else:
             around: Mapping[_Group, list[_Kind]] = next(
@@ -132,7 +132,7 @@ def _kind_of(name: str, parameter: nn.Parameter) -> _Kind:
 
 
 def _most_alike(new: _Kind, around: Mapping[_Group, Sequence[_Kind]]) -> list[_Group]:
-    """Return the groups that train what is most like a new parameter: weights and biases often are in two."""
+    """Return the groups that train what is most like a new parameter: weights and biases are often in two."""
     found = list(around)
     for same in ({group for group in around if any(kind[i] == new[i] for kind in around[group])} for i in range(2)):
         found = [group for group in found if group in same] or found
@@ -142,18 +142,18 @@ def _most_alike(new: _Kind, around: Mapping[_Group, Sequence[_Kind]]) -> list[_G
 def _last_of(name: str, groups: Sequence[_Group]) -> _Group:
     if len({group.optimizer for group in groups}) > 1:
         raise ArgumentError(
-            f"optimizers: it is open which of several optimizers trains the new parameter {name!r}; make the "
-            "optimizers after the surgery (give the Trainer callables that make them)"
+            f"optimizers: several of them could train the new parameter {name!r}; make the optimizers after the "
+            "surgery (give the Trainer callables that make them)"
         )
     return groups[-1]
 
 
 def _check_changeable(optimizer: torch.optim.Optimizer) -> None:
-    """Raise for an optimizer that remembers more about its parameters than groups and state of each."""
+    """Raise for an optimizer that remembers more about its parameters than their groups and state."""
     kind = type(optimizer)
     if isinstance(optimizer, torch.optim.LBFGS) or kind.__module__.startswith("torch.distributed"):
         raise ArgumentError(
-            f"optimizers: {kind.__name__} can't exchange parameters once it is made; make it after the surgery"
+            f"optimizers: {kind.__name__} can't replace parameters once it is made; make it after the surgery"
         )
 
 

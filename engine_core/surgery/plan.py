@@ -1,4 +1,4 @@
-"""What surgery is going to do: ask the policies which modules to replace, and by what. Changes nothing."""
+"""Plan the surgery: ask the policies which modules to replace, and with what. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ..errors import ArgumentError, ArgumentTypeError, add_note
 __all__ = ["FLOATS", "Policy", "Replacement", "Surroundings", "plan_surgery", "title"]
 
 Policy: TypeAlias = Callable[[Any, str], nn.Module | None]
-"""Gets a module of its key's type and its qualified name; returns what takes its place, or None to leave it."""
+"""Takes a module of its key's type and its qualified name; returns a replacement, or None to keep it."""
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """The dtypes that a model as a whole is cast to; anything else was chosen on purpose."""
 
 NEVER_CALLED = NonDynamicallyQuantizableLinear
-"""What `nn.MultiheadAttention` has as `out_proj`: it reads the weights, and no replacement would ever run."""
+"""The type of `out_proj` in `nn.MultiheadAttention`, which only reads its weights: a replacement would never run."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where the tensors of a place are: its own, or if it has none, those of the nearest module around it."""
+    """Devices and dtypes of the tensors at a place, or if it has none, in the nearest module around it."""
 
     devices: frozenset[torch.device]
     dtypes: frozenset[torch.dtype]
@@ -36,7 +36,7 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """A module, what takes its place, the first of its names, and the modules around it there, the model first."""
+    """A module, its replacement, its first name, and the modules around it there, the model first."""
 
     old: nn.Module
     new: nn.Module
@@ -46,7 +46,7 @@ class Replacement:
 
 
 def title(name: str, module: nn.Module) -> str:
-    """Return how messages call a module.
+    """Return a module's name for messages.
 
     Example:
         >>> title("features.0", nn.ReLU())
@@ -56,7 +56,7 @@ def title(name: str, module: nn.Module) -> str:
 
 
 def plan_surgery(model: nn.Module, policies: Mapping[type[nn.Module], Policy]) -> list[Replacement]:
-    """Return what the policies want, in the order of the model's modules; each module is asked for once."""
+    """Return what the policies want, in the order of the model's modules, asking once for each module."""
     plan: list[Replacement] = []
     seen: set[nn.Module] = set()
     kinds: dict[nn.Module, Surroundings] = {}
@@ -94,7 +94,7 @@ def _ask(module: nn.Module, name: str, policies: Mapping[type[nn.Module], Policy
     if not isinstance(new, nn.Module):
         raise ArgumentTypeError(
             f"the policy for {key.__name__} returned {new!r} for {title(name, module)}; "
-            "it has to return a module, or None to leave it"
+            "it has to return a module, or None to keep it"
         )
     if any(map(is_lazy, new.parameters())):
         raise ArgumentError(

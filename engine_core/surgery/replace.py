@@ -1,4 +1,4 @@
-"""Replace modules by type: ask, check, put in, make alike, let optimizers follow. Nothing stays of what was refused."""
+"""Replace modules by type: ask, check, insert, adapt, update optimizers. A refusal leaves everything as it was."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def replace_modules(
     *,
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
 ) -> list[str]:
-    """Give each module of a type to that type's policy, and put what it returns in the module's place.
+    """Call each type's policy on the modules of that type, and replace them with what it returns.
 
-    The policy of the most specific type decides: for a subclass with an own policy only that is asked. It must leave
-    the module as it is, but may put it into the new one. A module that is in several places is asked for once and
-    replaced in all. What was put in is not looked into, neither is `out_proj` of `nn.MultiheadAttention`, which is
-    never called.
+    The most specific type decides: a subclass with its own policy gets only that one. A policy must leave the module
+    as it is, but may put it into the new one. A module in several places is passed to the policy once and replaced in
+    all of them. New modules are not searched, and neither is `out_proj` of `nn.MultiheadAttention`, which is never
+    called.
 
-    A new module takes over device and dtype of what it replaces (of what is around that if it had no tensors), the
-    training flag, and the hooks; its parts that have the names of former parts do so too, and a parameter that takes
-    the place of a frozen one is frozen. Optimizers follow as `follow_parameters` says. If anything is refused, or a
-    policy raises, model and optimizers are as they were.
+    A new module takes over the device and dtype of the one it replaces (of the modules around it if that had no
+    tensors), its training flag and its hooks. So do its parts with the names of old parts. A parameter that replaces
+    a frozen one is frozen. Optimizers are updated as `follow_parameters` says. If anything is refused, or a policy
+    raises, model and optimizers stay as they were.
 
     Args:
-        policies: what takes a module and its qualified name, and returns a module, or None to leave it.
-        optimizers: the one or those that were made for this model already.
+        policies: functions that take a module and its qualified name, and return a module, or None to keep it.
+        optimizers: the one, or those, already made for this model.
 
     Returns:
-        The qualified name of each place that has another module now; a shared module has several.
+        The qualified name of each place that now has another module; a shared module has several.
 
     Raises:
         ArgumentError: (a ValueError) for what can't be replaced: the model itself, modules with parametrizations or
-            without shapes, wrapped, compiled or scripted models, modules that are held outside of the tree; and if it
-            is open which optimizer trains a new parameter.
-        ArgumentTypeError: (a TypeError) for arguments of wrong types, and for a policy that returns no module.
+            without shapes, wrapped, compiled or scripted models, modules that are also held outside the tree; and if
+            several optimizers could train a new parameter.
+        ArgumentTypeError: (a TypeError) for arguments of the wrong type, and a policy that does not return a module.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.ReLU())
@@ -92,7 +92,7 @@ def warn_of_nothing(algorithm: str, looked_for: str) -> None:
 
 
 def _put_in(former: Iterable[nn.Module], plan: Sequence[Replacement], undo: ExitStack) -> set[tuple[nn.Module, str]]:
-    """Put the new modules where the old ones were, but for the places within the new ones, and return where."""
+    """Put the new modules where the old ones were, except inside the new ones, and return where."""
     new_of = {item.old: item.new for item in plan}
     known = set(former)
     parts = {item.old: set(item.new.modules()) - known for item in plan}
@@ -107,7 +107,7 @@ def _put_in(former: Iterable[nn.Module], plan: Sequence[Replacement], undo: Exit
 
 
 def _call_parts_of_encoders(former: Iterable[nn.Module], changed: set[nn.Module], undo: ExitStack) -> None:
-    """Let torch's encoders call their parts in evaluation too, where they would read the weights of some instead."""
+    """Make torch's encoders call their parts in evaluation too, instead of reading the weights of some."""
     layers = {module for module in changed if isinstance(module, nn.TransformerEncoderLayer)}
     encoders = [module for module in former if isinstance(module, nn.TransformerEncoder)]
     for module, switch in (

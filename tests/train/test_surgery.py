@@ -231,10 +231,10 @@ def same_modules(model: nn.Module, other: nn.Module) -> bool:
     [
         ({nn.ReLU: lambda m, n: nn.GELU}, (), "returned <class .*GELU'> for '2' .ReLU.; it has to return a module"),
         ({nn.ReLU: lambda m, n: True}, (), "the policy for ReLU returned True for '2' .ReLU."),
-        ({"ReLU": gelu}, (), "policies: 'ReLU' is no class of modules, such as torch.nn.Conv2d"),
-        ({torch.Tensor: gelu}, (), "policies: <class 'torch.Tensor'> is no class of modules"),
-        ({nn.ReLU: nn.GELU()}, (), "policies: GELU.* for ReLU is no function"),
-        ({nn.ReLU: gelu}, ["adam"], "optimizers: 'adam' is no torch.optim.Optimizer"),
+        ({"ReLU": gelu}, (), "policies: 'ReLU' is not a class of modules, such as torch.nn.Conv2d"),
+        ({torch.Tensor: gelu}, (), "policies: <class 'torch.Tensor'> is not a class of modules"),
+        ({nn.ReLU: nn.GELU()}, (), "policies: GELU.* for ReLU is not a function"),
+        ({nn.ReLU: gelu}, ["adam"], "optimizers: 'adam' is not a torch.optim.Optimizer"),
     ],
 )
 def test_what_has_the_wrong_type_is_refused(policies: Any, optimizers: Any, message: str) -> None:
@@ -243,5 +243,5 @@ def test_what_has_the_wrong_type_is_refused(policies: Any, optimizers: Any, mess
 
 
 def test_a_model_that_is_none_is_refused() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"model: function is no torch\.nn\.Module"):
+    with pytest.raises(ArgumentTypeError, match=r"model: function is not a torch\.nn\.Module"):
         replace_modules(gelu, {nn.ReLU: gelu})  # type: ignore[arg-type]

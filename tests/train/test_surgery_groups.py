@@ -61,5 +61,5 @@ def test_of_several_optimizers_the_one_with_its_like_trains_it_and_else_it_is_re
     assert [trained(model, optimizer)[0][2:] for optimizer in optimizers] == [["0.gate.weight"], ["0.gate.bias"]]
     three = nn.Sequential(nn.PReLU(), nn.PReLU(), nn.ReLU())
     optimizers = [SGD(part.parameters(), lr=0.1) for part in three[:2]]
-    with pytest.raises(ArgumentError, match=r"open which of several optimizers trains the new parameter '2\.weight'"):
+    with pytest.raises(ArgumentError, match=r"several of them could train the new parameter '2\.weight'"):
         replace_modules(three, {nn.ReLU: prelu}, optimizers=optimizers)

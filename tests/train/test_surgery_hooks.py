@@ -107,7 +107,7 @@ def test_hooks_of_a_part_that_nothing_replaces_are_refused() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
     model[0][0].register_forward_hook(print)
     with pytest.raises(
-        ArgumentError, match=r"'0.0' .Linear. has hooks, and the Linear in .* of '0' has no new part '0'"
+        ArgumentError, match=r"'0.0' .Linear. has hooks, but the Linear that replaces '0' has no new part '0'"
     ):
         replace_modules(model, {nn.Sequential: lambda m, n: nn.Linear(2, 2) if n else None})
 
@@ -193,23 +193,23 @@ def test_a_norm_stays_with_the_module_that_is_wrapped(norm: Any) -> None:
     ("norm", "reason"),
     [
         ("weight_norm", "a parametrization of 'weight'"),
-        ("weight_norm of old", "a hook of torch, WeightNorm"),
+        ("weight_norm of old", "a torch hook, WeightNorm"),
         ("spectral_norm", "a parametrization of 'weight'"),
-        ("spectral_norm of old", "a hook of torch, SpectralNorm"),
-        ("pruning", "a hook of torch, L1Unstructured"),
+        ("spectral_norm of old", "a torch hook, SpectralNorm"),
+        ("pruning", "a torch hook, L1Unstructured"),
     ],
 )
 def test_a_norm_that_a_new_module_would_lose_is_refused(norm: str, reason: str) -> None:
     model = nn.Sequential(NORMS[norm](nn.Linear(2, 2)))
     linear = model[0]
-    with pytest.raises(ArgumentError, match=f"'0' .*Linear. is under {reason}, which the Linear in the place of '0'"):
+    with pytest.raises(ArgumentError, match=f"'0' .*Linear. has {reason}, which the Linear that replaces '0'"):
         replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(2, 2)})
     assert model[0] is linear
 
 
 def test_a_norm_within_a_module_is_looked_for_too() -> None:
     model = nn.Sequential(nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 2))))
-    with pytest.raises(ArgumentError, match=r"'0\.0' .ParametrizedLinear. is under a parametrization of 'weight'"):
+    with pytest.raises(ArgumentError, match=r"'0\.0' .ParametrizedLinear. has a parametrization of 'weight'"):
         replace_modules(model, {nn.Sequential: lambda m, n: nn.Linear(2, 2) if n else None})
 
 
@@ -223,7 +223,7 @@ def test_a_parametrized_module_may_become_a_copy_of_itself() -> None:
 def test_a_forward_that_was_set_on_a_module_is_not_lost() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].forward = torch.zeros_like
-    with pytest.raises(ArgumentError, match=r"'0' .Linear. is under a forward.. that was set on it, which the Linear"):
+    with pytest.raises(ArgumentError, match=r"'0' .Linear. has a forward.. that was set on it, which the Linear"):
         replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(2, 2)})
     assert replace_modules(model, {nn.Linear: wrap}) == ["0"]
     assert model(torch.ones(1, 2)).count_nonzero() == 0
@@ -255,7 +255,7 @@ def test_two_kinds_of_backward_hooks_are_refused_and_no_hook_moves() -> None:
         return new
 
     linear = model[0]
-    with pytest.raises(ArgumentError, match="'0' and the Linear that takes its place have backward hooks of two kinds"):
+    with pytest.raises(ArgumentError, match="'0' and the Linear that replaces it have backward hooks of two kinds"):
         replace_modules(model, {nn.Linear: old_style})
     assert model[0] is linear
     assert list(model[0]._forward_hooks) == before
@@ -267,6 +267,6 @@ def test_after_a_refusal_a_module_that_took_backward_hooks_takes_any_kind_again(
         layer.register_full_backward_hook(lambda *arguments: None)
     made = [nn.Linear(2, 2), nn.Linear(2, 2)]
     made[1].register_backward_hook(lambda *arguments: None)
-    with pytest.raises(ArgumentError, match="'1' and the Linear that takes its place have backward hooks of two kinds"):
+    with pytest.raises(ArgumentError, match="'1' and the Linear that replaces it have backward hooks of two kinds"):
         replace_modules(model, {nn.Linear: lambda module, name: made[int(name)]})
     made[0].register_backward_hook(lambda *arguments: None)  # torch refuses this beside full ones

@@ -80,7 +80,7 @@ def test_a_tensor_with_a_former_name_takes_the_dtype_of_that() -> None:
 def test_what_could_have_several_dtypes_and_has_another_is_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 3).bfloat16(), nn.ReLU(), nn.Linear(3, 3).half())
     with pytest.raises(
-        ArgumentError, match=r"made '1.scale' as torch.float32, and the place has dtypes .*bfloat16, .*16"
+        ArgumentError, match=r"made '1.scale' as torch.float32, but the place has dtypes .*bfloat16, .*16"
     ):
         replace_modules(model, {nn.ReLU: scaled})
     assert type(model[1]) is nn.ReLU
@@ -112,7 +112,7 @@ def test_a_meta_model_stays_on_meta() -> None:
 
 def test_a_module_without_values_in_a_model_with_values_is_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 3))
-    with pytest.raises(ArgumentError, match=r"made '0\.weight' on the meta device, and the model is on cpu"):
+    with pytest.raises(ArgumentError, match=r"made '0\.weight' on the meta device, but the model is on cpu"):
         replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(3, 3, device="meta")})
 
 

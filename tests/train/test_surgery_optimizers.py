@@ -143,8 +143,8 @@ def test_a_new_name_that_several_optimizers_could_train_is_refused_with_a_remedy
     with pytest.raises(ArgumentError) as error:
         replace_modules(model, {nn.ReLU: prelu}, optimizers=optimizers)
     assert str(error.value) == (
-        "optimizers: it is open which of several optimizers trains the new parameter '1.weight'; make the optimizers "
-        "after the surgery (give the Trainer callables that make them)"
+        "optimizers: several of them could train the new parameter '1.weight'; make the optimizers after the surgery "
+        "(give the Trainer callables that make them)"
     )
 
 
@@ -234,7 +234,7 @@ def test_an_optimizer_that_remembers_all_parameters_at_once_is_refused_where_the
     optimizer = torch.optim.LBFGS(model.parameters())
     assert replace_modules(model, {nn.Linear: wrap}, optimizers=[optimizer]) == ["0", "2"]
     with pytest.raises(
-        ArgumentError, match="LBFGS can't exchange parameters once it is made; make it after the surgery"
+        ArgumentError, match="LBFGS can't replace parameters once it is made; make it after the surgery"
     ):
         replace_modules(model, {nn.ReLU: prelu}, optimizers=[optimizer])
 
