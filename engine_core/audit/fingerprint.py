@@ -1,4 +1,4 @@
-"""What a value holds, as one digest for each leaf: equal digests, equal bits. It draws nothing and changes nothing."""
+"""A value's content as one digest per leaf: equal digests, equal bits. Draws no random numbers, changes nothing."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_SHOWN = 80  # characters of a plain value; of a longer one there is a digest
+_SHOWN = 80  # characters; a longer plain value is shown as a digest
 
 
 def fingerprint(value: Any) -> Digests:
     """Return the digest of each leaf of a batch, model, optimizer, scheduler, or whatever else a State field holds.
 
-    A tensor counts by dtype, shape, device, `requires_grad`, whether gradients flow on through it, its hooks and each
-    bit of its content and gradient; a parameter, a function, and an object of which nothing is known by its identity
-    too. A module counts by type, public attributes, training flag, parameters, buffers and hooks, an optimizer by its
-    groups, its state and the hooks of its step. An equal copy of anything else has equal digests.
+    A tensor counts by dtype, shape, device, `requires_grad`, whether gradients flow on through it, its hooks and every
+    bit of its content and gradient; a parameter also by identity, as do functions and objects that show nothing else.
+    A module counts by type, public attributes, training flag, parameters, buffers and hooks, an optimizer by its
+    groups, its state and its step hooks. An equal copy of anything else has equal digests.
 
     Example:
         >>> before = fingerprint({"x": torch.zeros(2), "id": ["a", "b"]})
@@ -52,7 +52,7 @@ def fingerprint(value: Any) -> Digests:
 
 
 def fingerprint_state(state: State, fields: Iterable[str] = WRITABLE) -> dict[str, Digests]:
-    """Return the digests of those fields of a State that algorithms may write, by field.
+    """Return the digests of the State fields that algorithms may write, by field.
 
     Example:
         >>> fingerprint_state(State(loss=0.5), ["batch", "loss"])
@@ -73,14 +73,14 @@ def changed_leaves(before: Mapping[str, str], after: Mapping[str, str]) -> tuple
 
 
 def tensors_of(value: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of a value by the paths that `fingerprint` gives them; their content is not read."""
+    """Return the tensors of a value by the paths that `fingerprint` gives them, without reading their content."""
     reader = _Reader(digests=False)
     reader.read(value)
     return reader.tensors
 
 
 class _Reader:
-    """One reading of one or several values, in which a tensor that occurs twice is digested once."""
+    """Reads one or several values, digesting a tensor that occurs twice only once."""
 
     def __init__(self, *, digests: bool = True) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -98,7 +98,7 @@ class _Reader:
         return leaves
 
     def fetch(self) -> None:
-        """Complete the digests that were computed on a GPU, with one transfer from each."""
+        """Complete the digests that were computed on a GPU, with one transfer per GPU."""
         for device in {digest.device for _, _, digest in self._awaited}:
             awaited = [entry for entry in self._awaited if entry[2].device == device]
             fetched = torch.stack([digest for _, _, digest in awaited]).tolist()
@@ -106,7 +106,7 @@ class _Reader:
                 leaves[path] += f" {digest:x}"
 
     def _walk(self, value: Any, path: str, *, in_object: bool = False) -> None:
-        """Read a value; of objects inside of an object of unknown make only the identity counts."""
+        """Read a value; objects inside an object of unknown type count by identity only."""
         if isinstance(value, torch.Tensor):
             self._tensor(value, path)
         elif isinstance(value, _PLAIN):
@@ -127,7 +127,7 @@ class _Reader:
             self._entered.discard(id(value))
 
     def _container(self, value: Any, path: str, *, in_object: bool) -> bool:
-        """Read what holds other values and little else; say whether it was that."""
+        """Read a value if it is a container, and return whether it is."""
         if isinstance(value, Mapping):
             self._mapping(value, path, in_object=in_object)
         elif isinstance(value, (list, tuple, deque)):
@@ -151,7 +151,7 @@ class _Reader:
             self._walk(value[key], f"{path}/{name}" if path else name, in_object=in_object)
 
     def _collection(self, value: Collection[Any], path: str, *, in_object: bool) -> None:
-        """Read a container of unknown make by its attributes, as reading its items may do anything; else its items."""
+        """Read an unknown container by its attributes, as reading its items may do anything; if none, its items."""
         if callable(getattr(type(value), "state_dict", None)):
             self._object(value, path)
         elif names := _names_in(value):
@@ -162,7 +162,7 @@ class _Reader:
             self._sequence(value, path, in_object=in_object)
 
     def _sequence(self, value: Collection[Any], path: str, *, in_object: bool) -> None:
-        """Read each item; plain values are one leaf together."""
+        """Read each item; plain values form one leaf."""
         if value and all(isinstance(item, _PLAIN) for item in value):
             self._leaves[path] = _shortened(f"{_type_of(value)} {list(value)!r}")
             return
@@ -193,7 +193,7 @@ class _Reader:
             self._leaves[path] = _identity(value)
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, path: str) -> None:
-        """Read which parameters it has, its settings, and its state by the parameter's number."""
+        """Read its parameters, its settings, and its state by parameter number."""
         self._leaves[path] = _type_of(optimizer)
         head = f"{path}/" if path else ""
         numbers: dict[int, int] = {}
@@ -207,7 +207,7 @@ class _Reader:
         self._hooks(optimizer, _OPTIMIZER_HOOKS, head)
 
     def _hooks(self, value: Any, names: Iterable[str], head: str) -> None:
-        """Read which functions are called when something happens to a tensor, a module or an optimizer."""
+        """Read the hooks of a tensor, a module or an optimizer."""
         for name in names:
             if own := getattr(value, name, None):
                 self._leaves[f"{head}{name[1:]}"] = " ".join(map(_identity, own.values()))
@@ -225,7 +225,7 @@ class _Reader:
                     self._walk(tensor, f"{head}{tensor_name}")
 
     def _setting(self, value: Any, path: str) -> None:
-        """Read an attribute of a module: a plain value, a tuple of these, or a tensor; else its identity counts."""
+        """Read an attribute of a module: a plain value, a tuple of these, or a tensor; else by identity."""
         if isinstance(value, (torch.Tensor, tuple, *_PLAIN)):
             self._walk(value, path, in_object=True)
         else:
@@ -237,9 +237,9 @@ class _Reader:
             self._leaves[path] = _identity(tensor)
             return
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  the documented name
-            who = _identity(tensor) if isinstance(tensor, torch.nn.Parameter) else _type_of(tensor)
+            kind = _identity(tensor) if isinstance(tensor, torch.nn.Parameter) else _type_of(tensor)
             gradients = tensor.requires_grad if tensor.is_leaf else "flow on"
-            self._leaves[path] = f"{who} {tensor.dtype} {tensor.device} {gradients}"
+            self._leaves[path] = f"{kind} {tensor.dtype} {tensor.device} {gradients}"
             self._hooks(tensor, _TENSOR_HOOKS, f"{path}." if path else "")
             parts, grad = parts_of(tensor), tensor.grad if tensor.is_leaf else None
             if parts is None:
@@ -253,7 +253,7 @@ class _Reader:
 
     def _content(self, tensor: torch.Tensor, path: str) -> None:
         known = self._known.get(id(tensor))
-        if known is None:  # the tensor is kept too, so that its id stays its own
+        if known is None:  # keeping the tensor keeps its id unique
             known = self._known[id(tensor)] = (tensor, digest_tensor(tensor))
         if isinstance(known[1], str):
             self._leaves[path] += f" {known[1]}"

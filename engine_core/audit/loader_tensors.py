@@ -1,4 +1,4 @@
-"""Who owns the tensors of a batch, the loader or an algorithm, and whether an apply changed the loader's in place."""
+"""Which tensors of a batch are the loader's and which an algorithm's, and whether an apply changed the loader's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Held", "Owners"]
 
 
 class Held(NamedTuple):
-    """A batch before an apply: its tensors by path, those that are the loader's, and whether it is itself."""
+    """A batch before an apply: its tensors by path, which of them are the loader's, and whether the batch itself is."""
 
     batch: Any
     tensors: Mapping[str, torch.Tensor]
@@ -22,7 +22,7 @@ class Held(NamedTuple):
     is_of_loader: bool
 
     def changed_in_place(self, batch: Any, before: Digests, after: Digests) -> tuple[str, ...]:
-        """Return what has changed of the loader's tensors, and of its container if that is still the batch."""
+        """Return what changed in the loader's tensors, and in its container if that is still the batch."""
         stays = batch is self.batch
         if stays and before == after:
             return ()
@@ -39,20 +39,20 @@ class Held(NamedTuple):
 
 
 class Owners:
-    """Who made the tensors in the batch: those that an apply brings are the algorithm's, the others the loader's."""
+    """Where the batch's tensors come from: those that an apply adds are the algorithm's, the others the loader's."""
 
     def __init__(self) -> None:
         self._by_memory: dict[int, tuple[weakref.ref[torch.Tensor], bool]] = {}
         self._made: Any = None
 
     def look(self, batch: Any) -> Held:
-        """Note that the tensors of a batch that are not known yet are the loader's."""
+        """Record tensors of a batch that were not seen before as the loader's."""
         tensors = tensors_of(batch)
         of_loader = frozenset(path for path, tensor in tensors.items() if not self._is_made(tensor, if_new=False))
         return Held(batch, tensors, of_loader, batch is not self._made)
 
     def learn(self, held: Held, batch: Any, *, restores: bool) -> None:
-        """Note that what is new in the batch after an apply is the algorithm's."""
+        """Record what is new in the batch after an apply as the algorithm's."""
         for tensor in tensors_of(batch).values():
             self._is_made(tensor, if_new=True)
         if batch is not held.batch and not restores:
@@ -68,7 +68,7 @@ class Owners:
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's memory, of which views have the same; of one without memory its own."""
+    """Return the address of a tensor's memory, which its views share; for one without memory, its own."""
     try:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (NotImplementedError, RuntimeError):

@@ -29,19 +29,19 @@ __all__ = ["Audit"]
 class Audit(Callback):
     """Watches what algorithms write and restore, by fingerprints of State before and after each `apply`.
 
-    What it finds is an `AuditWarning`, once for each algorithm, kind of finding, field and event; the log gets their
-    number as `audit/findings` at the end of `fit`. It changes nothing and draws no random number. Each `apply` costs
-    about as much as reading twice all that is compared.
+    Each finding is an `AuditWarning`, once for each algorithm, kind, field and event; their number is logged as
+    `audit/findings` at the end of `fit`. The audit changes nothing and draws no random number. It costs each `apply`
+    about as much as reading all compared fields twice.
 
     Args:
         fields: the State fields that are compared, by default all that an algorithm may write; fewer cost less.
-        interval: every how many batches, as `100ba`; what happens between batches is always compared.
+        interval: how often, in batches, such as `100ba`; what happens between batches is always compared.
         on_finding: `warn`, or `error` to raise each finding as an error.
 
     Attributes:
         findings: the first finding of each algorithm, kind, field and event.
         counts: how often there were findings, by algorithm, kind, field and event.
-        not_declared: the names of algorithms whose metadata says nothing of writes, so that they can't be judged.
+        not_declared: the names of algorithms whose metadata does not declare `writes`, so they can't be judged.
 
     Example:
         >>> Audit(fields=["batch", "loss"], interval="100ba").fields
@@ -62,15 +62,15 @@ class Audit(Callback):
         self._begin()
 
     def init(self, state: State, logger: Logger) -> None:
-        """Forget what was found in a former run."""
+        """Forget what was found in an earlier run."""
         self._begin()
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Judge those who had something to restore when an earlier `fit` ended by an exception."""
+        """Judge the algorithms that had something to restore when an exception ended an earlier `fit`."""
         self._observer.close(state, starts_anew=True)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Judge those who had something to restore when an exception came between; it is too late to raise."""
+        """Judge the algorithms that had something to restore when an exception came; it is too late to raise."""
         self._is_closing = True
         try:
             self._observer.close(state)
@@ -78,7 +78,7 @@ class Audit(Callback):
             self._is_closing = False
 
     def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
-        """Return what compares State before and after an `apply`."""
+        """Return a context that compares State before and after an `apply`."""
         if algorithm_metadata(algorithm).writes is None and name not in self.not_declared:
             self.not_declared.append(name)
         if self._is_due(event, state) or self._observer.awaits(algorithm, event):
@@ -108,7 +108,7 @@ class Audit(Callback):
             warnings.warn(str(finding), AuditWarning, stacklevel=2)
 
     def _settle(self, event: Event, state: State, logger: Logger) -> None:
-        """Judge at the second half of a pair those who did not run there; at the end of `fit` log the number."""
+        """At the second half of a pair judge the algorithms that did not run; at the end of `fit` log the count."""
         self._observer.settle(event, state)
         if event is Event.FIT_END and logger.destinations:
             logger.log_metrics({"audit/findings": self.counts.total()})
@@ -118,7 +118,7 @@ def _settling(event: Event) -> Callable[[Audit, State, Logger], None]:
     def settle(self: Audit, state: State, logger: Logger) -> None:
         self._settle(event, state, logger)
 
-    settle.__doc__ = "Judge those who had something to restore here and did not run."
+    settle.__doc__ = "Judge the algorithms that had something to restore here and did not run."
     return settle
 
 
@@ -129,13 +129,13 @@ for _event in Event:
 
 @functools.cache
 def _observing() -> Any:
-    """Import what needs torch when it is needed: who lists or examines plugins has no use for it."""
+    """Import what needs torch only when needed: listing or examining plugins does not."""
     return importlib.import_module("..audit", __package__)
 
 
 def _checked_fields(fields: Any) -> tuple[str, ...]:
     if not isinstance(fields, Iterable):
-        raise ArgumentTypeError(f"the audit's fields are names in a list, not {fields!r}{did_you_mean('', WRITABLE)}")
+        raise ArgumentTypeError(f"the audit's fields are a list of names, not {fields!r}{did_you_mean('', WRITABLE)}")
     given = (fields,) if isinstance(fields, str) else tuple(fields)
     for field in given:
         if field not in WRITABLE:
@@ -151,5 +151,5 @@ def _checked_interval(interval: Time | str) -> Time:
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"the audit's interval: {error}") from None
     if checked.unit is not TimeUnit.BATCH or checked.value < 1:
-        raise ArgumentError(f"the audit's interval is a number of batches, as '100ba', not {str(checked)!r}")
+        raise ArgumentError(f"the audit's interval is a number of batches such as '100ba', not {str(checked)!r}")
     return checked

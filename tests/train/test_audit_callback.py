@@ -117,9 +117,9 @@ def test_the_second_half_is_compared_where_the_first_was_also_if_a_batch_was_cou
         ({"fields": ["los"]}, ArgumentError, "the audit can't compare 'los'; did you mean 'loss'?"),
         ({"fields": ["seed!"]}, ArgumentError, f"the audit can't compare 'seed!'; {KNOWN}"),
         ({"fields": []}, ArgumentError, f"the audit has no fields to compare; {KNOWN}"),
-        ({"fields": 3}, ArgumentTypeError, f"the audit's fields are names in a list, not 3; {KNOWN}"),
-        ({"interval": "1ep"}, ArgumentError, "the audit's interval is a number of batches, as '100ba', not '1ep'"),
-        ({"interval": "0ba"}, ArgumentError, "the audit's interval is a number of batches, as '100ba', not '0ba'"),
+        ({"fields": 3}, ArgumentTypeError, f"the audit's fields are a list of names, not 3; {KNOWN}"),
+        ({"interval": "1ep"}, ArgumentError, "the audit's interval is a number of batches such as '100ba', not '1ep'"),
+        ({"interval": "0ba"}, ArgumentError, "the audit's interval is a number of batches such as '100ba', not '0ba'"),
         ({"on_finding": "log"}, ArgumentError, "the audit's on_finding is 'warn' or 'error', not 'log'"),
     ],
 )
