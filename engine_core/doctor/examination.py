@@ -99,7 +99,7 @@ def _diagnose(record: PluginRecord, timeout_s: float, processes: Processes) -> D
         began = Path(folder, TRACE).exists()
         findings, trace = (_read(Path(folder, name)) for name in (FINDINGS, TRACE))
     printed = next((line.strip()[:LONGEST] for line in ended.stdout.splitlines() if line.strip()), "")
-    noise = (f"it prints while it is imported: {printed!r}; its authors should log it",) if printed else ()
+    noise = (f"it prints on import: {printed!r}; its authors should log it instead",) if printed else ()
     if not began:
         raise PluginError(f"no process could be started to import plugins:\n{ended.stderr}")
     if not findings:
@@ -120,15 +120,15 @@ def _read(file: Path) -> str:
 
 def _hanging(trace: str, timeout_s: float) -> str:
     frames = re.findall(r'^  File "([^<"][^"]*)", line (\d+)', trace, re.MULTILINE)
-    where = f", it was at {readable(frames[0][0])}:{frames[0][1]}" if frames else ""
-    return f"the import did not end within {timeout_s:g} s{where}; tell its authors, or give it more time: --timeout"
+    where = f" and was at {readable(frames[0][0])}:{frames[0][1]}" if frames else ""
+    return f"the import did not finish within {timeout_s:g} s{where}; report it to its authors, or raise --timeout"
 
 
 def _dead(ended: Ended) -> str:
     assert ended.code is not None
     how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {_signal(-ended.code)}"
     last = next((f": {readable(line.strip())}" for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
-    return f"the import ended the process with {how}{last}; tell its authors"
+    return f"the import ended the process with {how}{last}; report it to its authors"
 
 
 def _signal(number: int) -> str:

@@ -53,7 +53,7 @@ def _look_closer(record: PluginRecord, plugin: Any, sources: dict[PluginRecord, 
                 record, plugin, [algorithm for algorithm in loaded if algorithm is not None]
             )
     except Exception as error:  # noqa: BLE001  a metaclass may answer a look with anything
-        return [f"it was imported, and looking at it failed: {cause_of(error)}"]
+        return [f"it was imported, but examining it failed: {cause_of(error)}"]
     return problems
 
 

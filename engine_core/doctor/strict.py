@@ -35,8 +35,8 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
         ]
     if record.kind == "algorithms" and not issubclass(plugin, Callback):
         problems += [
-            f"{plugin.__name__}.{name} is never called: the engine calls match and apply of an algorithm; write what "
-            f"belongs to {name} into apply, or register a callback"
+            f"{plugin.__name__}.{name} is never called: the engine calls match and apply of an algorithm; move its "
+            f"code into apply, or register a callback"
             for name in _EVENTS
             if callable(getattr(plugin, name, None))
         ]
@@ -80,4 +80,4 @@ def _of_metadata(plugin: Any) -> Iterator[str]:
 def _of_marked_hooks(plugin: type) -> Iterator[str]:
     for name, method in vars(plugin).items():
         if getattr(method, f"{PROJECT}_impl", None) is not None and name not in _EVENTS:
-            yield f"{plugin.__name__}.{name} is marked with @hookimpl and is no event{did_you_mean(name, _EVENTS)}"
+            yield f"{plugin.__name__}.{name} is marked with @hookimpl but is not an event{did_you_mean(name, _EVENTS)}"

@@ -74,7 +74,7 @@ def test_problems_stand_below_the_plugin_and_the_exit_code_is_1(doctor, install,
         "callbacks acme acme-plugin 1.2 available # s no",
         "callbacks bad bad-plugin 1.0 available # s no",
         "Bad.fit_strat is never called: no event has that name; did you mean 'fit_start'?",
-        "it prints while it is imported: 'hi'; its authors should log it",
+        "it prints on import: 'hi'; its authors should log it instead",
     ]
     assert ends_with_a_count(result, 1)
 

@@ -18,7 +18,7 @@ def test_of_a_signal_without_a_name_the_number_is_told(install):
         {"acme_module": f"import os; os.kill(os.getpid(), {number})"},
     )
     (found,) = examine([r for r in Registry.scan().records if r.name == "acme"])
-    assert found.problems == (f"the import ended the process with signal {number}; tell its authors",)
+    assert found.problems == (f"the import ended the process with signal {number}; report it to its authors",)
 
 
 @pytest.mark.parametrize("timeout_s", [None, "5"])

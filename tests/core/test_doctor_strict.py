@@ -63,8 +63,8 @@ def test_a_method_that_is_no_misspelt_hook(problems, name):
 def test_a_hook_of_an_algorithm_is_never_called(problems):
     assert problems(ALGORITHM + METHOD.format(mark="", name="batch_end")) == [
         (
-            "Acme.batch_end is never called: the engine calls match and apply of an algorithm; write what belongs to "
-            "batch_end into apply, or register a callback"
+            "Acme.batch_end is never called: the engine calls match and apply of an algorithm; move its code into "
+            "apply, or register a callback"
         )
     ]
 
@@ -77,7 +77,8 @@ def test_an_algorithm_that_is_a_callback_too_may_have_hooks(problems):
 @pytest.mark.parametrize(("text", "kind"), [(ALGORITHM, "algorithms"), (CALLBACK, "callbacks")])
 def test_a_marked_hook_that_is_no_event(problems, text, kind):
     found = problems(text + METHOD.format(mark="@hookimpl", name="on_train_epoch_start"), kind)
-    assert found == ["Acme.on_train_epoch_start is marked with @hookimpl and is no event; did you mean 'epoch_start'?"]
+    said = "Acme.on_train_epoch_start is marked with @hookimpl but is not an event; did you mean 'epoch_start'?"
+    assert found == [said]
 
 
 def test_metadata_that_was_made_without_a_check_is_checked(problems):
@@ -176,7 +177,7 @@ def test_a_plugin_that_can_not_be_looked_at(problems, tmp_path):
     """
     assert problems(text, "callbacks") == [
         (
-            "it was imported, and looking at it failed: RuntimeError: look away "
+            "it was imported, but examining it failed: RuntimeError: look away "
             f"(at {tmp_path / 'site-packages' / 'acme_module.py'}:4)"
         )
     ]

@@ -17,11 +17,11 @@ pathlib.Path("imported").touch()
 time.sleep(600)
 """
 HANGS = (
-    "the import did not end within 30 s, it was at <site>/bad_plugin.py:6; tell its authors, or give it more time: "
+    "the import did not finish within 30 s and was at <site>/bad_plugin.py:6; report it to its authors, or raise "
     "--timeout"
 )
 PRINTING = "print()\nprint('Thank you for using ACME!')\n" + algorithm("Bad")
-PRINTS = "it prints while it is imported: 'Thank you for using ACME!'; its authors should log it"
+PRINTS = "it prints on import: 'Thank you for using ACME!'; its authors should log it instead"
 BAD = {"algorithms": {"bad": "Bad"}}
 
 
