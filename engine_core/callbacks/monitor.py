@@ -18,7 +18,7 @@ _WAYS = ("min:", "max:")
 class Monitor:
     """An evaluation result by its name, `<label>/<metric>`, and which of two of its values is the better one.
 
-    Larger is better, of a result whose last part is `loss` smaller; `min:` or `max:` before the name says so. A value
+    Larger is better, or smaller if the name ends in `/loss`; `min:` or `max:` before the name overrides that. A value
     that is not finite is never better.
 
     Attributes:
@@ -26,7 +26,7 @@ class Monitor:
         label: that of the evaluation loader.
 
     Raises:
-        ArgumentError: (a ValueError) for what is no such name.
+        ArgumentError: (a ValueError) for anything but such a name.
 
     Example:
         >>> Monitor("eval/loss").is_better(0.3, than=0.5)
@@ -37,27 +37,27 @@ class Monitor:
 
     def __init__(self, metric: str) -> None:
         if not isinstance(metric, str):
-            raise ArgumentTypeError(f"metric={metric!r} ({type(metric).__name__}) has to be a name, as 'eval/loss'")
+            raise ArgumentTypeError(f"metric={metric!r} ({type(metric).__name__}) has to be a name such as 'eval/loss'")
         way = next(filter(metric.startswith, _WAYS), "")
         self.key = metric.removeprefix(way)
         self.label, _, last = self.key.partition("/")
         if not self.label or not last:
             raise ArgumentError(
-                f"metric={metric!r} has to be the label of an evaluation loader and a result, as 'eval/loss' or "
+                f"metric={metric!r} has to be the label of an evaluation loader and a result, such as 'eval/loss' or "
                 "'min:eval/perplexity'"
             )
         self.smaller_is_better = way == "min:" or (not way and self.key.endswith("/loss"))
 
     def check_loader(self, state: State) -> None:
-        """Raise unless there is the evaluation loader that gives the result.
+        """Raise unless there is the evaluation loader that produces the result.
 
         Raises:
             ArgumentError: (a ValueError) that says what there is, or what to do.
         """
         if not state.evaluators:
             raise ArgumentError(
-                f"nobody evaluates, so there is no {self.key!r} to watch: give eval_dataloader to the Trainer, or set "
-                "state.evaluators in a loop of your own"
+                f"nothing is evaluated, so there is no {self.key!r} to watch: give eval_dataloader to the Trainer, or "
+                "set state.evaluators in a loop of your own"
             )
         if self.label not in state.evaluators:
             raise ArgumentError(
@@ -66,17 +66,17 @@ class Monitor:
             )
 
     def value_in(self, state: State) -> float:
-        """Return what the latest evaluation has found.
+        """Return the result of the latest evaluation.
 
         Raises:
-            ArgumentError: (a ValueError) that says the nearest name, if it has found no such result.
+            ArgumentError: (a ValueError) that suggests the nearest name, if it has no such result.
         """
         if self.key not in state.metrics:
             raise ArgumentError(f"the evaluation has no result {self.key!r}{did_you_mean(self.key, state.metrics)}")
         return float(state.metrics[self.key])
 
     def is_better(self, value: float, than: float | None, by_more_than: float = 0.0) -> bool:
-        """Is the value better, by more than so much? A finite one is better than None."""
+        """Is the value better by more than `by_more_than`? A finite one is better than None."""
         if not math.isfinite(value):
             return False
         if than is None:

@@ -1,4 +1,4 @@
-"""Measure where the time of a run goes, as a Chrome trace. Knows spans by name, and no engine."""
+"""Measure where the time of a run goes, as a Chrome trace. Knows spans by name, no engine."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ CHUNK = 8192
 class Profiler(Callback):
     """Writes how long events, algorithms and callbacks take, for https://ui.perfetto.dev or chrome://tracing.
 
-    The engine brings the spans `event/<canonical_name>`, `algorithm/<name>/<event>` and `callback/<name>/<event>`;
-    a user's own are `with state.profiler.span("tokenise"):`. They are recorded from INIT until the engine closes.
+    The engine adds the spans `event/<canonical_name>`, `algorithm/<name>/<event>` and `callback/<name>/<event>`; add
+    your own as `with state.profiler.span("tokenise"):`. They are recorded from INIT until the engine closes.
 
     Args:
-        path: the file, which is overwritten; missing folders are made at INIT.
+        path: the file, which is overwritten; missing folders are created at INIT.
 
     Raises:
-        ArgumentError: (a ValueError) if there can't be a file at `path`.
+        ArgumentError: (a ValueError) if no file can be written at `path`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -49,7 +49,7 @@ class Profiler(Callback):
         self._written = 0
 
     def init(self, state: State, logger: Logger) -> None:
-        """Open the file and let the engine know."""
+        """Open the file and register with the engine."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("w", encoding="utf-8")
@@ -66,7 +66,7 @@ class Profiler(Callback):
         self._enter(self.span(span))
 
     def end(self, span: str) -> None:
-        """Close the span, and those inside of it that were left open; nothing happens if it is not open."""
+        """Close the span, and those inside it that were left open; nothing happens if it is not open."""
         spans = self._thread().spans
         for depth in range(len(spans) - 1, -1, -1):
             if spans[depth].name == span:
@@ -164,18 +164,18 @@ class _Thread(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _head(name: str) -> str:
-    """Return how the lines of all spans of one name begin, which is half of the work of writing them."""
+    """Return the start of the lines of all spans of one name; cached, as it is half the work of writing them."""
     return f'\n{{"name": {json.dumps(name)}, "cat": {json.dumps(name.partition("/")[0])}, "ph": "X"'
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
     """Return the path if a file can be written there."""
     if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"the profiler's path is {path!r}; give the name of a file, as 'trace.json'")
+        raise ArgumentTypeError(f"the profiler's path is {path!r}; give the name of a file such as 'trace.json'")
     checked = Path(path)
     if checked.is_dir():
         raise ArgumentError(f"the profiler's path {str(path)!r} is a folder; give the name of a file in it")
     there = next(folder for folder in checked.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(checked if checked.exists() else there, os.W_OK):
-        raise ArgumentError(f"the profiler can't write {str(path)!r}: {there} is no folder where you may")
+        raise ArgumentError(f"the profiler can't write {str(path)!r}: {there} is not a writable folder")
     return checked

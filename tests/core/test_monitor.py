@@ -72,5 +72,5 @@ def test_the_nearest_loader_is_suggested():
 
 
 def test_without_a_loader_it_says_what_to_do():
-    with pytest.raises(ArgumentError, match=r"nobody evaluates.* give eval_dataloader to the Trainer"):
+    with pytest.raises(ArgumentError, match=r"nothing is evaluated.* give eval_dataloader to the Trainer"):
         Monitor("eval/loss").check_loader(State())

@@ -235,7 +235,7 @@ def test_missing_folders_are_made_at_init(tmp_path):
 
 @pytest.mark.parametrize("path", [3, None, ["trace.json"]])
 def test_a_path_that_is_none_is_refused(path):
-    with pytest.raises(TypeError, match=r"give the name of a file, as 'trace\.json'"):
+    with pytest.raises(TypeError, match=r"give the name of a file such as 'trace\.json'"):
         Profiler(path)
 
 
@@ -244,7 +244,7 @@ def test_a_path_where_no_file_can_be_is_refused_in_the_constructor(tmp_path):
     for wrong, reason in (
         (tmp_path, "is a folder"),
         ("", "is a folder"),
-        (tmp_path / "file" / "t.json", "is no folder"),
+        (tmp_path / "file" / "t.json", "is not a writable folder"),
     ):
         with pytest.raises(ValueError, match=reason):
             Profiler(wrong)

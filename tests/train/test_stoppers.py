@@ -200,7 +200,7 @@ def test_a_result_that_nobody_measures_is_an_error_at_the_first_evaluation(stopp
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        (None, "nobody evaluates, so there is no 'eval/accuracy' to watch: give eval_dataloader"),
+        (None, "nothing is evaluated, so there is no 'eval/accuracy' to watch: give eval_dataloader"),
         ({"evil": [rows(4)]}, "no evaluation loader is called 'eval', .*did you mean 'evil'"),
     ],
 )
