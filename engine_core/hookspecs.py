@@ -1,7 +1,7 @@
-"""One hook specification per Event: the reference page of what fires when. Specifications only.
+"""One hook specification per Event: the reference of what fires when. Specifications only.
 
-Every hook gets `(event, state, logger, traces)`; an implementation names those that it wants. When a plain
-implementation runs, the algorithms of the event have run and `traces` tells what they did (at INIT they run after it).
+Every hook receives `(event, state, logger, traces)`; an implementation names the ones it wants. A plain implementation
+runs after the event's algorithms, and `traces` shows what they did (at INIT it runs before them).
 An implementation with `wrapper=True` surrounds algorithms, callbacks and logger destinations.
 """
 
@@ -23,12 +23,12 @@ __all__ = ["PROJECT", "hookimpl"]
 PROJECT = "engine_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Marks a method of a pluggy plugin as the implementation of the event that it is named after."""
+"""Marks a method of a pluggy plugin as the implementation of the event it is named after."""
 
 
 @hookspec
 def init(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire once, when the trainer is made: the model is still as the user gave it, on its own device.
+    """Fire once, when the trainer is made: the model is still as the user passed it, on its own device.
 
     This is the moment for surgery on `state.model`. There is no optimizer yet, unless the user made one.
     """
@@ -36,50 +36,50 @@ def init(event: Event, state: State, logger: Logger, traces: Traces) -> None:
 
 @hookspec
 def after_load(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire after a checkpoint was loaded, and only then: what it restored may be changed."""
+    """Fire after a checkpoint was loaded, and only then; what it restored may be changed."""
 
 
 @hookspec
 def fit_start(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when `fit` begins: model on its device, optimizers made, loader known; weights may be changed."""
+    """Fire when `fit` begins, with the model on its device, optimizers made, loader known; weights may be changed."""
 
 
 @hookspec
 def epoch_start(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire before the first batch of an epoch; not when `fit` goes on in the middle of one, but after an exception.
+    """Fire before the first batch of an epoch; when `fit` continues one, only if an exception undid what ran here.
 
-    The loader is asked for an iterator only afterwards, so its sampler or dataset may be changed.
+    The loader is asked for an iterator after this event, so its sampler or dataset may be changed.
     """
 
 
 @hookspec
 def before_dataloader(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire before the loader is asked for a batch, also when it then turns out to be exhausted.
+    """Fire before the loader is asked for a batch, even if it then turns out to be exhausted.
 
-    `state.batch` is still the former batch; changing it has no effect.
+    `state.batch` is still the previous batch; changing it has no effect.
     """
 
 
 @hookspec
 def after_dataloader(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when `state.batch` holds a new whole batch on the device: the moment to prune or augment it."""
+    """Fire when `state.batch` holds a new, whole batch on the device: the moment to prune or augment it."""
 
 
 @hookspec
 def batch_start(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when the work on a batch begins; `state.batch` is the whole batch and may be changed."""
+    """Fire when work on a batch begins; `state.batch` is the whole batch and may be changed."""
 
 
 @hookspec
 def before_train_batch(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire with gradients cleared, before the batch is split into microbatches; the last moment to change all of it."""
+    """Fire with gradients cleared, before the batch is split into microbatches: the last moment to change it whole."""
 
 
 @hookspec
 def before_forward(event: Event, state: State, logger: Logger, traces: Traces) -> None:
     """Fire before the forward pass of each microbatch; `state.batch` is the microbatch until AFTER_BACKWARD.
 
-    Changing it changes what the model and the loss get.
+    Changing it changes what the model and the loss receive.
     """
 
 
@@ -90,41 +90,41 @@ def after_forward(event: Event, state: State, logger: Logger, traces: Traces) ->
 
 @hookspec
 def before_loss(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire before the loss is computed from `state.outputs` and `state.batch`, both may be changed."""
+    """Fire before the loss is computed from `state.outputs` and `state.batch`; both may be changed."""
 
 
 @hookspec
 def after_loss(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when `state.loss` is what the loss function returned: a scalar, tuple or dict; replacing it counts."""
+    """Fire when `state.loss` is what the loss function returned, a scalar, tuple or dict; it may be replaced."""
 
 
 @hookspec
 def before_backward(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when `state.loss` is one scalar, reduced and weighted by the microbatch's share; replacing it counts."""
+    """Fire when `state.loss` is one scalar, reduced and weighted by the microbatch's share; it may be replaced."""
 
 
 @hookspec
 def after_backward(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when the gradients of the microbatch have been added up, still scaled under `amp_fp16`.
+    """Fire when the gradients of the microbatch have been accumulated, still scaled under `amp_fp16`.
 
-    They may be changed, better so at AFTER_TRAIN_BATCH, where they are complete.
+    They may be changed, but AFTER_TRAIN_BATCH, where they are complete, is the better place.
     """
 
 
 @hookspec
 def after_train_batch(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire after all microbatches, gradients unscaled and clipped, before the optimizer's step.
+    """Fire after all microbatches, with gradients unscaled and clipped, before the optimizer's step.
 
-    `state.batch` is the whole batch again and `state.loss` its loss. The last moment to change the gradients, or to
-    have the step left out with `state.skip_step()`.
+    `state.batch` is the whole batch again and `state.loss` its loss. This is the last moment to change the gradients,
+    or to skip the step with `state.skip_step()`.
     """
 
 
 @hookspec
 def batch_end(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire after the optimizer's step, when the clock has advanced and the schedulers of the batch have stepped.
+    """Fire after the optimizer's step, when the clock has advanced and the per-batch schedulers have stepped.
 
-    Weights may be changed, or an average of them taken.
+    Weights may be changed or averaged.
     """
 
 
@@ -132,15 +132,15 @@ def batch_end(event: Event, state: State, logger: Logger, traces: Traces) -> Non
 def batch_checkpoint(event: Event, state: State, logger: Logger, traces: Traces) -> None:
     """Fire after BATCH_END and the evaluation that may follow it: the moment to save, not to change anything.
 
-    It fires once more at the same position where the loader fails to give the next batch.
+    It fires once more at the same position if the loader fails to return the next batch.
     """
 
 
 @hookspec
 def epoch_end(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when the loader is exhausted and the clock stands at the start of the next epoch.
+    """Fire when the loader is exhausted and the clock is at the start of the next epoch.
 
-    It does not fire where training stops in the middle of an epoch. Weights may be changed.
+    It does not fire if training stops in the middle of an epoch. Weights may be changed.
     """
 
 
@@ -151,14 +151,14 @@ def epoch_checkpoint(event: Event, state: State, logger: Logger, traces: Traces)
 
 @hookspec
 def fit_end(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when `fit` is about to return, not when an exception ends it; weights may be changed a last time."""
+    """Fire just before `fit` returns, but not when an exception ends it: the last moment to change weights."""
 
 
 @hookspec
 def eval_start(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire before the first batch of an evaluation loader, model in eval mode; `state.dataloader_label` names it.
+    """Fire before the first batch of the evaluation loader `state.dataloader_label`, with the model in eval mode.
 
-    Weights that are swapped in here are swapped out at EVAL_END.
+    Swap weights in here, and out again at EVAL_END.
     """
 
 
@@ -169,7 +169,7 @@ def eval_batch_start(event: Event, state: State, logger: Logger, traces: Traces)
 
 @hookspec
 def eval_before_forward(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire before the forward pass of an evaluation batch, the last moment to change it."""
+    """Fire before the forward pass of an evaluation batch: the last moment to change it."""
 
 
 @hookspec
@@ -179,12 +179,12 @@ def eval_after_forward(event: Event, state: State, logger: Logger, traces: Trace
 
 @hookspec
 def eval_batch_end(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when the metrics have seen the evaluation batch; `state.loss` is its loss. To look, not to change."""
+    """Fire when the metrics have seen the evaluation batch; `state.loss` is its loss. Change nothing here."""
 
 
 @hookspec
 def eval_end(event: Event, state: State, logger: Logger, traces: Traces) -> None:
     """Fire when `state.metrics` holds the results of the evaluation loader, before they are logged.
 
-    They are logged and returned as they were computed; whatever EVAL_START swapped in is swapped out.
+    They are logged and returned as computed. Swap out here what was swapped in at EVAL_START.
     """

@@ -13,18 +13,18 @@ from .event import HOOK_API, Event
 __all__ = ["AlgorithmMetadata", "PassMetadata", "Stage", "StrictModel"]
 
 Stage = Literal["direction", "placement", "check"]
-"""When a pass runs: `direction` turns the list, `placement` puts algorithms in their place, `check` looks."""
+"""When a pass runs: `direction` reverses the list, `placement` puts algorithms in place, `check` only looks."""
 
 STAGES: tuple[Stage, ...] = ("direction", "placement", "check")
 
 FIRST_HOOK_API = 1
-"""What a plugin is made for that does not say. It stays 1: who wrote it knew of no other number."""
+"""The hook API of a plugin that does not declare one. It stays 1: its author knew of no other number."""
 
 OLDEST_HOOK_API = 1
 """The oldest hook API whose plugins still work here."""
 
 ORDERING = ("before", "after", "around", "within")
-"""The fields of an algorithm's metadata that put it in its place among others."""
+"""The fields of an algorithm's metadata that order it among others."""
 
 WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
 
@@ -47,7 +47,7 @@ class StrictModel(BaseModel):
 
 def _is_name(name: str) -> str:
     if not name or set(name) & set(" \t\n@:,/"):
-        raise ValueError(f"{name!r} can't be a name: it must not be empty nor hold spaces, '@', ':', ',' or '/'")
+        raise ValueError(f"{name!r} can't be a name: it must not be empty or contain spaces, '@', ':', ',' or '/'")
     return name
 
 
@@ -58,7 +58,7 @@ def _is_reference(reference: str) -> str:
 
 def _is_field(field: str) -> str:
     if field not in WRITABLE:
-        raise ValueError(f"{field!r} is no State field that an algorithm writes{did_you_mean(field, WRITABLE)}")
+        raise ValueError(f"{field!r} is not a State field that algorithms write{did_you_mean(field, WRITABLE)}")
     return field
 
 
@@ -67,7 +67,7 @@ def _is_served(number: int) -> int:
         raise ValueError(f"made for hook API {number}, this engine-core has {HOOK_API}: update engine-core")
     if number < OLDEST_HOOK_API:
         raise ValueError(
-            f"made for hook API {number}, this engine-core has {HOOK_API} and serves none before {OLDEST_HOOK_API}: "
+            f"made for hook API {number}, this engine-core has {HOOK_API} and accepts none before {OLDEST_HOOK_API}: "
             "update the plugin, or install an older engine-core"
         )
     return number
@@ -88,7 +88,7 @@ HookApi = Annotated[
     AfterValidator(_is_served),
     Field(json_schema_extra={"minimum": OLDEST_HOOK_API, "maximum": HOOK_API}),
 ]
-if TYPE_CHECKING:  # names may be given; what is kept are always events
+if TYPE_CHECKING:  # names are accepted; what is kept is always events
     Events = tuple[Event | str, ...]
 else:
     Events = tuple[Annotated[Event, BeforeValidator(_to_event)], ...]
@@ -100,7 +100,7 @@ class _Versioned(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _look_at_the_number_first(cls, values: Any) -> Any:
-        """What a plugin for another API declares may be unknown here for no fault of its own."""
+        """A plugin for another API may declare what is unknown here, through no fault of its own."""
         number = values.get("hook_api", FIRST_HOOK_API) if isinstance(values, dict) else FIRST_HOOK_API
         if isinstance(number, int) and not OLDEST_HOOK_API <= number <= HOOK_API:
             return {"hook_api": number}
@@ -114,17 +114,16 @@ class AlgorithmMetadata(_Versioned):
         name: the registered name; default: the class's name in snake case.
         description: one sentence for lists.
         events: the events at which `match` is asked; None: all of them.
-        tags: what it is, as in `augmentation`; others refer to it as `@augmentation`.
-        before: names or `@tags` of algorithms that run later, on every event that both list; absent ones are no
-            constraint.
+        tags: what kind it is, such as `augmentation`; others refer to it as `@augmentation`.
+        before: names or `@tags` of algorithms that run later, at every event that both list; absent ones are ignored.
         after: names or `@tags` of algorithms that run earlier, likewise.
-        around: names or `@tags` of algorithms that do and undo their work between its own two halves: they run later,
-            and on the AFTER or END half of a pair earlier.
-        within: names or `@tags` of algorithms between whose halves it does and undoes its own: the other way round.
+        around: names or `@tags` of algorithms that work between its own two halves: they run later, but earlier at the
+            AFTER or END half of a pair.
+        within: names or `@tags` of algorithms between whose halves it works: the reverse of `around`.
         requires: names or `@tags`, each of which another algorithm in the engine must have.
         conflicts: names or `@tags` that no other algorithm in the engine may have.
         writes: the State fields that it changes; `()`: none; None: not declared.
-        hook_api: the number of the hook API it is written for; one that does not say is written for 1.
+        hook_api: the number of the hook API it is written for, 1 if not given.
 
     Example:
         >>> AlgorithmMetadata(events=("before_loss",), tags=("loss",)).events
@@ -153,11 +152,9 @@ class AlgorithmMetadata(_Versioned):
             if both := sorted({*getattr(self, one)} & {*getattr(self, other)}):
                 literal, mirrored = one in ORDERING[:2], other in ORDERING[2:]
                 why = (
-                    f": {other} turns round at the second half of a pair, {one} does not"
-                    if literal and mirrored
-                    else ""
+                    f": {other} is reversed at the second half of a pair, {one} is not" if literal and mirrored else ""
                 )
-                raise ValueError(f"{both[0]!r} stands in both {one} and {other}{why}")
+                raise ValueError(f"{both[0]!r} is in both {one} and {other}{why}")
         return self
 
 
@@ -168,12 +165,12 @@ class PassMetadata(_Versioned):
         name: default: the function's name.
         description: one sentence for lists.
         stage: `direction` runs before `placement`, `placement` before `check`.
-        before: names of passes of the same stage that run later; absent ones are no constraint.
+        before: names of passes of the same stage that run later; absent ones are ignored.
         after: names of passes of the same stage that run earlier, likewise.
         events: the events at which it runs; None: all of them.
         pure: does its result depend on its arguments alone? Results of pure passes are remembered.
         changes_members: may it add or drop algorithms?
-        hook_api: the number of the hook API it is written for; one that does not say is written for 1.
+        hook_api: the number of the hook API it is written for, 1 if not given.
 
     Example:
         >>> PassMetadata(stage="placement", after=("sort_b",), pure=False).stage

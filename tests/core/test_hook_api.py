@@ -85,7 +85,7 @@ def test_a_number_that_is_too_high_says_update_engine_core(model):
 def test_a_number_that_is_no_longer_served_says_update_the_plugin(fields, newer_core):
     newer_core(has=3, oldest=2)
     expected = (
-        "Value error, made for hook API 1, this engine-core has 3 and serves none before 2: "
+        "Value error, made for hook API 1, this engine-core has 3 and accepts none before 2: "
         "update the plugin, or install an older engine-core"
     )
     assert refusal_of(AlgorithmMetadata, **fields) == [(("hook_api",), expected)]

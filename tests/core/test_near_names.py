@@ -77,7 +77,7 @@ def test_what_is_required_by_the_name_of_its_class_is_refused_with_the_name_to_w
     ("fields", "message"),
     [
         ({"name": "ema", "requires": ("ema",)}, "requires: 'ema' names itself"),
-        ({"requires": ("@x", "y"), "conflicts": ("@x",)}, "'@x' stands in both requires and conflicts"),
+        ({"requires": ("@x", "y"), "conflicts": ("@x",)}, "'@x' is in both requires and conflicts"),
     ],
 )
 def test_what_can_never_be_met_is_refused_when_it_is_declared(fields, message):

@@ -114,7 +114,7 @@ def test_two_writers_that_are_nested_need_no_other_declaration():
     [
         ({"name": "mix", "around": ("mix",)}, "around: 'mix' names itself"),
         ({"name": "mix", "within": ("mix",)}, "within: 'mix' names itself"),
-        ({"around": ("mix",), "within": ("mix",)}, "'mix' stands in both around and within"),
+        ({"around": ("mix",), "within": ("mix",)}, "'mix' is in both around and within"),
     ],
 )
 def test_what_can_not_be_is_refused_when_it_is_declared(fields, message):

@@ -70,8 +70,8 @@ FAULTS = {
     "two mistakes": (
         "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(tags=3, writes=('los',))",
         (
-            "AlgorithmMetadata: tags: Input should be a valid tuple, not 3; writes[0]: 'los' is no State field that an "
-            f"algorithm writes; did you mean 'loss'? (at FILE:2); {FIX}"
+            "AlgorithmMetadata: tags: Input should be a valid tuple, not 3; writes[0]: 'los' is not a State field that "
+            f"algorithms write; did you mean 'loss'? (at FILE:2); {FIX}"
         ),
     ),
     "newer hook API": (
@@ -84,8 +84,9 @@ FAULTS = {
     "older hook API": (
         "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(hook_api=0)",
         (
-            "AlgorithmMetadata: hook_api: made for hook API 0, this engine-core has 1 and serves none before 1: update "
-            "the plugin, or install an older engine-core (at FILE:2); or install another version of broken-plugin"
+            "AlgorithmMetadata: hook_api: made for hook API 0, this engine-core has 1 and accepts none before 1: "
+            "update the plugin, or install an older engine-core (at FILE:2); or "
+            "install another version of broken-plugin"
         ),
     ),
     "async": (

@@ -37,7 +37,7 @@ def test_a_description_is_that_of_the_docstring():
     fields = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"]
 
     assert fields["before"]["description"] == (
-        "names or `@tags` of algorithms that run later, on every event that both list; absent ones are no constraint."
+        "names or `@tags` of algorithms that run later, at every event that both list; absent ones are ignored."
     )
 
 
