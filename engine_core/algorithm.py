@@ -33,25 +33,25 @@ class Algorithm(ABC):
         ...         state.loss = state.loss / 2
     """
 
-    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata.model_construct()  # which builds no model
+    metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata.model_construct()  # builds no pydantic model
 
     @abstractmethod
     def match(self, event: Event, state: State) -> bool:
-        """Say whether `apply` shall run now; look only, cheaply, and change nothing."""
+        """Return whether `apply` should run now; be cheap and change nothing."""
 
     @abstractmethod
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
-        """Change `state`; an integer returned becomes the trace's exit code."""
+        """Change `state`; a returned integer becomes the trace's exit code."""
 
     def validate(self, state: State) -> None:
         """Look at the first batch and raise if this run can't work; change nothing, run no forward pass.
 
-        Called once per engine, on the first AFTER_DATALOADER with a batch after the algorithm joined.
+        Called once per engine, at the first AFTER_DATALOADER with a batch after the algorithm joined.
         """
 
     @property
     def backwards_create_graph(self) -> bool:
-        """Does the backward pass have to build a graph, because this algorithm differentiates it again?"""
+        """Does the backward pass have to build a graph because this algorithm differentiates through it?"""
         return False
 
     @property
@@ -61,7 +61,7 @@ class Algorithm(ABC):
 
     @staticmethod
     def required_on_load() -> bool:
-        """Does a checkpoint of a run with this algorithm need it on load, as surgery does?"""
+        """Does loading a checkpoint of a run with this algorithm require it, as with surgery?"""
         return False
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Algorithm(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 def algorithm_metadata(algorithm: object) -> AlgorithmMetadata:

@@ -1,4 +1,4 @@
-"""What an algorithm's arguments may be, checked where they are given, with a message that says what would do."""
+"""Checks of an algorithm's arguments, for its constructor, with messages that say what would be accepted."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["check_flag", "check_key", "check_number", "check_setter", "check_tak
 
 
 def check_number(name: str, value: object, interval: str, what: str) -> float:
-    """Return a finite number that is within an interval.
+    """Return a finite number if it is within an interval.
 
     Args:
-        interval: as mathematics writes it: `"(0, 1]"`, `"[0, inf)"`.
+        interval: in mathematical notation: `"(0, 1]"`, `"[0, inf)"`.
         what: what the number means, for the message.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no number.
-        ArgumentError: (a ValueError) for one that is not within the interval.
+        ArgumentTypeError: (a TypeError) for anything but a number.
+        ArgumentError: (a ValueError) for one outside the interval.
 
     Example:
         >>> check_number("smoothing", 0.1, "[0, 1)", "the share of the uniform distribution")
@@ -41,7 +41,7 @@ def check_number(name: str, value: object, interval: str, what: str) -> float:
 
 
 def check_whole(name: str, value: object, interval: str, what: str) -> int:
-    """Return a whole number that is within an interval, see `check_number`.
+    """Return a whole number if it is within an interval, see `check_number`.
 
     Example:
         >>> check_whole("interval", 2, "[1, inf)", "every how many steps")
@@ -55,7 +55,7 @@ def check_whole(name: str, value: object, interval: str, what: str) -> int:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return True or False if it is one; `0` and `"no"` are neither.
+    """Return the value if it is True or False; `0` and `"no"` are neither.
 
     Raises:
         ArgumentTypeError: (a TypeError) for anything else.
@@ -66,10 +66,10 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_key(name: str, key: object) -> None:
-    """Raise unless `key` can say where an item is in a batch, see `State.batch_get_item`.
+    """Raise unless `key` can locate an item in a batch, see `State.batch_get_item`.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no index, string or pair of functions.
+        ArgumentTypeError: (a TypeError) for anything but an index, string or pair of functions.
     """
     if type(key) is not bool and isinstance(key, (str, Integral)):
         return
@@ -79,10 +79,10 @@ def check_key(name: str, key: object) -> None:
 
 
 def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
-    """Return what is in a batch where an argument says.
+    """Return the item of a batch that an argument points to.
 
     Raises:
-        BatchKeyError: (a LookupError) that names the argument, if there is nothing.
+        BatchKeyError: (a LookupError) that names the argument, if there is none.
 
     Example:
         >>> item_at(("x", "y"), "target_key", "label")
@@ -96,9 +96,9 @@ def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
 
 
 def check_taken(batch: Any, argument: str, key: BatchKey, index: int) -> None:
-    """Raise if an argument names another item than the Trainer takes with a `loss_fn`: 0 the inputs, 1 the targets.
+    """Raise unless an argument names the item that the Trainer uses with a `loss_fn`: 0 the inputs, 1 the targets.
 
-    Nothing is said of a pair (getter, setter), which may reach into the item, and of a batch without such items.
+    Not checked are a pair (getter, setter), which may reach into the item, and a batch without such items.
 
     Raises:
         ArgumentError: (a ValueError) that names the argument.
@@ -107,18 +107,18 @@ def check_taken(batch: Any, argument: str, key: BatchKey, index: int) -> None:
         return
     try:
         taken = batch[index]
-    except (LookupError, TypeError):  # a batch of a loop of the user's own
+    except (LookupError, TypeError):  # a batch of the user's own loop
         return
     if item_at(batch, argument, key) is not taken:
         what = ("the inputs of the model", "the targets of the loss")[index]
         raise ArgumentError(
-            f"{argument}={key!r} is another item of the batch than item {index}, which with a loss_fn is {what}: "
+            f"{argument}={key!r} is not item {index} of the batch, which with a loss_fn is {what}: "
             f"set {argument}={index}, or give the model a method loss(outputs, batch) in place of loss_fn"
         )
 
 
 def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
-    """Raise if a setter of the user's writes into the batch itself: what it loses there is lost for all epochs.
+    """Raise if the user's setter writes into the batch itself: what it overwrites is lost for all epochs.
 
     Raises:
         ArgumentError: (a ValueError) that names the argument.
@@ -132,8 +132,8 @@ def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
     if wrote or changed is batch:
         set_item(batch, key, item)
         raise ArgumentError(
-            f"the setter of {argument} writes into the batch that the loader gave, which may be its own data: the "
-            "setter has to return a copy of the batch, and of what is on the way to the item"
+            f"the setter of {argument} writes into the loader's batch, which may be the loader's own data: it has "
+            "to return a copy of the batch, and of everything on the way to the item"
         )
 
 

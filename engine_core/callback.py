@@ -31,14 +31,14 @@ class Callback:
         """Do what has to wait until every callback is closed; called if `close` succeeded."""
 
     def start_over(self) -> None:
-        """Let go of what an earlier attempt has left behind: the run was to be resumed, and nothing of it was saved."""
+        """Discard what an earlier attempt left behind: the run was to be resumed, but nothing of it was saved."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs: tensors and JSON values only."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 class LoggerDestination(Callback):
@@ -55,7 +55,7 @@ class LoggerDestination(Callback):
 
 
 def method_of(listener: object, event: str) -> Any:
-    """Return the listener's method for an event, or None; properties of the user's object are not touched."""
+    """Return the listener's method for an event, or None, without evaluating the object's properties."""
     own = getattr(listener, "__dict__", {})
     if event in own:
         method = own[event]

@@ -1,4 +1,4 @@
-"""The named moments of the training loop. A leaf: it knows nothing of who listens."""
+"""The named moments of the training loop. A leaf: it knows nothing of its listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loss function is, within partials or compiled, and what outputs hold: the classes, or the loss itself."""
+"""Find the loss function inside partials and compiled wrappers, and the classes or the loss in a model's outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_se
 
 
 def base_loss(loss_fn: Any) -> Any:
-    """Return the function or module within partials, what torch.compile has made of it, and a module's `forward`.
+    """Return the function or module inside partials, torch.compile's wrappers and a module's bound `forward`.
 
     Example:
         >>> base_loss(functools.partial(nn.functional.cross_entropy, reduction="sum")) is nn.functional.cross_entropy
@@ -28,7 +28,7 @@ def base_loss(loss_fn: Any) -> Any:
 
 
 def loss_setting(loss_fn: Any, name: str) -> Any:
-    """Return what a loss function was given for `name`: a partial's keyword, a module's attribute; None: nothing.
+    """Return what a loss function was given for `name`: a partial's keyword, a module's attribute, or None.
 
     Example:
         >>> loss_setting(nn.CrossEntropyLoss(), "reduction"), loss_setting(nn.functional.cross_entropy, "reduction")
@@ -42,7 +42,7 @@ def loss_setting(loss_fn: Any, name: str) -> Any:
 
 
 def _inner(loss_fn: Any) -> Any:
-    """Return what a loss function hands its arguments on to, None where it is the loss itself."""
+    """Return what a loss function passes its arguments to, None if it is the loss itself."""
     if isinstance(loss_fn, functools.partial):
         return loss_fn.func
     if isinstance(module := getattr(loss_fn, "_orig_mod", None), nn.Module):
@@ -50,11 +50,11 @@ def _inner(loss_fn: Any) -> Any:
     if isinstance(module := getattr(loss_fn, "__self__", None), nn.Module) and loss_fn.__name__ == "forward":
         return module
     compiled = getattr(loss_fn, "_torchdynamo_orig_callable", None)
-    return getattr(compiled, "__wrapped__", compiled)  # around one of torch's own torch.compile puts a function more
+    return getattr(compiled, "__wrapped__", compiled)  # torch.compile wraps torch's own losses twice
 
 
 def is_torch_loss(loss_fn: Any, losses: Mapping[type[nn.Module], Callable[..., Any]]) -> bool:
-    """Is this one of torch's losses, as class or function? A subclass with a `forward` of its own is none.
+    """Is this one of torch's losses, as class or function? A subclass with a `forward` of its own is not.
 
     Args:
         losses: torch's classes, each with the function that it calls.
@@ -72,11 +72,11 @@ def is_torch_loss(loss_fn: Any, losses: Mapping[type[nn.Module], Callable[..., A
 def class_outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:
     """Return the outputs if they are one tensor, else the one in a tuple, mapping or dataclass that fits the target.
 
-    One fits if its shape is that of integer targets (N, ...) with the classes as dimension 1, (N, K, ...), or that of
-    dense ones. Several that fit, as those of a net with auxiliary heads, have to agree in their shape.
+    A tensor fits if its shape is that of integer targets (N, ...) with the classes as dimension 1, (N, K, ...), or that
+    of dense targets. If several fit, as in a net with auxiliary heads, their shapes have to agree.
 
     Raises:
-        ArgumentError: (a ValueError) if none fits, or those that do differ.
+        ArgumentError: (a ValueError) if none fits, or the shapes of those that do differ.
 
     Example:
         >>> class_outputs({"logits": torch.zeros(8, 4), "scale": torch.ones(())}, torch.zeros(8).long()).shape
@@ -95,15 +95,15 @@ def class_outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:
         return found[0]
     fitting = ", ".join(str(tuple(tensor.shape)) for tensor in found) or "no tensor"
     raise ArgumentError(
-        f"the outputs are a {type(outputs).__name__} and don't say which tensor has the classes: {fitting} fits the "
-        f"targets {tuple(target.shape)}; let the model return the logits alone"
+        f"the outputs are a {type(outputs).__name__} without a sign which tensor has the classes: {fitting} fits the "
+        f"targets {tuple(target.shape)}; let the model return only the logits"
     )
 
 
 def holds_loss(outputs: Any, loss: Any) -> bool:
     """Is this loss the very tensor that the model put into its outputs?
 
-    Then it was computed in the forward, from the targets as they were there.
+    Then the forward pass computed it, from the targets as they were then.
 
     Example:
         >>> loss = torch.ones(())

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _announcing(method: F) -> F:
-    """Let a method of `list` call the observers."""
+    """Make a method of `list` call the observers first."""
 
     @functools.wraps(method)
     def call(self: ObservedList[Any], *args: Any, **options: Any) -> Any:
@@ -34,7 +34,7 @@ class ObservedList(list[T]):
 
     @classmethod
     def of(cls, given: Any) -> ObservedList[Any]:
-        """Return one object, several, or None for nothing as an ObservedList; one that is given is returned itself."""
+        """Return one object, several, or none (None) as an ObservedList; an ObservedList is returned as it is."""
         if isinstance(given, cls):
             return given
         return cls(given if isinstance(given, (list, tuple)) else [] if given is None else [given])
@@ -50,7 +50,7 @@ class ObservedList(list[T]):
             self._observers.remove(on_change)
 
     def hand_over(self, successor: ObservedList[Any]) -> None:
-        """Call the observers, since `successor` takes the place of this list."""
+        """Call the observers, because `successor` replaces this list."""
         if successor is not self:
             self._changed()
 

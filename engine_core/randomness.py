@@ -1,4 +1,4 @@
-"""Random generators: the global ones, seeded for a run and left alone by all others, and those of algorithms."""
+"""Random generators: the global ones, seeded for a run and otherwise left alone, and those of algorithms."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GlobalGenerators:
         )
 
     def restore(self) -> None:
-        """Let all generators go on from here."""
+        """Make all generators continue from these states."""
         random.setstate(self.of_python)
         torch.set_rng_state(self.of_cpu)
         if self.of_numpy is not None:
@@ -81,10 +81,10 @@ class GlobalGenerators:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], device: torch.device) -> GlobalGenerators:
-        """Return the states that `to_state` was asked of; the generator of another device begins as it is now.
+        """Return the states from what `to_state` returned; a generator of another device keeps its present state.
 
         Raises:
-            ArgumentError: (a ValueError) for what it can't have returned.
+            ArgumentError: (a ValueError) for anything it can't have returned.
         """
         now = cls.capture(device)
         try:
@@ -98,25 +98,25 @@ class GlobalGenerators:
             states = cls(device, state["torch"], state.get(device.type, now.of_device), python, numpy)
             states.restore()
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ArgumentError(f"the states of the random generators are none: {error!r}") from error
+            raise ArgumentError(f"the states of the random generators are invalid: {error!r}") from error
         finally:
             now.restore()
         return states
 
 
 def _check_place(place: Any, key: torch.Tensor) -> None:
-    """Raise for a place outside of the words of NumPy's generator; NumPy would read there, and the process die."""
+    """Raise for a position outside the words of NumPy's generator; reading there would crash the process."""
     if type(place) is not int or not 0 <= place <= 624 or tuple(key.shape) != (624,):
-        raise ValueError(f"NumPy's generator has 624 words, and can't be at {place!r} of {tuple(key.shape)}")
+        raise ValueError(f"NumPy's generator has 624 words and can't be at {place!r} of {tuple(key.shape)}")
 
 
 def private_unless(generator: torch.Generator | None) -> torch.Generator:
-    """Return what was given, or a new generator of the CPU, seeded by the system.
+    """Return the given generator, or a new one on the CPU, seeded by the system.
 
-    A new one each time: one that is kept would draw the same numbers in forked processes.
+    A new one each time: a kept one would draw the same numbers in forked processes.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no generator, as a seed.
+        ArgumentTypeError: (a TypeError) for anything but a generator, such as a seed.
 
     Example:
         >>> given = torch.Generator()
@@ -138,7 +138,7 @@ def private_unless(generator: torch.Generator | None) -> torch.Generator:
 
 @contextmanager
 def preserve_generators(device: torch.device) -> Iterator[None]:
-    """Put the global generators of torch, Python and NumPy back at the end."""
+    """Restore the global generators of torch, Python and NumPy at the end."""
     states = GlobalGenerators.capture(device)
     try:
         yield
@@ -147,19 +147,19 @@ def preserve_generators(device: torch.device) -> Iterator[None]:
 
 
 def _module_of(device: torch.device) -> tuple[Any, tuple[Any, ...]]:
-    """Return torch's module for a device that has a generator of its own, and what tells it which one."""
+    """Return torch's module for a device that has a generator of its own, and the arguments that select it."""
     if device.type == "cpu":
         return None, ()
     return getattr(torch, device.type, None), (device,) if device.type == "cuda" else ()  # there may be several
 
 
 class OwnGenerator:
-    """The generator of an algorithm: it begins anew with each run, from the run's seed, and is saved with it.
+    """The generator of an algorithm: reseeded for each run, from the run's seed, and saved with it.
 
-    It is one of the CPU, so that a run draws the same on each device.
+    It is on the CPU, so that a run draws the same numbers on every device.
 
     Args:
-        seed: takes the place of the run's, so that runs with different seeds draw alike.
+        seed: used instead of the run's, so that runs with different seeds draw the same numbers.
 
     Example:
         >>> from engine_core import State
@@ -180,7 +180,7 @@ class OwnGenerator:
 
         Args:
             owner: the algorithm that draws. The second of its class in the run draws from the seed of `"<name>-2"`,
-                and so on, not the numbers of the first once more.
+                and so on, so it does not repeat the first one's numbers.
         """
         if self._run is None or self._run() is not state:
             self._run = weakref.ref(state)
@@ -193,13 +193,13 @@ class OwnGenerator:
         return self._generator
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state of the generator; before the first draw what was loaded, or nothing."""
+        """Return the state of the generator; before the first draw, what was loaded, or nothing."""
         if self._loaded is not None:
             return {"generator": self._loaded}
         return {} if self._run is None else {"generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood, in whichever run draws next; a state of `{}` begins anew.
+        """Continue the saved run's numbers, in whichever run draws next; a state of `{}` starts over.
 
         Raises:
             ArgumentError: (a ValueError) for a state that `state_dict` can't have made.
@@ -212,13 +212,11 @@ class OwnGenerator:
         try:
             torch.Generator().set_state(state["generator"])
         except (TypeError, RuntimeError) as error:
-            raise ArgumentError(
-                f"the state of {self._name} has a 'generator' that is no state of one: {error}"
-            ) from error
+            raise ArgumentError(f"the state of {self._name} has an invalid 'generator': {error}") from error
         self._loaded = state["generator"].clone()
 
 
 def _place_of(owner: Algorithm | None, state: State) -> int:
-    """Return how many of an algorithm's class are before it in the run; 0 for one that is in none."""
+    """Return how many algorithms of its class come before it in the run; 0 if it is in none."""
     alike = [algorithm for algorithm in state.algorithms if type(algorithm) is type(owner)]
     return next((place for place, algorithm in enumerate(alike) if algorithm is owner), 0)

@@ -24,31 +24,31 @@ __all__ = ["State", "length_of"]
 
 @dataclass(eq=False)
 class State:
-    """What algorithms and callbacks see and algorithms may change. `State(model=m)` is enough for an own loop.
+    """What algorithms and callbacks see and algorithms may change. `State(model=m)` is enough for a loop of your own.
 
-    Run: what stays while training. Position: where training is. Batch: what is in work.
+    Run: what stays the same in training. Position: where training is. Batch: what it works on.
 
     Args:
-        optimizers, schedulers: sequences; one alone may be given as it is.
+        optimizers, schedulers: sequences; a single one may be given as it is.
         algorithms: objects with `match` and `apply`, such as an `Algorithm`.
         callbacks: objects with a method named after an event, such as a `Callback`.
         evaluators: evaluation loaders by label.
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
-        seed: what every random draw of the run derives from; an Engine draws one where it is None.
-        stop_requested, pause_requested: is `fit` asked to end, and shall a resumed run go on from there all the same?
-        skip_requested: is the loop asked to leave the next step of the optimizers out?
+        seed: what every random draw of the run derives from; an Engine draws one if it is None.
+        stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
+        skip_requested: is the loop asked to skip the optimizers' next step?
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
-        loaded_from: the checkpoint that the run goes on from, where it is one.
-        config: what describes the run, where a file does; savers keep it.
+        loaded_from: the checkpoint that the run continues from, if there is one.
+        config: the content of the file that describes the run, if one does; savers keep it.
         metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
-        closure: computes the gradients of the batch anew, with all that runs at the events in between, and returns its
-            loss; for AFTER_TRAIN_BATCH. None in a loop that has none.
-        snapshot: returns a copy of all that the rest of the run depends on, for savers; for BATCH_CHECKPOINT and
-            EPOCH_CHECKPOINT. None in a loop that has none.
-        go_back: takes back weights, states of optimizers and of algorithms from a saved run, and leaves position,
-            schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None in a loop that has none.
+        closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
+            AFTER_TRAIN_BATCH. None if the loop has none.
+        snapshot: returns a copy of all that the rest of the run depends on, for savers at BATCH_CHECKPOINT and
+            EPOCH_CHECKPOINT. None if the loop has none.
+        go_back: restores weights and the states of optimizers and algorithms from a saved run, and leaves position,
+            schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None if the loop has none.
 
     Example:
         >>> state = State(max_duration="10ba", timestamp=Timestamp(batch=4))
@@ -100,7 +100,7 @@ class State:
             self.max_duration = _horizon(self.max_duration)
 
     def get_elapsed_duration(self) -> Time | None:
-        """Return the fraction of `max_duration` that is done, in unit `dur`, or None where there is no end.
+        """Return the fraction of `max_duration` that is done, in unit `dur`, or None if there is no end.
 
         With `max_duration` in epochs the current epoch counts by its batches, if `dataloader_len` is known.
         """
@@ -128,32 +128,32 @@ class State:
         self.batch = set_item(self.batch, key, value)
 
     def stop_training(self) -> None:
-        """Ask the loop to end `fit` after the current batch; the run is at its end then."""
+        """Ask the loop to end `fit` after the current batch; the run is then complete."""
         self.stop_requested, self.pause_requested = True, False
 
     def pause_training(self) -> None:
-        """Ask the loop to end `fit` after the current batch, as a signal does: the run is saved, and can be resumed.
+        """Ask the loop to end `fit` after the current batch, as a signal does: the run is saved and can be resumed.
 
-        There is no evaluation at the end then, one that runs is broken off, and both are made up for later.
+        Then there is no final evaluation and a running one is aborted; both are made up for when the run resumes.
         """
         if not self.stop_requested:
             self.stop_requested = self.pause_requested = True
 
     def skip_step(self) -> None:
-        """Ask the loop to leave the optimizers' step of this batch out; for AFTER_TRAIN_BATCH."""
+        """Ask the loop to skip the optimizers' step for this batch; for AFTER_TRAIN_BATCH."""
         self.skip_requested = True
 
     @property
     def is_interrupted(self) -> bool:
-        """Does a signal, or somebody who asked for a pause, end `fit` before the run is at its end?"""
+        """Does a signal or a requested pause end `fit` before the run is complete?"""
         return self.pause_requested or self.interrupted_by is not None
 
     def derive_seed(self, name: str, *, seed: int | None = None, shared: bool = False) -> int:
-        """Return the seed of the generator that belongs to `name`, from the run's seed, the name and the rank.
+        """Return the seed of the generator for `name`, from the run's seed, the name and the rank.
 
         Args:
-            seed: takes the place of the run's.
-            shared: the same in each process, that of rank 0; new weights have to be drawn alike.
+            seed: used instead of the run's.
+            shared: the same in each process, that of rank 0, as for new weights, which must not differ.
 
         Example:
             >>> State(seed=1).derive_seed("noise") == State(seed=1).derive_seed("noise")
@@ -193,8 +193,8 @@ def _horizon(max_duration: Time | str) -> Time:
 
 
 def length_of(loader: Iterable[Any] | None) -> int | None:
-    """Return the number of batches of a loader, or None where it does not say."""
+    """Return the number of batches of a loader, or None if it has no length."""
     try:
         return len(loader)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):  # torch's advice for samplers without a length is the second
+    except (TypeError, NotImplementedError):  # torch advises the latter for samplers without a length
         return None

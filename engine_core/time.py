@@ -18,7 +18,7 @@ class TimeUnit(str, Enum):
     EPOCH = "ep"
     BATCH = "ba"
     SAMPLE = "sp"
-    TOKEN = "tok"  # noqa: S105  a token of text, no password
+    TOKEN = "tok"  # noqa: S105  a token of text, not a password
     DURATION = "dur"
     SECOND = "sec"
 
@@ -43,8 +43,8 @@ class Time:
         unit: a `TimeUnit` or its short name.
 
     Raises:
-        ArgumentError: (a ValueError) for text that names no length.
-        ArgumentTypeError: (a TypeError) for a bare number, or for mixed units in arithmetic and order.
+        ArgumentError: (a ValueError) for text that is not a length.
+        ArgumentTypeError: (a TypeError) for a bare number, or for mixed units in arithmetic and ordering.
 
     Example:
         >>> Time("90m") == Time(5400, "sec"), Time("10ep") - 4, Time("1ep") == Time("1ba")
@@ -61,7 +61,7 @@ class Time:
         elif isinstance(value, str) and unit is None:
             value, unit = _parse(value)
         elif isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ArgumentTypeError(f"{value!r} is no length of training; {_FORMS}")
+            raise ArgumentTypeError(f"{value!r} is not a length of training; {_FORMS}")
         elif unit is None:
             raise ArgumentTypeError(f"a bare number has no unit: write '{value}ep' for {value} epochs, or {_FORMS[9:]}")
         object.__setattr__(self, "unit", _unit(unit))
@@ -91,11 +91,11 @@ class Time:
             other = Time(other)
         if isinstance(other, Time):
             if other.unit is not self.unit:
-                raise ArgumentTypeError(f"{self!r} and {other!r} have different units and can't be put together")
+                raise ArgumentTypeError(f"{self!r} and {other!r} have different units and can't be combined")
             return other.value
         if isinstance(other, (int, float)) and not isinstance(other, bool):
             return other
-        raise ArgumentTypeError(f"{other!r} is no Time and no number")
+        raise ArgumentTypeError(f"{other!r} is neither a Time nor a number")
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Time):
@@ -131,7 +131,7 @@ class Time:
         return Time(-self.value, self.unit)
 
     def __mul__(self, factor: float) -> Time:
-        """Scale; whole-number units are cut to whole numbers, after `0.29 * 100` has become 29 again."""
+        """Scale; whole-number units are truncated, after rounding so that `0.29 * 100` is 29."""
         if isinstance(factor, bool) or not isinstance(factor, (int, float)):
             raise ArgumentTypeError(f"{self!r} can be multiplied by a number, not by {factor!r}")
         product = self.value * factor
@@ -157,12 +157,12 @@ def _unit(unit: TimeUnit | str) -> TimeUnit:
         return TimeUnit(unit)
     except ValueError:
         known = ", ".join(u.value for u in TimeUnit)
-        raise ArgumentError(f"{unit!r} is no unit of time; known: {known}") from None
+        raise ArgumentError(f"{unit!r} is not a unit of time; known: {known}") from None
 
 
 def _checked(value: float, unit: TimeUnit) -> int | float:
-    if not -sys.float_info.max <= value <= sys.float_info.max:  # NaN and integers that no float can hold, too
-        raise ArgumentError(f"{str(value)[:30]} is no length of training")
+    if not -sys.float_info.max <= value <= sys.float_info.max:  # refuses NaN, and integers too large for a float
+        raise ArgumentError(f"{str(value)[:30]} is not a length of training")
     if unit in _CONTINUOUS:
         return value
     if value != int(value):
@@ -181,14 +181,14 @@ def _parse(text: str) -> tuple[int | float, str]:
         hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         return 3600 * hours + 60 * minutes + seconds, "sec"
     is_bare = cleaned.lstrip("-").replace(".", "", 1).isdigit()
-    raise ArgumentError(f"{text!r} {'has no unit' if is_bare else 'is no length of training'}; {_FORMS}")
+    raise ArgumentError(f"{text!r} {'has no unit' if is_bare else 'is not a length of training'}; {_FORMS}")
 
 
 class Timestamp(NamedTuple):
     """A position in a training run, in total and within the epoch. Immutable; advancing makes a new one.
 
     Samples and tokens are counted as they come from the loader, before any algorithm prunes a batch. Seconds are
-    wall-clock time spent in training, evaluation left out.
+    wall-clock time spent in training, without evaluation.
 
     Example:
         >>> Timestamp().to_next_batch(samples=32).to_next_epoch().get("sp")
@@ -206,7 +206,7 @@ class Timestamp(NamedTuple):
     elapsed_s_in_epoch: float = 0.0
 
     def to_next_batch(self, samples: int = 0, tokens: int = 0, duration_s: float = 0.0) -> Timestamp:
-        """Return the position one batch on."""
+        """Return the position one batch later."""
         epoch, batch, sample, token, batch_in_epoch, sample_in_epoch, token_in_epoch, elapsed_s, in_epoch_s = self
         position = (
             epoch,
@@ -219,7 +219,7 @@ class Timestamp(NamedTuple):
             elapsed_s + duration_s,
             in_epoch_s + duration_s,
         )
-        return tuple.__new__(Timestamp, position)  # once a step: spares the Python frame of Timestamp(...)
+        return tuple.__new__(Timestamp, position)  # runs every step: saves the Python frame of Timestamp(...)
 
     def to_next_epoch(self) -> Timestamp:
         """Return the position at the start of the next epoch."""
@@ -229,11 +229,11 @@ class Timestamp(NamedTuple):
         """Return the total in `unit`; `dur` needs the length of the whole training, see `State`."""
         unit = _unit(unit)
         if unit is TimeUnit.DURATION:
-            raise ArgumentError("a Timestamp does not know the whole: use State.get_elapsed_duration() for 'dur'")
+            raise ArgumentError("a Timestamp does not know the total: use State.get_elapsed_duration() for 'dur'")
         return Time(self[FIELD_OF[unit]], unit)
 
 
-# The place in a Timestamp of what each unit counts.
+# Where a Timestamp keeps what each unit counts.
 FIELD_OF = {
     TimeUnit.EPOCH: Timestamp._fields.index("epoch"),
     TimeUnit.BATCH: Timestamp._fields.index("batch"),
@@ -271,7 +271,7 @@ def _clocked(time: Time | str, what: str) -> Time:
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"{what}: {error}") from None
     if time.unit not in _CLOCKED:
-        raise ArgumentError(f"{what}: what is counted is ep, ba, sp and sec, so it can't be {str(time)!r}")
+        raise ArgumentError(f"{what}: give it in ep, ba, sp or sec, not as {str(time)!r}")
     if time.value <= 0:
         raise ArgumentError(f"{what} has to be positive, not {str(time)!r}")
     return time

@@ -19,7 +19,7 @@ class Trace(NamedTuple):
         event: the event.
         exit_code: what `apply` returned.
         order: its place among the algorithms that ran, from 0.
-        run: False only where an earlier algorithm raised, so that this one was never reached.
+        run: False only if an earlier algorithm raised, so this one was never reached.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Traces(OrderedDict[str, Trace]):
 
 
 class SpanRecorder(Protocol):
-    """What measures how long the parts of an event take, as the profiler does."""
+    """Measures how long the parts of an event take, as the profiler does."""
 
     def begin(self, span: str) -> None:
         """Open a span that `end` closes."""

@@ -1,4 +1,4 @@
-"""A batch as whatever container of tensors it is: one item of it, and its rows. Names of `rows` come when asked for."""
+"""Batches in any container of tensors: their items and their rows. Names of `rows` are imported on first use."""
 
 from __future__ import annotations
 

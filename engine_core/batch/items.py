@@ -1,4 +1,4 @@
-"""One item of a batch, whatever container the batch is: read, replaced, replaced for a while. No torch."""
+"""Read, replace or swap one item of a batch, whatever its container. No torch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def set_item(batch: Any, key: BatchKey, value: Any) -> Any:
     changed = copy_mapping(batch) if isinstance(batch, Mapping) else copy.copy(batch)
     if _by_attribute(batch, key):
         is_field = dataclasses.is_dataclass(batch) and str(key) in {field.name for field in dataclasses.fields(batch)}
-        # A frozen one too; to make it anew would run its own code a second time.
+        # Frozen ones too; making it again would run its own code a second time.
         (object.__setattr__ if is_field else setattr)(changed, str(key), value)
     else:
         changed[key] = value
@@ -65,13 +65,13 @@ def set_item(batch: Any, key: BatchKey, value: Any) -> Any:
 
 
 class HasBatch(Protocol):
-    """What keeps the batch in work, as State does."""
+    """Holds the current batch, as State does."""
 
     batch: Any
 
 
 class ItemSwap:
-    """Puts a value where a key says, and later what was there back.
+    """Replaces the item under a key, and later puts the old one back.
 
     Example:
         >>> from types import SimpleNamespace
@@ -100,7 +100,7 @@ class ItemSwap:
         self._held = batch, item, state.batch
 
     def back(self, state: HasBatch) -> None:
-        """Put the item back: the very batch, unless somebody has replaced other items of it since."""
+        """Put the item back: the very same batch, unless other items of it were replaced since."""
         if self._held is None:
             return
         (batch, item, mine), self._held = self._held, None
@@ -108,15 +108,14 @@ class ItemSwap:
             state.batch = batch
             if get_item(state.batch, self._key) is item:
                 return
-        # A setter of the user's may have written to the batch in place.
+        # The user's setter may have written to the batch in place.
         state.batch = set_item(state.batch, self._key, item)
 
 
 def copy_mapping(mapping: Mapping[Any, Any]) -> Any:
-    """Return a copy that can be written to, with the values themselves.
+    """Return a writable copy with the same values.
 
-    A foreign mapping may keep them in an object of its own, which `copy.copy` would share; one that can't be written
-    to becomes a dict.
+    An unknown mapping may keep them in an inner object, which `copy.copy` would share; a read-only one becomes a dict.
     """
     if not isinstance(mapping, MutableMapping):
         return dict(mapping)

@@ -19,7 +19,7 @@ def map_batch(batch: Any, on_leaf: Callable[[Any], Any]) -> Any:
     """Return the batch with `on_leaf` applied to what its tuples, lists, mappings and dataclasses hold.
 
     Containers keep their type (named tuples, dataclasses and Hugging Face's mappings too) and are not changed in
-    place. A list or tuple of plain values, such as strings, is one leaf; so is whatever else is no tensor.
+    place. A list or tuple of plain values, such as strings, is one leaf; so is anything else that is not a tensor.
 
     Example:
         >>> map_batch({"x": torch.ones(2), "id": ["a", "b"]}, len)
@@ -35,7 +35,7 @@ def map_batch(batch: Any, on_leaf: Callable[[Any], Any]) -> Any:
 def count_rows(batch: Any) -> int:
     """Return the number of samples in a batch: the first dimension of the tensor (or array) nearest to the top.
 
-    A list of mappings is a list of samples, as detection models take them. Without tensors and samples it is the
+    A list of mappings is a list of samples, as detection models take them. Without tensors or samples it is the
     length of the first list of values.
 
     Raises:
@@ -70,7 +70,7 @@ def count_rows(batch: Any) -> int:
 def move_batch(batch: Any, device: torch.device) -> Any:
     """Return the batch with its tensors, and whatever else has a `to`, on `device`.
 
-    Copies from pinned memory do not wait.
+    Copies from pinned memory are asynchronous.
     """
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
@@ -99,7 +99,7 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
     def take(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             index_there = index.to(leaf.device)
-            # Faster by half, but it would lose the memory format.
+            # index_select is faster by half, but loses the memory format.
             return leaf.index_select(0, index_there) if leaf.is_contiguous() else leaf[index_there]
         picked = index.tolist()
         return leaf[picked] if _is_array(leaf) else type(leaf)(leaf[i] for i in picked)
@@ -108,7 +108,7 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
 
 
 def split_batch(batch: Any, size: int) -> list[tuple[Any, float | None]]:
-    """Return microbatches of at most `size` rows, each with its share of the rows; None for a batch that is whole.
+    """Return microbatches of at most `size` rows, each with its share of the rows, None if the batch stays whole.
 
     Example:
         >>> [(part.tolist(), share) for part, share in split_batch(torch.arange(4), 3)]
@@ -139,12 +139,12 @@ def _map_rows(batch: Any, rows: int, on_rows: Callable[[Any], Any]) -> Any:
 
 
 def _is_array(item: Any) -> bool:
-    """Is this a tensor, or what is sliced and indexed like one: an array, a TensorDict?"""
+    """Is this a tensor, or something sliced and indexed like one, such as an array or a TensorDict?"""
     return isinstance(item, torch.Tensor) or isinstance(getattr(item, "shape", None), tuple)
 
 
 def _is_container(item: Any) -> bool:
-    """Is this looked into? A list of values, or of lists of values, is not: each is what one sample has."""
+    """Is this searched for tensors? A list of values, or of lists of values, is not: each belongs to one sample."""
     if _is_array(item) or isinstance(item, torch.nn.utils.rnn.PackedSequence):
         return False
     if isinstance(item, (list, tuple)):
@@ -153,7 +153,7 @@ def _is_container(item: Any) -> bool:
 
 
 def _is_batch(batch: Any) -> bool:
-    """Is this looked into where it is the whole batch? Then a tuple is no list of values, nor is a list of lists."""
+    """Is this searched as a whole batch? Then neither a tuple nor a list of lists is a list of values."""
     if isinstance(batch, list):
         return _is_container(batch) or any(isinstance(item, (list, tuple)) for item in batch)
     return isinstance(batch, tuple) or _is_container(batch)

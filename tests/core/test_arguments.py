@@ -109,14 +109,14 @@ def test_nothing_is_said_of_a_batch_without_such_items(batch):
 
 @pytest.mark.parametrize(("index", "what"), [(0, "the inputs of the model"), (1, "the targets of the loss")])
 def test_another_item_than_the_trainer_takes_is_refused(index, what):
-    with pytest.raises(ArgumentError, match=rf"^key=2 is another item of the batch than item {index}, .* is {what}: "):
+    with pytest.raises(ArgumentError, match=rf"^key=2 is not item {index} of the batch, .* is {what}: "):
         check_taken((INPUTS, TARGETS, [3]), "key", 2, index)
 
 
 def test_a_setter_that_writes_into_the_batch_is_refused():
     check_setter({"x": 1}, "input_key", "x")
     check_setter((INPUTS, TARGETS), "input_key", PAIR)
-    with pytest.raises(ArgumentError, match=r"^the setter of input_key writes into the batch"):
+    with pytest.raises(ArgumentError, match=r"^the setter of input_key writes into the loader's batch"):
         check_setter([1], "input_key", (lambda batch: batch[0], lambda batch, value: batch.__setitem__(0, value)))
 
 
@@ -135,6 +135,6 @@ def test_a_setter_that_copies_the_outer_container_alone_is_refused_and_undone():
 
     rows = Rows()
     batch = {"inner": {"x": rows}}
-    with pytest.raises(ArgumentError, match="of what is on the way to the item"):
+    with pytest.raises(ArgumentError, match="of everything on the way to the item"):
         check_setter(batch, "input_key", (lambda batch: batch["inner"]["x"], put))
     assert batch["inner"]["x"] is rows

@@ -42,10 +42,10 @@ def test_text_with_a_unit_is_a_time(text, value, unit):
     [
         ("5", "'5' has no unit; write it as '10ep'"),
         ("-1.5", "'-1.5' has no unit; write it as '10ep'"),
-        ("", "'' is no length of training; write it as '10ep'"),
-        ("  ", "'  ' is no length of training; write it as '10ep'"),
-        ("ten epochs", "'ten epochs' is no length of training; write it as '10ep'"),
-        ("10min", "'10min' is no length of training; write it as '10ep'"),
+        ("", "'' is not a length of training; write it as '10ep'"),
+        ("  ", "'  ' is not a length of training; write it as '10ep'"),
+        ("ten epochs", "'ten epochs' is not a length of training; write it as '10ep'"),
+        ("10min", "'10min' is not a length of training; write it as '10ep'"),
         ("1.5ep", "'1.5ep': epochs are counted in whole numbers"),
         ("0.5ba", "'0.5ba': batches are counted in whole numbers"),
     ],
@@ -62,18 +62,18 @@ def test_a_bare_number_is_a_type_error_that_says_how_to_write_it():
 
 @pytest.mark.parametrize("value", [None, True, [10], {"ep": 10}, b"10ep"])
 def test_what_is_neither_text_nor_number_is_a_type_error(value):
-    with pytest.raises(TypeError, match="is no length of training"):
+    with pytest.raises(TypeError, match="is not a length of training"):
         Time(value, "ep")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_time_is_finite(value):
-    with pytest.raises(ValueError, match="is no length of training"):
+    with pytest.raises(ValueError, match="is not a length of training"):
         Time(value, "sec")
 
 
 def test_an_unknown_unit_names_the_known_ones():
-    with pytest.raises(ValueError, match="'epochs' is no unit of time; known: ep, ba, sp, tok, dur, sec"):
+    with pytest.raises(ValueError, match="'epochs' is not a unit of time; known: ep, ba, sp, tok, dur, sec"):
         Time(10, "epochs")
 
 

@@ -164,7 +164,7 @@ def test_what_is_missing_is_named_by_fit_before_it_starts(kind: str) -> None:
         (10, f"fit: the duration: {of_time(10)}"),
         ("10", f"fit: the duration: {of_time('10')}"),
         ("0ba", "fit: the duration has to be positive, not '0ba'"),
-        ("3tok", "fit: the duration: what is counted is ep, ba, sp and sec, so it can't be '3tok'"),
+        ("3tok", "fit: the duration: give it in ep, ba, sp or sec, not as '3tok'"),
     ],
 )
 def test_a_duration_that_fit_can_not_use_is_refused(duration: Any, message: str) -> None:

@@ -112,7 +112,7 @@ class Half:
     ("arguments", "message"),
     [
         ({"interval": "0ba"}, "interval"),
-        ({"interval": "soon"}, "interval='soon'|'soon' is no length"),
+        ({"interval": "soon"}, "interval='soon'|'soon' is not a length"),
         ({"keep_last": 0}, "keep_last=0 has to be within"),
         ({"keep_last": True}, "keep_last=True"),
         ({"keep_best": 1}, "belong together"),

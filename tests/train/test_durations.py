@@ -226,7 +226,7 @@ def test_a_loader_whose_length_is_not_implemented_is_one_without_length() -> Non
 def test_a_unit_that_the_trainer_does_not_count_is_refused(duration: str) -> None:
     with pytest.raises(ArgumentError) as error:
         trainer(max_duration=duration)
-    assert str(error.value) == f"max_duration: what is counted is ep, ba, sp and sec, so it can't be {duration!r}"
+    assert str(error.value) == f"max_duration: give it in ep, ba, sp or sec, not as {duration!r}"
 
 
 def test_a_timestamp_is_a_snapshot() -> None:

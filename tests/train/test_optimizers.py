@@ -82,7 +82,7 @@ def test_an_optimizer_made_earlier_trains_what_surgery_added() -> None:
 def test_several_optimizers_can_not_share_what_surgery_added() -> None:
     model = net()
     optimizers = [torch.optim.SGD(model[place].parameters(), lr=0.1) for place in (0, 4)]
-    with pytest.raises(ArgumentError, match=r"open which of several optimizers trains the new parameter '5\.weight'"):
+    with pytest.raises(ArgumentError, match=r"several of them could train the new parameter '5\.weight'"):
         trainer(model=model, algorithms=AddLayer(), optimizers=optimizers)
 
 

@@ -37,7 +37,7 @@ def test_of_several_outputs_the_one_that_fits_the_target_is_taken(outputs, targe
     ("outputs", "message"),
     [
         ({"logits": LOGITS, "hidden": torch.zeros(4, 16)}, r"are a dict .*\(4, 3\), \(4, 16\) fits the targets \(4,\)"),
-        ((torch.zeros(4), torch.zeros(5, 3)), r"are a tuple .*no tensor fits.*return the logits alone"),
+        ((torch.zeros(4), torch.zeros(5, 3)), r"are a tuple .*no tensor fits.*return only the logits"),
         (None, "are a NoneType"),
     ],
 )

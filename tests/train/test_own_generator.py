@@ -124,7 +124,7 @@ def test_a_state_that_is_none_of_a_generator_is_refused_at_once(broken):
     own, state = OwnGenerator("noise"), State(seed=5)
     drawn(own, state)
     saved = own.state_dict()
-    with pytest.raises(ArgumentError, match=r"^the state of noise has a 'generator' that is no state of one: "):
+    with pytest.raises(ArgumentError, match=r"^the state of noise has an invalid 'generator': "):
         own.load_state_dict({"generator": broken})
     assert torch.equal(own.state_dict()["generator"], saved["generator"])
 

@@ -188,6 +188,6 @@ def test_states_of_generators_that_can_not_be_are_refused_and_none_is_moved(chan
     state = GlobalGenerators.capture(CPU).to_state()
     before = GlobalGenerators.capture(CPU).to_state()
     change(state)
-    with pytest.raises(ValueError, match="the states of the random generators are none"):
+    with pytest.raises(ValueError, match="the states of the random generators are invalid"):
         GlobalGenerators.of_state(state, CPU)
     assert same(GlobalGenerators.capture(CPU).to_state()["torch"], before["torch"])

@@ -111,7 +111,7 @@ def test_the_classes_are_found_in_outputs_of_several(kind: type[Mixing], form: s
 )
 def test_outputs_that_leave_a_doubt_are_refused_with_what_helps(kind: type[Mixing], outputs: Any, state: State) -> None:
     state.outputs = outputs
-    with pytest.raises(ArgumentError, match="let the model return the logits alone") as raised:
+    with pytest.raises(ArgumentError, match="let the model return only the logits") as raised:
         dense_targets(state, kind(1.0))
     assert "interpolate_loss" not in str(raised.value)
 
@@ -119,9 +119,9 @@ def test_outputs_that_leave_a_doubt_are_refused_with_what_helps(kind: type[Mixin
 @BOTH
 @pytest.mark.parametrize(
     ("keys", "words"),
-    [({"target_key": 2}, "target_key=2 is another item.*item 1.*targets of the loss: set target_key=1"),
-     ({"input_key": 2}, "input_key=2 is another item.*item 0.*inputs of the model: set input_key=0"),
-     ({"target_key": -1}, "target_key=-1 is another")],
+    [({"target_key": 2}, "target_key=2 is not item 1.*targets of the loss: set target_key=1"),
+     ({"input_key": 2}, "input_key=2 is not item 0.*inputs of the model: set input_key=0"),
+     ({"target_key": -1}, "target_key=-1 is not item 1")],
 )  # fmt: skip
 @FORMS
 def test_keys_that_are_not_what_a_loss_function_gets_are_refused(
