@@ -101,7 +101,7 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(at: int) -> None:
         after.state.optimizers[0].load_state_dict(before.state.optimizers[0].state_dict())
         rest.load_state_dict(first.state_dict())
         after.state.timestamp = before.state.timestamp
-        after._run.batches = iter(make_data()[at % 5 :])
+        after._session.batches = iter(make_data()[at % 5 :])
         after.fit()
     assert recorder.frozen == whole.frozen[at:]
     assert all(map(torch.equal, recorder.weights[-1], whole.weights[-1]))
@@ -195,7 +195,7 @@ def test_a_resumed_run_logs_what_the_uninterrupted_one_does(at: int) -> None:
     with make_trainer(rest, loggers=[logged[1]]) as after:
         rest.load_state_dict(first.state_dict())
         after.state.timestamp = before.state.timestamp
-        after._run.batches = iter(make_data()[at % 5 :])
+        after._session.batches = iter(make_data()[at % 5 :])
         after.fit()
     assert logged_by(logged[0]) + logged_by(logged[1]) == WHOLE
 

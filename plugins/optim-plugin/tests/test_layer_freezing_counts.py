@@ -69,7 +69,7 @@ def test_resumed_where_layers_are_counted_it_counts_the_same(at: int) -> None:
         after.state.optimizers[0].load_state_dict(before.state.optimizers[0].state_dict())
         rest.load_state_dict(first.state_dict())
         after.state.timestamp = before.state.timestamp
-        after._run.batches = iter(make_data()[at % 5 :])
+        after._session.batches = iter(make_data()[at % 5 :])
         after.fit()
     assert first.state_dict() == ({} if at < 11 else {"frozen": max(0, (at - 11) // 2), "layers": NET_LAYERS})
     assert rest.state_dict() == whole.state_dict() == {"frozen": 4, "layers": NET_LAYERS}
