@@ -22,7 +22,7 @@ _HOME_OF = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: pytest imports this package in projects that do not use it."""
+    """Import a public name on first use: pytest imports this package in projects that do not use it."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)

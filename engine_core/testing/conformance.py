@@ -1,4 +1,4 @@
-"""What a plugin author subclasses to check an algorithm. It imports no torch; the checks behind it do."""
+"""What a plugin author subclasses to check an algorithm. Imports no torch; the checks behind it do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AlgorithmConformance:
 
     def make_algorithm(self) -> Algorithm:
         """Return a new instance, made the same way each time; it has to match within a few steps."""
-        raise NotImplementedError(f"{type(self).__name__} has to say in make_algorithm(self) how to make one")
+        raise NotImplementedError(f"{type(self).__name__} has to return one in make_algorithm(self)")
 
     def make_model(self) -> torch.nn.Module:
         """Return a new model for `make_batches`; default: a tiny conv net with BatchNorm and LayerNorm."""
@@ -53,7 +53,7 @@ class AlgorithmConformance:
         return _parts().make_optimizers(parameters)
 
     def make_others(self) -> Sequence[Algorithm]:
-        """Return the algorithms whose company is tried; default: one of each other that is installed.
+        """Return the algorithms to combine it with; default: one of each other installed one.
 
         Those that can't be made without arguments are left out.
         """
@@ -85,7 +85,7 @@ class AlgorithmConformance:
         self._check("changes", "test_restores")
 
     def test_restores_after_an_exception(self) -> None:
-        """The same where the step between raises."""
+        """The same if the step in between raises."""
         self._check("changes", "test_restores_after_an_exception")
 
     def test_no_global_random_draw(self) -> None:
@@ -97,15 +97,15 @@ class AlgorithmConformance:
         self._check("arguments", "test_arguments")
 
     def test_state_dict(self) -> None:
-        """state_dict is tensors and JSON, independent of the living state, and can be taken back."""
+        """state_dict is tensors and JSON, independent of the live state, and can be loaded back."""
         self._check("saving", "test_state_dict")
 
     def test_resume(self) -> None:
-        """A run resumed twice ends as the uninterrupted one."""
+        """A run resumed twice ends like the uninterrupted one."""
         self._check("saving", "test_resume")
 
     def test_two_instances(self) -> None:
-        """Two instances work in one run, and in two runs at a time, or are refused."""
+        """Two instances work in one run, and in two runs at the same time, or are refused."""
         self._check("instances", "test_two_instances")
 
     def test_second_run(self) -> None:
@@ -121,7 +121,7 @@ class AlgorithmConformance:
         self._check("batches", "test_ragged_batches")
 
     def test_microbatches(self) -> None:
-        """Batches split into microbatches work, also where the last is smaller."""
+        """Batches split into microbatches work, even if the last is smaller."""
         self._check("batches", "test_microbatches")
 
     def test_autocast(self) -> None:
@@ -141,7 +141,7 @@ class AlgorithmConformance:
         self._check("cost", "test_unmatched_cost")
 
     def _check(self, module: str, check: str) -> None:
-        """Run a check, leave generators and threads as they were, and say which rule was broken."""
+        """Run a check, restore generators and threads, and raise if a rule was broken."""
         __tracebackhide__ = True
         if importlib.util.find_spec("torch") is None:
             pytest.skip("torch is not installed; the checks of an algorithm train with it")
@@ -154,7 +154,7 @@ class AlgorithmConformance:
 
 
 def _judged(kit: AlgorithmConformance, check: str, judge: Callable[[AlgorithmConformance], Any]) -> Any:
-    """Return the fault that a check finds; who refuses the kit's parts is told so by one check, the others skip."""
+    """Return the fault that a check finds; a refusal of the kit's parts is reported by one check, the others skip."""
     __tracebackhide__ = True
     raised, fault = None, None
     try:
@@ -174,5 +174,5 @@ def _judged(kit: AlgorithmConformance, check: str, judge: Callable[[AlgorithmCon
 
 
 def _parts() -> Any:
-    """Import what needs torch when it is needed."""
+    """Import what needs torch only when needed."""
     return importlib.import_module(".parts", __package__)

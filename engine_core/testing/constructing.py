@@ -1,4 +1,4 @@
-"""With which arguments does `make_algorithm` make the algorithm?"""
+"""Which arguments does `make_algorithm` pass to the algorithm's class?"""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["recorded"]
 
 
 def recorded(kit: AlgorithmKit) -> tuple[Any, inspect.BoundArguments | None]:
-    """Return a new algorithm and the arguments that its constructor was called with, None if nobody saw the call.
+    """Return a new algorithm and the arguments that its constructor was called with, None if that can't be recorded.
 
-    To see it, `__init__` of its class is wrapped while make_algorithm runs.
+    To record it, `__init__` of its class is wrapped while make_algorithm runs.
     """
     cls: Any = type(kit.make_algorithm())
     signature, original = inspect.signature(cls), cls.__init__

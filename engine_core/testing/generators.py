@@ -1,4 +1,4 @@
-"""The states of the global random generators of torch, NumPy and random, as far as they are there."""
+"""The states of the global random generators of torch, NumPy and random, as far as they are installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def set_generator_states(states: dict[str, Any]) -> None:
 
 
 def seed_parts(seed: int) -> None:
-    """Seed each, so that parts come out the same each time they are made."""
+    """Seed each, so that parts are the same each time they are made."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond
     random.seed(seed)
     if (numpy := _numpy_random()) is not None:
@@ -43,7 +43,7 @@ def seed_parts(seed: int) -> None:
 def move_generators() -> None:
     """Draw a number from each."""
     torch.rand(())
-    random.random()  # noqa: S311  no secret
+    random.random()  # noqa: S311  not a secret
     if (numpy := _numpy_random()) is not None:
         numpy.random_sample()
 

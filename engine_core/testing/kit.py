@@ -30,7 +30,7 @@ class AlgorithmKit(Protocol):
         """Return a loss function of outputs and targets, None for a model with its own."""
 
     def make_optimizers(self, parameters: Iterable[Any]) -> Any:
-        """Return an optimizer of the parameters, or several."""
+        """Return an optimizer for the parameters, or several."""
 
     def make_others(self) -> Sequence[Algorithm]:
         """Return the algorithms to combine it with."""

@@ -1,4 +1,4 @@
-"""The algorithms that are installed, as instances: whose company a plugin has to bear."""
+"""Instances of the installed algorithms, to test a plugin alongside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def installed_algorithms() -> list[Any]:
             continue
         try:
             algorithm = registry.load("algorithms", record.qualified_name)
-        except PluginError:  # who tests one plugin need not mend the others
+        except PluginError:  # the test of one plugin does not need the others to work
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

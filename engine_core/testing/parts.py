@@ -1,4 +1,4 @@
-"""What the conformance kit trains by default: a tiny conv net, its batches and loss, under calm conditions."""
+"""What the conformance kit trains by default: a tiny conv net, its batches and loss, in a calm environment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_optimizers(parameters: Iterable[Any]) -> torch.optim.Optimizer:
 
 @contextmanager
 def calm() -> Iterator[None]:
-    """Use one thread, let warnings be warnings where they are errors, and leave the global generators as they were."""
+    """Use one thread, keep warnings from raising, and restore the global generators at the end."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

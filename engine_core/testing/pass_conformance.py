@@ -1,4 +1,4 @@
-"""What a plugin author subclasses to check a pass. It needs no torch, unless the algorithms do that are arranged."""
+"""What a plugin author subclasses to check a pass. Needs no torch, unless the arranged algorithms do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PassConformance:
     """The checks that each pass for engine-core has to pass, as a test class for pytest.
 
     Subclass it under a name that pytest collects. The pass is tried on many lists of algorithms: empty, of one, with
-    several of a class, of its subclasses, and with strangers.
+    several of a class, of its subclasses, and with unknown ones.
 
     Example:
         >>> class TestSortHalveLast(PassConformance):
@@ -32,8 +32,8 @@ class PassConformance:
     def make_algorithms(self) -> Sequence[Algorithm]:
         """Return algorithms to arrange; default: one of each that is installed and can be made without arguments.
 
-        Where the pass looks at an algorithm that needs arguments, return one. The kit adds strangers, and twins and
-        subclasses of what is returned.
+        If the pass handles an algorithm that needs arguments, return one. The kit adds unknown algorithms, and second
+        instances and subclasses of those returned.
         """
         return installed_algorithms()
 
@@ -46,7 +46,7 @@ class PassConformance:
         self._check("test_total")
 
     def test_stable(self) -> None:
-        """What it does not tell apart keeps its order."""
+        """What it does not distinguish keeps its order."""
         self._check("test_stable")
 
     def test_idempotent(self) -> None:
@@ -58,7 +58,7 @@ class PassConformance:
         self._check("test_deterministic")
 
     def test_loses_nobody(self) -> None:
-        """It returns all that it was given, once each, and nobody else."""
+        """It returns all that it was given, once each, and nothing else."""
         self._check("test_loses_nobody")
 
     def test_fast(self) -> None:
@@ -66,7 +66,7 @@ class PassConformance:
         self._check("test_fast")
 
     def _check(self, check: str) -> None:
-        """Run a check and say which rule was broken."""
+        """Run a check and raise if a rule was broken."""
         __tracebackhide__ = True
         checks = importlib.import_module(".checks.passes", __package__)
         fault = getattr(checks, check)(self)

@@ -1,6 +1,6 @@
-"""The pytest plugin: a line that says what is installed, and short reports of broken rules. Only where the kit is used.
+"""The pytest plugin: a line that says what is installed, and short reports of broken rules, only if the kit is used.
 
-pytest imports it wherever engine-core is installed, so that it imports next to nothing itself.
+pytest imports it wherever engine-core is installed, so it imports next to nothing itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["pytest_report_collectionfinish", "pytest_runtest_makereport"]
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Say which engine-core and which plugins the kit meets."""
+    """Report which engine-core and which plugins the kit finds."""
     kits = {f"{__package__}.conformance", f"{__package__}.pass_conformance"}
     if config.get_verbosity() < 0 or kits.isdisjoint(sys.modules):
         return []
-    from ..registry import CORE, Registry  # noqa: PLC0415  not before it is needed
+    from ..registry import CORE, Registry  # noqa: PLC0415  only when needed
 
     versions = {record.distribution: record.version for record in Registry.scan().records}
     plugins = [f"{name} {versions[name]}" for name in sorted(set(versions) - {CORE})]
@@ -28,7 +28,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Show of a broken rule what it says, and where the plugin raised, without the inside of the kit."""
+    """Report a broken rule by its message and where the plugin raised, without the kit's own frames."""
     report = yield
     rules: Any = sys.modules.get(f"{__package__}.rules")
     if (
@@ -38,16 +38,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         and not item.config.getoption("fulltrace", default=False)
     ):
         report.longrepr = call.excinfo.getrepr(style="value")
-        if cause := _told(call.excinfo.value.__cause__):
+        if cause := _traceback_of(call.excinfo.value.__cause__):
             report.sections.append(("What was raised", cause))
     return report
 
 
-def _told(error: BaseException | None) -> str:
-    """Return the traceback of what an algorithm or pass raised, from there on where it left engine-core."""
+def _traceback_of(error: BaseException | None) -> str:
+    """Return the traceback of what an algorithm or pass raised, without engine-core's frames."""
     if error is None:
         return ""
-    import traceback  # noqa: PLC0415  not before it is needed
+    import traceback  # noqa: PLC0415  only when needed
 
     frames = traceback.extract_tb(error.__traceback__)
     core = sys.modules[__package__.partition(".")[0]].__path__[0]

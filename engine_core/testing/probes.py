@@ -26,7 +26,7 @@ class Prober(Algorithm):
         self._look = look
 
     def match(self, event: Event, state: State) -> bool:
-        """Let the kit look at State."""
+        """Show State to the kit."""
         self._look(event, state)
         return False
 
@@ -44,7 +44,7 @@ class Around(Callback):
         self._context = context
 
     def around_apply(self, algorithm: Any, name: str, event: Event, state: State) -> AbstractContextManager[Any]:
-        """Return the context, for the others none."""
+        """Return the context, or for other algorithms an empty one."""
         return self._context(algorithm, name, event, state) if id(algorithm) in self._subjects else nullcontext()
 
 
@@ -82,7 +82,7 @@ class Injected(Exception):  # noqa: N818  it stands for whatever may go wrong
 
 
 def raise_at(event: Event, time: int) -> Callback:
-    """Return a callback that raises at an event, when it comes for the given time."""
+    """Return a callback that raises when an event fires for the `time`-th time."""
     left = [time]
 
     def count(event: Event, _state: State) -> None:

@@ -12,7 +12,7 @@ __all__ = ["RecordingDestination"]
 
 
 class RecordingDestination(LoggerDestination):
-    """Keeps what is logged, in the order in which it came.
+    """Keeps what is logged, in the order it came.
 
     Example:
         >>> from engine_core import Logger

@@ -1,4 +1,4 @@
-"""The rules of the conformance kit: what each check demands, why, and how to mend what breaks it. A leaf; no torch."""
+"""The rules of the conformance kit: what each check demands, why, and how to fix what breaks it. A leaf; no torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["ALGORITHM_RULES", "PASS_RULES", "BrokenRule", "Rule"]
 
 
 class Rule(NamedTuple):
-    """What a check demands, why that matters, and how to mend what breaks it: three sentences."""
+    """What a check demands, why that matters, and how to fix what breaks it: three sentences."""
 
     says: str
     why: str
     remedy: str
 
 
-class BrokenRule(AssertionError):  # noqa: N818  it tells of the algorithm, not of an error in the kit
+class BrokenRule(AssertionError):  # noqa: N818  it reports the algorithm, not an error in the kit
     """What a failing check of the conformance kit raises.
 
     Args:
@@ -31,7 +31,7 @@ class BrokenRule(AssertionError):  # noqa: N818  it tells of the algorithm, not 
     def __str__(self) -> str:
         return (
             f"{self.who} breaks the rule of {self.check}: {self.rule.says} Seen: {self.seen}. "
-            f"Why it matters: {self.rule.why} To mend it: {self.rule.remedy}"
+            f"Why it matters: {self.rule.why} To fix it: {self.rule.remedy}"
         )
 
 
@@ -40,17 +40,17 @@ BrokenRule.__module__ = __package__  # the name by which it is imported, and whi
 
 ALGORITHM_RULES = {
     "test_metadata": Rule(
-        "Its metadata is a valid AlgorithmMetadata, and a name in it is the entry point's, or where no installed "
-        "distribution ships the class, the class's in snake case.",
+        "Its metadata is a valid AlgorithmMetadata, and a name in it is the entry point's, or the class's in snake "
+        "case if no installed distribution ships the class.",
         "Configs, `before` and `after`, and error messages refer to an algorithm by that one name, and the engine "
         "decides by metadata alone what to ask and in which order.",
-        "Make metadata with AlgorithmMetadata(...), which validates, and name it as the entry point does.",
+        "Make metadata with AlgorithmMetadata(...), which validates it, and give it the entry point's name.",
     ),
     "test_match_is_pure": Rule(
-        "`match` looks only: it changes neither State nor the algorithm, answers True or False, and gives the same "
+        "`match` only looks: it changes neither State nor the algorithm, answers True or False, and gives the same "
         "answer when asked again.",
-        "All algorithms are asked before any is applied, and asked again where an exception has to be undone: whoever "
-        "changes something there changes what the others see.",
+        "All algorithms are asked before any is applied, and asked again when an exception has to be undone: a change "
+        "in `match` changes what the others see.",
         "Move what changes something to `apply`; let `match` depend on event, State and settings.",
     ),
     "test_match_only_declared_events": Rule(
@@ -62,155 +62,155 @@ ALGORITHM_RULES = {
     "test_match_is_fast": Rule(
         "`match` takes less than 20 microseconds.",
         "It is asked at each listed event of each step, whether the algorithm runs or not: small models must not pay "
-        "for what does not act.",
-        "Compute in `apply` and remember what `match` needs; look at no tensor's content there.",
+        "for idle algorithms.",
+        "Compute in `apply` and remember what `match` needs; don't read tensors there.",
     ),
     "test_writes_declared": Rule(
         "It runs within a few steps, and `apply` changes only the State fields that metadata.writes declares, and "
         "never the loader's own tensors in place.",
-        "Users are told who changed their batch or loss, double writers are warned of, and a loader that keeps its "
-        "tensors would give changed data in the next epoch.",
-        "Declare the field in `writes`, or leave it alone; put new tensors in with state.batch_set_item; return from "
-        "make_algorithm one that runs early, and takes the kit's parts.",
+        "Users are told what changed their batch or loss, and warned of two writers of one field; a loader that keeps "
+        "its tensors would return changed data in the next epoch.",
+        "Declare the field in `writes`, or leave it alone; put new tensors in with state.batch_set_item; return an "
+        "instance from make_algorithm that runs early and accepts the kit's parts.",
     ),
     "test_restores": Rule(
-        "What it changes at the first half of a pair of events is back, bit for bit, after the second half, if its "
+        "What it changes at the first half of a pair of events is restored, bit for bit, at the second half, if its "
         "metadata lists both; an evaluation leaves weights and the optimizers' state as it found them.",
-        "Whoever comes after the pair counts on finding what was there before it: other algorithms, metrics, the "
-        "optimizer.",
-        "Keep what was there at the first half and put that very object back at the second; list both in metadata.",
+        "Whatever runs after the pair relies on what was there before it: other algorithms, metrics, the optimizer.",
+        "Keep what was there at the first half and put that same object back at the second; list both in metadata.",
     ),
     "test_restores_after_an_exception": Rule(
-        "What it changes at the first half of a pair is also back if the step between raises.",
+        "What it changes at the first half of a pair is also restored if the step in between raises.",
         "A failed evaluation or an interrupted step must not leave averaged weights or scaled inputs behind: training "
-        "goes on from there.",
-        "Let `match` and `apply` of the second half need nothing that the step between makes, such as outputs or loss.",
+        "continues from there.",
+        "Let `match` and `apply` of the second half need nothing that the step in between makes, such as outputs or "
+        "loss.",
     ),
     "test_no_global_random_draw": Rule(
-        "It draws nothing from the global generators of torch, NumPy and random, and a generator of its own begins "
-        "with the run's seed.",
-        "A draw from a global stream shifts the numbers of everybody else: data order, dropout, other algorithms, and "
-        "the comparison with a run without it; a constant seed makes runs with several seeds differ less than they "
-        "should.",
-        "Own a torch.Generator, seeded with state.derive_seed(name), save it in state_dict; for new modules use "
+        "It draws nothing from the global generators of torch, NumPy and random, and a generator of its own starts "
+        "from the run's seed.",
+        "A draw from a global generator shifts the numbers of everything else: data order, dropout, other algorithms, "
+        "and the comparison with a run without it; a constant seed makes runs with several seeds differ less than "
+        "they should.",
+        "Own a torch.Generator seeded with state.derive_seed(name), and save it in state_dict; for new modules use "
         "torch.random.fork_rng.",
     ),
     "test_arguments": Rule(
         "The constructor refuses what it can't use with a TypeError or ValueError, repr is short and stable, and "
-        "equality answers True or False.",
-        "A wrong setting that is found half-way through a training has cost hours, and logs and notebooks print "
+        "equality returns True or False.",
+        "A wrong setting that is found half-way through training has cost hours, and logs and notebooks print "
         "instances.",
         "Check each argument in __init__ and raise engine_core.errors.ArgumentError or ArgumentTypeError; leave "
         "tensors out of repr and equality, as the defaults of object do.",
     ),
     "test_state_dict": Rule(
-        "state_dict holds tensors and JSON values under string keys, is independent of the living state, and "
-        "load_state_dict takes it back unchanged.",
-        "A checkpoint holds nothing else, so that loading one runs no code, and what is saved must not go on changing.",
+        "state_dict holds tensors and JSON values under string keys, is independent of the live state, and "
+        "load_state_dict restores it unchanged.",
+        "A checkpoint holds nothing else, so that loading one runs no code, and what is saved must not change later.",
         "Return generator.get_state() for a generator, lists for tuples and sets, [key, value] pairs for a mapping "
-        "with other keys, clones of tensors that change.",
+        "with other keys, and clones of tensors that change.",
     ),
     "test_resume": Rule(
-        "A run that is saved and resumed, twice in a row or within an epoch, ends bit for bit as the uninterrupted one "
-        "does.",
+        "A run that is saved and resumed, twice in a row or within an epoch, ends bit for bit like the uninterrupted "
+        "one.",
         "Jobs are interrupted; a run that changes its course then can be neither repeated nor trusted.",
-        "Put counters, averages and generators into state_dict, take them back in load_state_dict, and don't begin "
-        "anew at FIT_START what was loaded; EPOCH_START does not come again in a run that goes on within an epoch.",
+        "Put counters, averages and generators into state_dict, restore them in load_state_dict, and don't reset at "
+        "FIT_START what was loaded; EPOCH_START does not fire again in a run that resumes within an epoch.",
     ),
     "test_two_instances": Rule(
         "Two instances work in one run, or are refused when the Trainer is made, and what one does in its own run "
-        "changes nothing for the other.",
-        "Sweeps and notebooks make several; state that is shared by the class mixes their runs silently.",
-        "Keep state on the instance, not on class or module; to refuse a second one declare a tag and conflicts with "
-        "that tag.",
+        "does not affect the other.",
+        "Sweeps and notebooks make several; state that the class shares mixes their runs silently.",
+        "Keep state on the instance, not on the class or module; to refuse a second one, declare a tag and conflicts "
+        "with that tag.",
     ),
     "test_second_run": Rule(
         "One instance in two runs, one after the other, does in the second what a fresh instance does.",
-        "Whatever is kept from the first run, such as its loss, a counter or averaged weights, spoils the second one "
+        "Anything kept from the first run, such as its loss, a counter or averaged weights, spoils the second one "
         "silently.",
-        "Begin anew at INIT, or at the first event of a State that it has not seen.",
+        "Reset at INIT, or at the first event of a State that it has not seen.",
     ),
     "test_batches": Rule(
         "It works on tuples, lists, dicts and nested batches, or refuses them in `validate`.",
-        "Users' batches have all these forms, and a refusal before the first step costs nothing.",
-        "Reach items with state.batch_get_item(key) and a key argument, look in `validate` whether they are there, and "
+        "Users' batches come in all these forms, and a refusal before the first step costs nothing.",
+        "Access items with state.batch_get_item(key) and a key argument, check in `validate` that they are there, and "
         "raise engine_core.errors.ArgumentError if not.",
     ),
     "test_ragged_batches": Rule(
-        "It works with a last batch that is smaller, with batches of one row, and in a run in which it never matches.",
-        "Most data sets do not divide by the batch size, and that shows at the end of the first epoch.",
-        "Take the number of rows from the batch at hand, as engine_core.batch.count_rows does.",
+        "It works with a smaller last batch, with batches of one row, and in a run in which it never matches.",
+        "Most data sets are not a multiple of the batch size, and that shows at the end of the first epoch.",
+        "Take the number of rows from the current batch, as engine_core.batch.count_rows does.",
     ),
     "test_microbatches": Rule(
-        "It works where a batch is split into microbatches, the last of them smaller, and runs for each of them or "
-        "once for each batch.",
-        "Memory decides on microbatches, not the method: from BEFORE_FORWARD to AFTER_BACKWARD State holds a part of "
-        "the batch, several times a step.",
-        "Keep nothing from the whole batch for use inside a microbatch, and do at AFTER_TRAIN_BATCH what shall happen "
-        "once.",
+        "It works if a batch is split into microbatches, the last of them smaller, and runs for each of them or once "
+        "for each batch.",
+        "Memory decides whether batches are split, not the method: from BEFORE_FORWARD to AFTER_BACKWARD State holds "
+        "a part of the batch, several times a step.",
+        "Keep nothing from the whole batch for use inside a microbatch, and do at AFTER_TRAIN_BATCH what should "
+        "happen once.",
     ),
     "test_autocast": Rule(
-        "It works under bf16 autocast, and leaves the weights in the format they had.",
-        "Mixed precision is how most trainings run: outputs are bfloat16 there while weights are float32.",
+        "It works under bf16 autocast, and leaves the weights in the dtype they had.",
+        "Most runs train in mixed precision: outputs are bfloat16 there while weights are float32.",
         "Convert with tensor.to(other.dtype) before mixing, or compute in float32.",
     ),
     "test_order_independent": Rule(
-        "Its results do not depend on its place among the other algorithms, or one of both declares the order.",
-        "Users write a list; two runs with the same methods must not differ because somebody sorted it.",
+        "Its results do not depend on its place among the other algorithms, or one of the two declares the order.",
+        "Users write a list; two runs with the same methods must not differ because the list was sorted.",
         "Declare `before` or `after` with the other's name or tag, or `conflicts`.",
     ),
     "test_compile": Rule(
         "With the tag `compile` it works on a model that torch.compile has wrapped, with the same results.",
-        "The tag is a promise that users rely on for trainings of weeks.",
-        "Reach modules through modules() and parameters(), change no forward, or drop the tag.",
+        "The tag is a promise that users rely on when they train for weeks.",
+        "Access modules through modules() and parameters(), don't change any forward, or drop the tag.",
     ),
     "test_unmatched_cost": Rule(
         "An event that it does not list costs less than 0.2 microseconds more than without it.",
-        "The engine promises that what is installed and idle costs nothing.",
+        "The engine promises that what is installed but idle costs nothing.",
         "List the events in metadata, and register no callbacks or hooks for others.",
     ),
 }
 
 PASS_RULES = {
     "test_metadata": Rule(
-        "It is marked with @algorithm_pass, its metadata is valid, and the name in it is the entry point's, or where "
-        "no distribution registers it, the function's.",
-        "Passes are sorted by what they declare and referred to by name; the engine refuses a registered pass without.",
-        "Mark it with @algorithm_pass(stage=..., events=...) and name it as the entry point does.",
+        "It is marked with @algorithm_pass, its metadata is valid, and the name in it is the entry point's, or the "
+        "function's if no distribution registers it.",
+        "Passes are sorted by what they declare and referred to by name; the engine refuses a registered pass without "
+        "the mark.",
+        "Mark it with @algorithm_pass(stage=..., events=...) and give it the entry point's name.",
     ),
     "test_total": Rule(
-        "It gives back a list for each list that it is given: empty, of one, with strangers and with several of a "
+        "It returns a list for each list it is given: empty, of one, with unknown algorithms and with several of a "
         "class.",
         "It runs at each event in the runs of people whose algorithms its author does not know.",
-        "Return the list in every branch, and look at a class with isinstance, at metadata with getattr.",
+        "Return the list in every branch, test for a class with isinstance, and read metadata with getattr.",
     ),
     "test_stable": Rule(
-        "What it does not tell apart, instances of one class and classes unknown to it, keeps its order, or is "
+        "What it does not distinguish, instances of one class and classes unknown to it, keeps its order, or is "
         "reversed as a whole by a pass of stage `direction`.",
         "The user's list decides wherever no rule of a pass does.",
         "Sort with sort_to_front or sort_to_back, or with a key that is the same for all others; `sorted` is stable.",
     ),
     "test_idempotent": Rule(
-        "Run on its own result it changes nothing; a pass of stage `direction` may turn the list back.",
-        "Passes run one after the other, some twice where a user adds one; the order must settle.",
-        "Compute the place from what the algorithms are, not from where they stand.",
+        "Run on its own result, it changes nothing; a pass of stage `direction` may reverse the list back.",
+        "Passes run one after the other, some twice if a user adds one; the order must settle.",
+        "Compute an algorithm's place from what it is, not from where it stands.",
     ),
     "test_deterministic": Rule(
-        "It gives the same order for the same list and event, however often it is called, and touches nothing else: no "
-        "attribute of an algorithm, no global generator.",
+        "It returns the same order for the same list and event, however often it is called, and touches nothing else: "
+        "no attribute of an algorithm, no global generator.",
         "Its result is remembered and shown by `explain`; an order that changes from call to call can't be explained, "
-        "and how often it is called is the engine's business.",
-        "Depend on the arguments alone and change nothing; say pure=False if the order has to depend on more.",
+        "and the engine decides how often it is called.",
+        "Depend on the arguments alone and change nothing; declare pure=False if the order has to depend on more.",
     ),
     "test_loses_nobody": Rule(
-        "It gives back all the algorithms that it was given, each once, and nobody else, unless it declares "
-        "changes_members.",
+        "It returns all the algorithms it was given, each once, and nothing else, unless it declares changes_members.",
         "An algorithm that a user asked for and that silently does not run spoils an experiment.",
         "Return all of them, or declare changes_members=True.",
     ),
     "test_fast": Rule(
-        "It takes less than a millisecond for ten algorithms, or less than 50 microseconds if it says pure=False.",
-        "It runs for each event and each set of matching algorithms, and if it is not pure in each step.",
-        "Look at the algorithms, and at nothing outside of them.",
+        "It takes less than a millisecond for ten algorithms, or less than 50 microseconds if it declares pure=False.",
+        "It runs for each event and each set of matching algorithms, or in each step if it is not pure.",
+        "Look only at the algorithms.",
     ),
 }

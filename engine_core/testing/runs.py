@@ -64,7 +64,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """What a run produced.
 
     Args:
         weights: parameters and buffers of the model.
@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A run that may have failed: its outcome or the error; `refused` if an algorithm said in time that it can't."""
+    """A run that may have failed: its outcome or the error; `refused` if an algorithm refused it in time."""
 
     outcome: Outcome | None = None
     refused: bool = False
@@ -100,7 +100,7 @@ def data_of(kit: AlgorithmKit) -> Loader:
 
 
 def make_trainer(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Trainer:
-    """Return a trainer of two epochs on fresh parts, with what the algorithms require; `settings` overrule.
+    """Return a trainer of two epochs with fresh parts and what the algorithms require; `settings` override.
 
     Args:
         data: a loader in place of the kit's batches.
@@ -151,12 +151,12 @@ def weights_of(trainer: Trainer) -> dict[str, Any]:
 
 
 def state_of(algorithm: Any) -> Any:
-    """Return the `state_dict` of an algorithm, `{}` for one without."""
+    """Return the `state_dict` of an algorithm, `{}` if it has none."""
     return algorithm.state_dict() if hasattr(algorithm, "state_dict") else {}
 
 
 def copied(state: Any) -> Any:
-    """Return a copy, or what can't be copied itself: what is wrong with it is the business of one check alone."""
+    """Return a copy, or the object itself if it can't be copied, which one check alone reports."""
     try:
         return copy.deepcopy(state)
     except Exception:  # noqa: BLE001
@@ -196,7 +196,7 @@ def where_raised(error: BaseException) -> str | None:
 
 
 def attempt(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Attempt:
-    """Train as `train` does, and tell a refusal in time from everything else that may be raised."""
+    """Train as `train` does, and distinguish a refusal in time from any other exception."""
     recorder = RecordingDestination()
     try:
         trainer = make_trainer(kit, algorithms, loggers=[recorder], **settings)
@@ -217,7 +217,7 @@ def can_split(kit: AlgorithmKit, size: int) -> bool:
 
 
 def described(error: BaseException | None) -> str:
-    """Return what was raised, and by which method of the algorithm at which event where that is known."""
+    """Return what was raised, and if known by which method of the algorithm at which event."""
     if error is None:
         return "nothing was raised"
     where = where_raised(error)
@@ -227,17 +227,17 @@ def described(error: BaseException | None) -> str:
 
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:
-    """Say where two trees of tensors and values differ in a bit, or None."""
+    """Return where two trees of tensors and values differ in any bit, or None."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return None if _same_bits(one, other) else f"{path or 'the tensor'} differs{_by(one, other)}"
     if isinstance(one, dict) and isinstance(other, dict):
         if list(map(repr, one)) != list(map(repr, other)):
-            return f"{path or 'the mapping'} has other keys: {list(one)} and {list(other)}"
+            return f"{path or 'the mapping'} has different keys: {list(one)} and {list(other)}"
         pairs = [(one[key], other[key], f"{path}.{key}" if path else str(key)) for key in one]
     elif isinstance(one, (list, tuple)) and type(one) is type(other) and len(one) == len(other):
         pairs = [(a, b, f"{path}[{place}]") for place, (a, b) in enumerate(zip(one, other, strict=True))]
     else:
-        opaque = "__eq__" not in {name for cls in type(one).__mro__[:-1] for name in vars(cls)}  # nobody can compare it
+        opaque = "__eq__" not in {name for cls in type(one).__mro__[:-1] for name in vars(cls)}  # can't be compared
         same = type(one) is type(other) and (opaque or one == other or (one != one and other != other))  # noqa: PLR0124
         return None if same else f"{path or 'the value'} is {one!r} and {other!r}"
     return next((found for a, b, p in pairs if (found := difference(a, b, p))), None)
@@ -257,12 +257,12 @@ def _by(one: torch.Tensor, other: torch.Tensor) -> str:
 
 
 def refusal_of(kit: AlgorithmKit) -> Fault | None:
-    """Train a batch; the fault says what the algorithm refuses. None if it works, or if the parts do not without it."""
+    """Train a batch; the fault says what the algorithm refuses. None if it works, or if the parts fail without it."""
     run = attempt(kit, [kit.make_algorithm()], max_duration="1ba")
     if not run.refused or attempt(kit, [], max_duration="1ba").error is not None:
         return None
     return Fault(
         f"it refuses the kit's own parts: {described(run.error)}; override make_model, make_batches, make_loss, "
-        "make_optimizers or make_others so that they are what it takes",
+        "make_optimizers or make_others so that they return what it accepts",
         run.error,
     )

@@ -128,8 +128,8 @@ def test_who_never_runs_is_told_what_to_do():
 
     with pytest.raises(
         BrokenRule,
-        match=r"Seen: it never ran in 8 steps of 2 epochs, so that no check has anything to judge; make it so in "
-        r"make_algorithm that it runs within them, or give more batches\.",
+        match=r"Seen: it never ran in 8 steps of 2 epochs, so the checks have nothing to judge; return one from "
+        r"make_algorithm that runs within them, or provide more batches\.",
     ):
         Kit(Late).test_writes_declared()
 
@@ -161,7 +161,7 @@ class DrawsAnew(AtLoss):
     ],
 )
 def test_another_that_does_not_work_alone_is_left_out_and_named(other, reason):
-    with pytest.raises(pytest.skip.Exception, match=r"left out, as their own faults hide everything else: " + reason):
+    with pytest.raises(pytest.skip.Exception, match=r"left out because of their own faults: " + reason):
         Kit(AtLoss, others=[other, NoisyLoss]).test_order_independent()
 
 
@@ -172,7 +172,7 @@ def test_whose_state_has_numbers_as_keys_is_told_to_save_pairs():
 
     with pytest.raises(
         BrokenRule,
-        match=r"state_dict\(\)\['optimizer'\]\['state'\] has the key 0, which JSON would make a string: "
+        match=r"state_dict\(\)\['optimizer'\]\['state'\] has the key 0, which JSON turns into a string: "
         r"save \[key, value\] pairs, list\(mapping\.items\(\)\), and take them back with dict\(pairs\)\.",
     ):
         Kit(SavesNumbers).test_state_dict()
@@ -185,7 +185,7 @@ def test_arguments_that_nobody_saw_and_that_are_not_kept_are_a_reason_to_skip():
 
     ready = [Doubled(0.5) for _ in range(9)]
 
-    with pytest.raises(pytest.skip.Exception, match="nobody knows with which scale Doubled was made"):
+    with pytest.raises(pytest.skip.Exception, match="it is not known with which scale Doubled was made"):
         Kit(ready.pop).test_arguments()
 
 
@@ -255,7 +255,7 @@ def test_who_refuses_the_parts_of_the_kit_is_told_so_by_one_check():
     with pytest.raises(
         BrokenRule,
         match=r"it refuses the kit's own parts: ArgumentError \(.*needs_adam needs Adam.*\) was raised by validate at "
-        r"\w+; override make_model, make_batches, make_loss, make_optimizers or make_others so that they are what",
+        r"\w+; override make_model, make_batches, make_loss, make_optimizers or make_others so that they return what",
     ):
         Kit(NeedsAdam).test_writes_declared()
 

@@ -21,8 +21,8 @@ def test_each_check_has_its_section_in_the_order_of_the_kit():
 
 
 @pytest.mark.parametrize("check", RULES)
-def test_a_section_says_the_rule_why_and_how_to_mend_it(check):
+def test_a_section_says_the_rule_why_and_how_to_fix_it(check):
     rule, text = RULES[check], sections()[check]
 
     assert text.startswith(f"{rule.says} *How:* ")
-    assert f"*Why:* {rule.why} *To mend it:* {rule.remedy}" in text
+    assert f"*Why:* {rule.why} *To fix it:* {rule.remedy}" in text

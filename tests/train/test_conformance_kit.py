@@ -57,11 +57,11 @@ def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_h
 
     assert str(error.value) == (
         "Doubled breaks the rule of test_metadata: Its metadata is a valid AlgorithmMetadata, and a name in it is the "
-        "entry point's, or where no installed distribution ships the class, the class's in snake case. Seen: "
-        "metadata.name is 'double', and the class's name in snake case is 'doubled'. Why it matters: Configs, "
+        "entry point's, or the class's in snake case if no installed distribution ships the class. Seen: "
+        "metadata.name is 'double', but the class's name in snake case is 'doubled'. Why it matters: Configs, "
         "`before` and `after`, and error messages refer to an algorithm by that one name, and the engine decides by "
-        "metadata alone what to ask and in which order. To mend it: Make metadata with AlgorithmMetadata(...), which "
-        "validates, and name it as the entry point does."
+        "metadata alone what to ask and in which order. To fix it: Make metadata with AlgorithmMetadata(...), which "
+        "validates it, and give it the entry point's name."
     )
 
 
@@ -90,7 +90,7 @@ def test_the_name_in_the_metadata_is_compared_with_the_entry_points(install):
         def make_algorithm(self):
             return ScaleTheLoss()
 
-    with pytest.raises(BrokenRule, match=r"'scale_the_loss', and the entry point of their-plugin 1\.0 is 'scale_it'"):
+    with pytest.raises(BrokenRule, match=r"'scale_the_loss', but the entry point of their-plugin 1\.0 is 'scale_it'"):
         Kit().test_metadata()
 
 

@@ -60,10 +60,10 @@ def test_a_broken_rule_is_reported_with_what_was_seen_and_why_and_nothing_of_the
         "Halve breaks the rule of test_writes_declared: It runs within a few steps, and `apply` changes only the "
         "State fields that metadata.writes declares, and never the loader's own tensors in place. Seen: Halve changed "
         "loss at AFTER_LOSS of batch 0 without declaring it: leave it alone, or declare writes=('outputs', 'loss'). "
-        "Why it matters: Users are told who changed their batch or loss, double writers are warned of, and a loader "
-        "that keeps its tensors would give changed data in the next epoch. To mend it: Declare the field in `writes`, "
-        "or leave it alone; put new tensors in with state.batch_set_item; return from make_algorithm one that "
-        "runs early, and takes the kit's parts."
+        "Why it matters: Users are told what changed their batch or loss, and warned of two writers of one field; a "
+        "loader that keeps its tensors would return changed data in the next epoch. To fix it: Declare the field in "
+        "`writes`, or leave it alone; put new tensors in with state.batch_set_item; return an instance from "
+        "make_algorithm that runs early and accepts the kit's parts."
     )
 
 
@@ -83,5 +83,5 @@ def test_which_engine_and_which_plugins_the_kit_met_is_said_after_collection(sai
 
 
 def test_a_check_that_has_nothing_to_judge_is_skipped_with_the_reason(said):
-    assert "its metadata lists both halves of no pair of events, and no event of an evaluation" in said
-    assert "there is no other algorithm: none that is installed can be made without arguments" in said
+    assert "its metadata lists no complete pair of events, and no event of an evaluation" in said
+    assert "there is no other algorithm: no installed one can be made without arguments" in said

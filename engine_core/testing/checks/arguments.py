@@ -1,4 +1,4 @@
-"""Does the constructor refuse nonsense, and can instances be shown and compared?"""
+"""Does the constructor refuse nonsense, and can instances be printed and compared?"""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_arguments(kit: AlgorithmKit) -> Fault | None:
     fault = fault or _representation(algorithm) or _after_a_run(kit)
     if fault is None and missing:
         pytest.skip(
-            f"repr and equality are fine, and nobody knows with which {', '.join(missing)} "
+            f"repr and equality are fine, but it is not known with which {', '.join(missing)} "
             f"{type(algorithm).__name__} was made: let make_algorithm call the class itself, or keep them as attributes"
         )
     return fault
 
 
 def _kept(algorithm: Any) -> tuple[inspect.BoundArguments, list[str]]:
-    """Return what was kept of the arguments that are needed, as `name` or `_name`, and which were not."""
+    """Return the required arguments kept as `name` or `_name`, and the names of the others."""
     signature = inspect.signature(type(algorithm))
     given, missing = signature.bind_partial(), []
     for name, parameter in signature.parameters.items():
@@ -85,15 +85,15 @@ def _hints(make: type) -> dict[str, Any]:
     init: Any = make.__init__  # type: ignore[misc]
     try:
         return typing.get_type_hints(init)
-    except Exception:  # noqa: BLE001  what is imported for type checkers only can't be resolved
+    except Exception:  # noqa: BLE001  what only type checkers import can't be resolved
         return dict(getattr(init, "__annotations__", {}))
 
 
 def _scalar_kinds(parameter: inspect.Parameter, hints: dict[str, Any], given: Any) -> set[type]:
     """Return the plain types that an argument may have by its annotation, else by what was given, or its default.
 
-    What a `key` may be depends on the batch, so that it is checked in `validate`; whatever is given for a flag without
-    an annotation is true or false.
+    What a `key` may be depends on the batch, so `validate` checks it; without an annotation a flag accepts anything, as
+    anything is true or false.
     """
     hint = hints.get(parameter.name)
     if parameter.name.endswith("key"):
@@ -116,14 +116,14 @@ def _representation(algorithm: Any) -> Fault | None:
     except Exception as error:  # noqa: BLE001
         return Fault(f"repr raised {type(error).__name__} ({error})", error)
     if shown != again:
-        return Fault(f"repr is {shown[:100]!r}, and asked again {again[:100]!r}")
+        return Fault(f"repr is {shown[:100]!r}, and the second time {again[:100]!r}")
     if not shown or len(shown) > _LONGEST_REPR or "tensor(" in shown:
         return Fault(f"repr has {len(shown)} characters: {shown[:60]!r}...")
     return None
 
 
 def _after_a_run(kit: AlgorithmKit) -> Fault | None:
-    """Look at instances that have something to show: each has run."""
+    """Check instances after a run, when they have something to show."""
     one: Any = kit.make_algorithm()
     other: Any = kit.make_algorithm()
     for algorithm in (one, other):

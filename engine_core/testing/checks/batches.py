@@ -34,10 +34,10 @@ __all__ = ["test_batches", "test_microbatches", "test_ragged_batches"]
 
 
 def test_batches(kit: AlgorithmKit) -> Fault | None:
-    """Train on the same rows in tuples and lists, and with a model that has its own loss in dicts and nested ones."""
+    """Train on the same rows in tuples, lists and, with a model that has its own loss, dicts and nested batches."""
     batches = list(data_of(kit))
     if kit.make_loss() is None or not all(isinstance(b, (tuple, list)) and len(b) == 2 for b in batches):
-        pytest.skip("make_batches gives no (inputs, targets) for a loss function, so there are no other forms of them")
+        pytest.skip("make_batches returns no (inputs, targets) for a loss function, so there are no other forms to try")
     by_tuple = attempt(kit, [kit.make_algorithm()])
     for form, (pack, unpack) in _FORMS.items():
         settings: dict[str, Any] = {"data": Loader([pack(*batch) for batch in batches])}
@@ -57,7 +57,7 @@ def test_batches(kit: AlgorithmKit) -> Fault | None:
 
 
 def test_ragged_batches(kit: AlgorithmKit) -> Fault | None:
-    """Train on batches of other sizes, and without ever matching; sizes that the model can't take are left out."""
+    """Train on batches of other sizes, and without ever matching; sizes that the model can't take are skipped."""
     whole = list(data_of(kit))
     single = [_rows(batch, row, row + 1) for batch in whole[:2] for row in range(2)]
     ragged = [*whole[:2], _rows(whole[0], 0, 3), single[0]]
@@ -144,7 +144,7 @@ class _OwnLoss(nn.Module):
         return self.model(self._unpack(batch)[0])
 
     def loss(self, outputs: Any, batch: Any, reduction: str = "mean") -> Any:
-        """Return the loss, for each row too."""
+        """Return the loss, also for each row."""
         loss_fn, targets = self._loss_fn, self._unpack(batch)[1]
         if reduction == "mean":
             return loss_fn(outputs, targets)

@@ -1,4 +1,4 @@
-"""Does an algorithm change only what it declares, and put back at a second half what it changed at the first?"""
+"""Does an algorithm change only what it declares, and restore at a second half what it changed at the first?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["findings_of", "not_restored", "test_restores", "test_restores_after_
 
 
 def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
-    """Compare State around each apply in a run, with a loader that gives the same tensors again."""
+    """Compare State around each apply in a run, with a loader that returns the same tensors again."""
     algorithm = kit.make_algorithm()
     came, ran = Counter[Event](), list[Event]()
 
@@ -47,8 +47,8 @@ def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
         return Fault(_first(found))
     if not ran and any(came[event] for event in events_of(algorithm)):
         return Fault(
-            f"it never ran in {came[Event.BATCH_END]} steps of {came[Event.EPOCH_END]} epochs, so that no check has "
-            "anything to judge; make it so in make_algorithm that it runs within them, or give more batches"
+            f"it never ran in {came[Event.BATCH_END]} steps of {came[Event.EPOCH_END]} epochs, so the checks have "
+            "nothing to judge; return one from make_algorithm that runs within them, or provide more batches"
         )
     if algorithm_metadata(algorithm).writes is None:
         pytest.skip("its metadata does not declare what it writes: add writes=(...), or () if it changes nothing")
@@ -60,24 +60,24 @@ def test_restores(kit: AlgorithmKit) -> Fault | None:
     algorithm = kit.make_algorithm()
     evaluates = any(event.is_eval for event in events_of(algorithm))
     if not pairs_of(algorithm) and not evaluates:
-        pytest.skip("its metadata lists both halves of no pair of events, and no event of an evaluation")
+        pytest.skip("its metadata lists no complete pair of events, and no event of an evaluation")
     if found := not_restored(findings_of(kit, algorithm)):
         return Fault(_first(found))
     return _after_evaluation(kit) if evaluates else None
 
 
 def test_restores_after_an_exception(kit: AlgorithmKit) -> Fault | None:
-    """Raise at each event within its pairs, the first and the second time, and look what is left."""
+    """Raise at each event within its pairs, the first and the second time, and look at what is left."""
     algorithm = kit.make_algorithm()
     pairs = pairs_of(algorithm)
     if not pairs:
-        pytest.skip("its metadata lists both halves of no pair of events")
+        pytest.skip("its metadata lists no complete pair of events")
     half = max(1, count_rows(next(iter(data_of(kit)))) // 2)
     occasions: list[tuple[int, dict[str, Any]]] = [
         (1, {}),
         (2, {"microbatch_size": half} if can_split(kit, half) else {}),
     ]
-    known = {_key(finding) for finding in not_restored(findings_of(kit, algorithm))}  # another check tells of these
+    known = {_key(finding) for finding in not_restored(findings_of(kit, algorithm))}  # another check reports these
     for event in sorted({e for pair in pairs for e in _within(*pair)}, key=list(Event).index):
         for time, settings in occasions:
             left = _left_behind(kit, event, time, settings)
@@ -98,14 +98,14 @@ def findings_of(kit: AlgorithmKit, algorithm: Any, watchers: Sequence[Any] = (),
 
 
 def not_restored(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that tell of something that was not put back."""
+    """Return the findings of what was not restored."""
     return [finding for finding in findings if finding.kind == "not_restored"]
 
 
 def _left_behind(
     kit: AlgorithmKit, event: Event, time: int, settings: dict[str, Any]
 ) -> list[tuple[tuple[Any, ...] | None, str]]:
-    """Train up to an exception at an event, then say what was not put back, or could not be."""
+    """Train up to an exception at an event, then return what was not restored, or could not be."""
     algorithm, found = kit.make_algorithm(), list[Finding]()
     observer = Observer(found.append)
     callbacks = [Watcher([algorithm], observer), raise_at(event, time)]
@@ -116,7 +116,7 @@ def _left_behind(
         except Injected as error:
             notes = [note for note in getattr(error, "__notes__", ()) if "could not undo" in note]
     observer.close(trainer.state)  # what belongs to the epoch is undone when the trainer closes
-    return [*((None, note) for note in notes), *((_key(f), _told(f)) for f in not_restored(found))]
+    return [*((None, note) for note in notes), *((_key(f), _sentence(f)) for f in not_restored(found))]
 
 
 def _after_evaluation(kit: AlgorithmKit) -> Fault | None:
@@ -157,16 +157,16 @@ def _key(finding: Finding) -> tuple[Any, ...]:
     return finding.event, finding.field, finding.leaves
 
 
-def _told(finding: Finding) -> str:
+def _sentence(finding: Finding) -> str:
     return str(finding).rstrip(".")
 
 
 def _first(found: list[Finding]) -> str:
-    return _told(found[0])
+    return _sentence(found[0])
 
 
 class _Same(Loader):
-    """Gives the very same batches in each epoch."""
+    """Returns the very same batches in each epoch."""
 
     def __iter__(self) -> Any:
         return iter(self._batches)

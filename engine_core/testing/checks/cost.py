@@ -42,7 +42,7 @@ def test_match_is_fast(kit: AlgorithmKit) -> Fault | None:
 
 
 def test_unmatched_cost(kit: AlgorithmKit) -> Fault | None:
-    """Fire the events that nobody lists, after a short run with the algorithm and one without."""
+    """Fire the events that no algorithm lists, after a short run with the algorithm and one without."""
     bound_s = max(UNMATCHED_S, _UNMATCHED_CALLS * least_seconds(lambda: None, 200, 20))
     with make_trainer(kit, [kit.make_algorithm()]) as trainer, make_trainer(kit, []) as bare:
         listed = {event for algorithm in trainer.state.algorithms for event in events_of(algorithm)}

@@ -1,4 +1,4 @@
-"""Is what an algorithm declares valid, and is it called what it is registered as?"""
+"""Is an algorithm's metadata valid, and is its name the registered one?"""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_metadata(kit: AlgorithmKit) -> Fault | None:
     else:
         expected, whose = record.name, f"the entry point of {record.distribution} {record.version}"
     if metadata.name not in (None, expected):
-        return Fault(f"metadata.name is {metadata.name!r}, and {whose} is {expected!r}")
+        return Fault(f"metadata.name is {metadata.name!r}, but {whose} is {expected!r}")
     return None
 
 
 def invalid(metadata: M) -> str | None:
-    """Say what is wrong with metadata when it is validated anew, strictly; pydantic can be told to skip that."""
+    """Return what is wrong with metadata if it is validated again, strictly; pydantic can be told to skip that."""
     try:
         content = {name: getattr(metadata, name) for name in type(metadata).model_fields}
         again = type(metadata).model_validate(content, strict=True)

@@ -58,7 +58,7 @@ def test_no_global_random_draw(kit: AlgorithmKit) -> Fault | None:
 def _of_its_own(kit: AlgorithmKit, used: Any) -> Fault | None:
     """Compare the generators that an instance owns after a run with those after a run with another seed.
 
-    Where make_algorithm gives a seed or a generator, its author has decided what they are.
+    If make_algorithm passes a seed or a generator, its author has chosen them.
     """
     owned = _owned(used)
     if not owned:
@@ -75,7 +75,7 @@ def _of_its_own(kit: AlgorithmKit, used: Any) -> Fault | None:
 
 
 def _owned(algorithm: Any) -> dict[str, Any]:
-    """Return the states of the generators among the attributes that something was drawn from."""
+    """Return the states of those generators among the attributes that were drawn from."""
     found: dict[str, Any] = {}
     for name, value in getattr(algorithm, "__dict__", {}).items():
         if isinstance(value, torch.Generator):
@@ -90,7 +90,7 @@ def _owned(algorithm: Any) -> dict[str, Any]:
 
 @contextmanager
 def _compared(what: str, found: list[str]) -> Iterator[None]:
-    move_generators()  # so that seeding them anew shows too
+    move_generators()  # so that reseeding them shows too
     before = generator_states()
     yield
     after = generator_states()

@@ -1,4 +1,4 @@
-"""Does an algorithm work where the model computes in another way: in mixed precision, compiled?"""
+"""Does an algorithm work if the model runs in mixed precision, or compiled?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _format(weight: Any) -> Any:
 
 
 def test_compile(kit: AlgorithmKit) -> Fault | None:
-    """Train a compiled model, and compare with the same as it is."""
+    """Train a compiled model, and compare with the plain one."""
     if "compile" not in algorithm_metadata(kit.make_algorithm()).tags:
         pytest.skip("its metadata has no tag `compile`, so it does not claim to survive torch.compile")
     graphs: list[Any] = []
@@ -49,11 +49,11 @@ def test_compile(kit: AlgorithmKit) -> Fault | None:
         return Fault(f"with a compiled model {described(run)}", run)
     made = len(graphs) - needed
     if not made:
-        return Fault("with it nothing of the model was compiled")
+        return Fault("with it no part of the model was compiled")
     if made > 2 * needed + 2:
         return Fault(f"with it the model was compiled {made} times in 8 steps, without it {needed} times")
     if different := close(run, _named_as(run, train(kit, [kit.make_algorithm()]))):
-        return Fault(f"the compiled model ends with other weights than the same model as it is: {different}")
+        return Fault(f"the compiled model ends with different weights than the plain one: {different}")
     return None
 
 
@@ -86,7 +86,7 @@ def _named_as(compiled: Outcome, plain: Outcome) -> Outcome:
 def close(one: Outcome, other: Outcome) -> str | None:
     """Say where weights or metrics differ by more than rounding, or None."""
     if set(one.weights) != set(other.weights):
-        return f"only one of both has {', '.join(sorted(set(one.weights) ^ set(other.weights))[:3])}"
+        return f"only one of the two has {', '.join(sorted(set(one.weights) ^ set(other.weights))[:3])}"
     for name, weight in ((name, w) for name, w in one.weights.items() if torch.is_tensor(w)):
         if weight.shape != other.weights[name].shape:
             return f"{name} has the shapes {tuple(weight.shape)} and {tuple(other.weights[name].shape)}"

@@ -1,4 +1,4 @@
-"""Does an instance keep to itself: beside another one, and from one run to the next?"""
+"""Is an instance independent: of another one, and from one run to the next?"""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_two_instances(kit: AlgorithmKit) -> Fault | None:
     """Train with two in one run, twice, and with two in runs that take turns."""
     left: list[Leaf] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # passes may warn of two, and that is all right
+        warnings.simplefilter("ignore")  # passes may warn about two, and that is fine
         fault = _in_one_run(kit, left)
     fault = fault or _in_turn(kit)
     if fault is None and left:
         event, field, leaf = left[0]
         pytest.skip(
             f"two instances in one run leave {field} {leaf} changed after {event.name}: start/end pairs keep their "
-            "order, so each puts back what it found, the last one too late; to refuse a second instance declare "
+            "order, so the last one puts back what the first had changed; to refuse a second instance declare "
             "tags=('x',), conflicts=('@x',)"
         )
     return fault
@@ -48,7 +48,7 @@ def test_second_run(kit: AlgorithmKit) -> Fault | None:
     if second.outcome is None:
         return Fault(f"in its second run {described(second.error)}", second.error)
     different = _different(second.outcome, first)
-    return Fault(f"a used instance gives other results than a fresh one: {different}") if different else None
+    return Fault(f"a used instance gives different results than a fresh one: {different}") if different else None
 
 
 def _in_one_run(kit: AlgorithmKit, at_ends: list[Leaf]) -> Fault | None:
@@ -77,11 +77,11 @@ def _in_one_run(kit: AlgorithmKit, at_ends: list[Leaf]) -> Fault | None:
 
 
 def _in_turn(kit: AlgorithmKit) -> Fault | None:
-    """Let two trainers train a batch each in turn, and compare with one that does the same alone."""
+    """Train two trainers in turn, a batch each, and compare with one that trains alone."""
     (alone,) = _steps(kit, [kit.make_algorithm()])
     for outcome in _steps(kit, [kit.make_algorithm(), kit.make_algorithm()]):
         if different := _different(outcome, alone):
-            return Fault(f"a run changes the results of another one that goes on at the same time: {different}")
+            return Fault(f"a run changes the results of another one at the same time: {different}")
     return None
 
 
@@ -106,7 +106,7 @@ def _different(one: Outcome, other: Outcome) -> str | None:
 class _Pairs:
     """What all algorithms together changed at the first half of a pair and did not put back at the second.
 
-    A leaf that somebody else has changed in between is not judged.
+    A leaf that something else changed in between is not judged.
     """
 
     def __init__(self, pairs: Sequence[tuple[Event, Event]]) -> None:

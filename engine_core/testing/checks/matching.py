@@ -1,4 +1,4 @@
-"""Does `match` look only, and only where it has something to do?"""
+"""Does `match` change nothing, and is it true only at listed events?"""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_match_only_declared_events(kit: AlgorithmKit) -> Fault | None:
         place = "with an empty State" if now is None else f"in the State of {now.name}"
         for event in undeclared:
             if _is_true(algorithm, event, state):
-                found.append(f"match is true at {event.name} {place}, and metadata.events does not list it")
+                found.append(f"match is true at {event.name} {place}, but metadata.events does not list it")
 
     def look_once(event: Event, state: State) -> None:
         if (event not in seen and state.timestamp.batch > 1) or event is Event.INIT:
@@ -81,7 +81,7 @@ def test_match_only_declared_events(kit: AlgorithmKit) -> Fault | None:
 
 
 def _ask(algorithm: Any, event: Event, state: State) -> Any:
-    """Ask with the global generators as they are; who draws from them is found by another check."""
+    """Ask without moving the global generators; another check finds draws from them."""
     with preserve_generators(torch.device("cpu")):
         return algorithm.match(event, state)
 
@@ -105,7 +105,7 @@ def _world(algorithm: Any, state: State) -> dict[str, dict[str, str]]:
 
 
 def _saved(algorithm: Any) -> Any:
-    """Return a copy of its state_dict, None where it has none before INIT."""
+    """Return a copy of its state_dict, None if it has none before INIT."""
     try:
         return copied(state_of(algorithm))
     except Exception:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""Do the results depend on the place in the list, where nobody declares an order?"""
+"""Do the results depend on the place in the list where no order is declared?"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def test_order_independent(kit: AlgorithmKit) -> Fault | None:
     """Train with each of the others, in both orders of the list."""
     others = [type(other).__name__ for other in kit.make_others()]
     if not others:
-        pytest.skip("there is no other algorithm: none that is installed can be made without arguments")
+        pytest.skip("there is no other algorithm: no installed one can be made without arguments")
     left_out: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what others say on the kit's tiny net is not the author's business
+        warnings.simplefilter("ignore")  # what others warn about on the kit's tiny net is not the author's concern
         for place, name in enumerate(others):
             fault = _compared(kit, place, name) if _depends_on_the_list(kit, place) else None
             if fault is not None and (own_fault := _alone(kit, place)):
@@ -32,9 +32,7 @@ def test_order_independent(kit: AlgorithmKit) -> Fault | None:
                 return fault
     if left_out:
         tried = len(others) - len(left_out)
-        pytest.skip(
-            f"left out, as their own faults hide everything else: {', '.join(left_out)}; {tried} others are fine"
-        )
+        pytest.skip(f"left out because of their own faults: {', '.join(left_out)}; {tried} others are fine")
     return None
 
 
@@ -63,7 +61,7 @@ def _depends_on_the_list(kit: AlgorithmKit, place: int) -> bool:
         try:
             with make_trainer(kit, algorithms) as trainer:
                 orders.append([[e.name for e in trainer.engine.explain(event)] for event in Event if event in shared])
-        except Exception:  # noqa: BLE001  refused, or worse; whether always is seen later
+        except Exception:  # noqa: BLE001  refused, or worse; whether always shows later
             return True
     return orders[0] != orders[1]
 
@@ -77,7 +75,7 @@ def _compared(kit: AlgorithmKit, place: int, name: str) -> Fault | None:
             return Fault(f"with {order} {described(run.error)}", run.error)
     if first.refused is not second.refused:
         refused = orders[0] if first.refused else orders[1]
-        return Fault(f"{refused} is refused, and the other order of the list is not")
+        return Fault(f"{refused} is refused, but the other order of the list is not")
     if first.outcome is None or second.outcome is None:
         return None
     different = close(first.outcome, second.outcome)

@@ -35,12 +35,12 @@ __all__ = [
 
 PURE_S, IMPURE_S = 1e-3, 50e-6
 _CALLS = 4
-"""How often a pass is asked for the same list, to see whether it answers the same."""
+"""How often a pass is called with the same list, to see whether it returns the same."""
 _HOLDERS = (dict, list, tuple, set)
 
 
-class Stranger(Algorithm):
-    """What no pass can know."""
+class Unknown(Algorithm):
+    """An algorithm that no pass can know."""
 
     def match(self, event: Event, state: State) -> bool:
         """It is never asked."""
@@ -50,10 +50,10 @@ class Stranger(Algorithm):
         """It never runs."""
 
 
-class AnotherStranger(Stranger):
-    """And another one, which declares something."""
+class AnotherUnknown(Unknown):
+    """Another one, which declares something."""
 
-    metadata = AlgorithmMetadata(tags=("stranger",), writes=())
+    metadata = AlgorithmMetadata(tags=("unknown",), writes=())
 
 
 def test_metadata(kit: PassKit) -> Fault | None:
@@ -85,7 +85,7 @@ def _names(record: Any, where: str) -> bool:
 
 
 def test_total(kit: PassKit) -> Fault | None:
-    """Ask for each list, and look whether a list comes back."""
+    """Call it with each list, and check that a list comes back."""
     for algorithms, event in _cases(kit):
         given = _named(algorithms)
         try:
@@ -108,17 +108,17 @@ def test_loses_nobody(kit: PassKit) -> Fault | None:
         if set(before) != set(after) and not may_change:
             return Fault(given)
         if wrong := [a for a in result if isinstance(a, type) or not hasattr(a, "apply") or not hasattr(a, "match")]:
-            return Fault(f"{given}, and {wrong[0]!r} is no algorithm")
+            return Fault(f"{given}, and {wrong[0]!r} is not an algorithm")
     return None
 
 
 def test_stable(kit: PassKit) -> Fault | None:
-    """Compare the order of those whom the pass can't tell apart: of one class, or strangers to it."""
+    """Compare the order of algorithms that the pass can't distinguish: of one class, or unknown to it."""
     turns = metadata_of(kit.make_pass()).stage == "direction"
     for algorithms, event, result in _results(kit):
-        kinds = {type(a) for a in algorithms} - {Stranger, AnotherStranger}
+        kinds = {type(a) for a in algorithms} - {Unknown, AnotherUnknown}
         groups = [[a for a in algorithms if type(a) is kind] for kind in kinds]
-        for group in (*groups, [a for a in algorithms if isinstance(a, Stranger)]):
+        for group in (*groups, [a for a in algorithms if isinstance(a, Unknown)]):
             members = set(map(id, group))
             now = list(dict.fromkeys(id(a) for a in result if id(a) in members))
             then = [i for i in map(id, group) if i in set(now)]
@@ -130,21 +130,21 @@ def test_stable(kit: PassKit) -> Fault | None:
 
 
 def test_idempotent(kit: PassKit) -> Fault | None:
-    """Ask for its own results."""
+    """Call it with its own results."""
     turns = metadata_of(kit.make_pass()).stage == "direction"
     for algorithms, event, once in _results(kit):
         twice = _arranged(kit, once, event)
         if twice is None or _same(once, twice) or (turns and _same(once, _arranged(kit, twice, event) or [])):
             continue
         return Fault(
-            f"for {_named(algorithms)} at {event.name} it gives {_named(once)}, and given that again "
+            f"for {_named(algorithms)} at {event.name} it gives {_named(once)}, and for that again "
             f"{_places(once, twice)}, as places in its own result"
         )
     return None
 
 
 def test_deterministic(kit: PassKit) -> Fault | None:
-    """Ask for each list several times, and look whether anything else is touched."""
+    """Call it with each list several times, and check that it touches nothing else."""
     if fault := _touching(kit):
         return fault
     if not metadata_of(kit.make_pass()).pure:
@@ -178,7 +178,7 @@ def _events(kit: PassKit) -> list[Event]:
 
 
 def _pool(kit: PassKit) -> list[Any]:
-    """Return algorithms to arrange: strangers, and of each of the kit's two of its class and one of a subclass."""
+    """Return algorithms to arrange: unknown ones, and for each of the kit's two of its class and one of a subclass."""
     one, other = list(kit.make_algorithms()), list(kit.make_algorithms())
     heirs = list(kit.make_algorithms())
     for heir in heirs:
@@ -186,13 +186,13 @@ def _pool(kit: PassKit) -> list[Any]:
             heir.__class__ = type(f"My{type(heir).__name__}", (type(heir),), {})
         except TypeError:  # the class forbids it
             continue
-    strangers = [Stranger(), AnotherStranger(), Stranger()]
-    return [x for group in itertools.zip_longest(one, strangers, heirs, other) for x in group if x is not None]
+    unknown = [Unknown(), AnotherUnknown(), Unknown()]
+    return [x for group in itertools.zip_longest(one, unknown, heirs, other) for x in group if x is not None]
 
 
 def _cases(kit: PassKit) -> Iterator[tuple[list[Any], Event]]:
     """Yield lists of algorithms with the events at which the pass runs, always the same ones."""
-    pool, chance = _pool(kit), random.Random(7)  # noqa: S311  no secret
+    pool, chance = _pool(kit), random.Random(7)  # noqa: S311  not a secret
     lists: list[Sequence[Any]] = [[], *([a] for a in pool), *itertools.permutations(pool[:4])]
     lists += [chance.sample(pool, min(len(pool), size)) for size in (2, 3, 4, 5, 6) for _ in range(8)]
     events = _events(kit)
@@ -202,7 +202,7 @@ def _cases(kit: PassKit) -> Iterator[tuple[list[Any], Event]]:
 
 
 def _results(kit: PassKit) -> Iterator[tuple[list[Any], Event, list[Any]]]:
-    """Yield the cases with what the pass makes of them, where that is a list."""
+    """Yield the cases with what the pass makes of them, if that is a list."""
     if _changing(kit):
         pytest.skip("its order for one list changes from call to call; test_deterministic judges that")
     for algorithms, event in _cases(kit):
@@ -212,7 +212,7 @@ def _results(kit: PassKit) -> Iterator[tuple[list[Any], Event, list[Any]]]:
 
 
 def _changing(kit: PassKit) -> Fault | None:
-    """Say for which list the order changes from call to call, if for any."""
+    """Return the first list whose order changes from call to call, if any."""
     for algorithms, event in _cases(kit):
         first, *others = [_arranged(kit, algorithms, event) for _ in range(_CALLS)]
         for number, other in enumerate(others, start=2):
@@ -225,7 +225,7 @@ def _changing(kit: PassKit) -> Fault | None:
 
 
 def _touching(kit: PassKit) -> Fault | None:
-    """Say what a pass changes beside the order: attributes of the algorithms, global generators."""
+    """Return what a pass changes besides the order: attributes of the algorithms, global generators."""
     for algorithms, event in _cases(kit):
         before, generators = [_marks(a) for a in algorithms], _generators()
         _arranged(kit, algorithms, event)
@@ -241,7 +241,7 @@ def _touching(kit: PassKit) -> Fault | None:
 
 
 def _marks(algorithm: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return by which objects each attribute is told, and these objects, so that their ids stay theirs."""
+    """Return the ids of each attribute's objects, and the objects, so that the ids stay theirs."""
     own = dict(getattr(algorithm, "__dict__", {}))
     inner = {
         n: [*v, *v.values()] if isinstance(v, dict) else list(v) for n, v in own.items() if isinstance(v, _HOLDERS)
@@ -250,7 +250,7 @@ def _marks(algorithm: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _generators() -> dict[str, Any]:
-    """Return the states of the global generators that are in use, as they can be compared."""
+    """Return the states of the global generators that are in use, in a form that can be compared."""
     states: dict[str, Any] = {"random": random.getstate()}
     if (numpy := sys.modules.get("numpy.random")) is not None:
         states["numpy"] = [str(part) if i != 1 else part.tobytes() for i, part in enumerate(numpy.get_state())]
@@ -260,7 +260,7 @@ def _generators() -> dict[str, Any]:
 
 
 def _arranged(kit: PassKit, algorithms: Sequence[Any], event: Event) -> list[Any] | None:
-    """Return what the pass makes of a list, or None where that is no list: another check tells of it."""
+    """Return what the pass makes of a list, or None if that is not a list, which another check reports."""
     try:
         return list(_call(kit, algorithms, event))
     except Exception:  # noqa: BLE001

@@ -46,12 +46,12 @@ def test_state_dict(kit: AlgorithmKit) -> Fault | None:
 def test_resume(kit: AlgorithmKit) -> Fault | None:
     """Train 3 epochs, then again from what was saved after the first, and from what that run saved after the second.
 
-    Then from what was saved within the second epoch, with a loader that goes on there.
+    Then from what was saved within the second epoch, with a loader that continues there.
     """
     whole, snapshots = _run_from(kit, None)
     at_ends = [snapshot for snapshot in snapshots if not snapshot.timestamp.batch_in_epoch]
     if not at_ends:
-        pytest.skip("the run ended within its first epoch, so that there is nothing to resume from")
+        pytest.skip("the run ended within its first epoch, so there is nothing to resume from")
     within = [snapshot for snapshot in snapshots if snapshot not in at_ends]
     for number in ("first", "second"):
         if at_ends:
@@ -70,7 +70,7 @@ def test_resume(kit: AlgorithmKit) -> Fault | None:
 def _otherwise(resumed: Outcome, whole: Outcome) -> str | None:
     for part in ("weights", "optimizers", "algorithms"):
         if different := difference(getattr(resumed, part), getattr(whole, part), part):
-            return f"ended otherwise than the uninterrupted one: {different}"
+            return f"ended differently from the uninterrupted one: {different}"
     return None
 
 
@@ -81,7 +81,7 @@ def _foreign(value: Any, path: str) -> str | None:
     if isinstance(value, dict) and not hasattr(type(value), "__missing__"):  # an OrderedDict is as good
         if wrong := [key for key in value if type(key) is not str]:
             return (
-                f"{path} has the key {wrong[0]!r}, which JSON would make a string: save [key, value] pairs, "
+                f"{path} has the key {wrong[0]!r}, which JSON turns into a string: save [key, value] pairs, "
                 "list(mapping.items()), and take them back with dict(pairs)"
             )
         return next((p for key, v in value.items() if (p := _foreign(v, f"{path}[{key!r}]"))), None)
@@ -125,7 +125,7 @@ class _Snapshot:
 
 
 def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, list[_Snapshot]]:
-    """Train to the end of 3 epochs, from the beginning or a snapshot; some are taken on the way."""
+    """Train to the end of 3 epochs, from the beginning or a snapshot; taking new ones on the way."""
     algorithm: Any = kit.make_algorithm()
     taken: list[_Snapshot] = []
 
@@ -139,14 +139,14 @@ def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, l
     with make_trainer(kit, [algorithm], callbacks=[saver], max_duration="3ep") as trainer:
         if snapshot is not None:
             _restore(trainer, snapshot)
-            _go_on_within(trainer, snapshot)
+            _continue_within(trainer, snapshot)
             set_generator_states(snapshot.generators)
         trainer.fit()
         return outcome_of(trainer), taken
 
 
-def _go_on_within(trainer: Any, snapshot: _Snapshot) -> None:
-    """Give the loop the rest of the epoch, as it has it when `fit` goes on within one."""
+def _continue_within(trainer: Any, snapshot: _Snapshot) -> None:
+    """Give the loop the rest of the epoch, as when `fit` continues within one."""
     done = snapshot.timestamp.batch_in_epoch
     if done:
         rest = iter(list(trainer.state.train_dataloader)[done:])
@@ -154,7 +154,7 @@ def _go_on_within(trainer: Any, snapshot: _Snapshot) -> None:
 
 
 def _restore(trainer: Any, snapshot: _Snapshot) -> None:
-    """Put a snapshot into a trainer that has not begun, and tell the algorithms that something was loaded."""
+    """Put a snapshot into a trainer that has not begun, and fire AFTER_LOAD."""
     state, outcome = trainer.state, snapshot.outcome
     state.model.load_state_dict(outcome.weights)
     for optimizer, saved in zip(state.optimizers, outcome.optimizers, strict=True):

@@ -1,4 +1,4 @@
-"""How long a call takes: the least of many short measurements, which a busy machine spares."""
+"""How long a call takes: the least of many short measurements, which a busy machine disturbs least."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["least_seconds", "patiently"]
 
 
 def least_seconds(call: Callable[[], object], calls: int, repeats: int) -> float:
-    """Return the seconds of a call, the least of some repeats; a call that is long is repeated less."""
+    """Return the seconds of a call, the least of some repeats; a long call is repeated less."""
     clock, least_s = time.perf_counter, float("inf")
     collects = gc.isenabled()
     gc.disable()
@@ -33,7 +33,7 @@ def least_seconds(call: Callable[[], object], calls: int, repeats: int) -> float
 
 
 def patiently(measure: Callable[[], float], bound_s: float) -> float:
-    """Measure again up to four times, as long as it seems too long: only that can be chance."""
+    """Measure again, up to four times, while it seems too slow: only that can be chance."""
     least_s = measure()
     for _ in range(4):
         if least_s <= bound_s:
