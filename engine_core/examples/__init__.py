@@ -1,4 +1,4 @@
-"""Runs that the core ships to show what it does: each a config, and the model and data that it names."""
+"""Example runs that the core ships: each a config, and the model and data that it names."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def find_example(name: str) -> Path:
         ArgumentError: (a ValueError) if there is none of that name.
     """
     if name not in EXAMPLES:
-        raise ArgumentError(f"{name!r} is no example{did_you_mean(name, EXAMPLES)}")
+        raise ArgumentError(f"{name!r} is not an example{did_you_mean(name, EXAMPLES)}")
     return Path(__file__).parent / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""Model, data and metric of the example: handwritten digits of 8x8 pixels, which scikit-learn brings along."""
+"""Model, data and metric of the example: handwritten digits of 8x8 pixels, which come with scikit-learn."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def make_loader(split: str, batch_size: int = 64) -> DataLoader[tuple[torch.Tens
 
 
 class OneThread(Callback):
-    """Trains on one thread: this net is too small for more, which on a busy machine mostly wait for each other."""
+    """Trains on one thread: with a net this small, more would mostly wait for each other on a busy machine."""
 
     def __init__(self) -> None:
         self._before = torch.get_num_threads()
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Go down to one thread."""
+        """Use one thread."""
         self._before = torch.get_num_threads()
         torch.set_num_threads(1)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Give the threads back."""
+        """Restore the number of threads."""
         torch.set_num_threads(self._before)
 
 
@@ -82,7 +82,7 @@ class Accuracy:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start over."""
         self._right = self._seen = 0
 
     def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Begin a plugin: write a complete distribution of a new one. Knows no engine and imports no plugin."""
+"""Create a plugin: write a complete new distribution. Knows no engine and imports no plugin."""
 
 from .creating import create_plugin
 

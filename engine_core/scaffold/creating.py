@@ -36,7 +36,7 @@ FILES = {
     "tests/test_$package.py": "test_plugin.py",
     "tests/test_${package}_conformance.py": "test_conformance.py",
 }
-"""Each file of a new plugin and the template that it is made of; `LICENSE` comes from the folder of licences."""
+"""Each file of a new plugin and its template; `LICENSE` comes from the folder of licences."""
 
 LICENSES = ("Apache-2.0", "BSD-3-Clause", "MIT")
 
@@ -45,38 +45,38 @@ def create_plugin(name: str, folder: str | Path = ".", license: str = "MIT") -> 
     """Write a complete distribution `folder/name` with a working algorithm, its pass and its tests; return its path.
 
     Args:
-        name: of the distribution. Its package, which is also the name by which runs switch the algorithm on, has it in
-            lower case with `_` for `-` and `.`.
+        name: the distribution's. In lower case and with `_` for `-` and `.` it is also the name of its package, and the
+            one by which runs switch the algorithm on.
         license: an SPDX identifier; one of `LICENSES`.
 
     Raises:
-        EngineError: if the name can't be, the licence is not known, something is there already, or nothing can be
-            written there. Nothing is left behind then.
+        EngineError: if the name can't be used, the licence is not known, something is already there, or writing
+            fails. Nothing is left behind then.
 
     Example:
         >>> create_plugin("my-algo", "not/there")
         Traceback (most recent call last):
-        engine_core.errors.ArgumentError: 'not/there' is no folder: create it first, or choose another
+        engine_core.errors.ArgumentError: 'not/there' is not a folder: create it first, or choose another
     """
     names = name_plugin(name)
     chosen = _license(license)
     folder = Path(folder)
     if not folder.is_dir():
-        raise ArgumentError(f"{str(folder)!r} is no folder: create it first, or choose another")
+        raise ArgumentError(f"{str(folder)!r} is not a folder: create it first, or choose another")
     project = folder / name
     if os.path.lexists(project):
-        raise ArgumentError(f"{str(project)!r} is there already and is left as it is: choose another name or folder")
+        raise ArgumentError(f"{str(project)!r} already exists and is left as it is: choose another name or folder")
     texts = _texts(names, chosen, folder)
     try:
         _write(project, texts)
     except OSError as error:
         why = error.strerror or error
-        raise EngineError(f"{str(project)!r} can't be written, and nothing of it is left: {why}") from error
+        raise EngineError(f"{str(project)!r} can't be written; nothing is left of it: {why}") from error
     return project
 
 
 def _write(project: Path, texts: Mapping[str, str]) -> None:
-    """Write the files into a folder beside and give it its name at the end."""
+    """Write the files into a folder beside it, and give that its name at the end."""
     with tempfile.TemporaryDirectory(prefix=".engine-core-", dir=project.parent) as beside:
         draft = Path(beside, project.name)
         for path, text in texts.items():
@@ -111,7 +111,7 @@ def _texts(names: PluginNames, license_id: str, folder: Path) -> dict[str, str]:
 
 
 def core_range(version: Version) -> str:
-    """Return the versions of engine-core that a plugin asks for which was begun with this one.
+    """Return the versions of engine-core that a plugin created with this one requires.
 
     Example:
         >>> core_range(Version("1.2.3"))
@@ -131,7 +131,7 @@ def _license(given: str) -> str:
         if known.lower() == given.lower():
             return known
     raise ArgumentError(
-        f"{given!r} is no licence that can be written: choose one of {', '.join(LICENSES)}, and change LICENSE and "
+        f"{given!r} is not an available licence: choose one of {', '.join(LICENSES)}, and change LICENSE and "
         "pyproject.toml afterwards"
     )
 
@@ -139,12 +139,12 @@ def _license(given: str) -> str:
 def _core_version() -> Version:
     text = Registry.scan().version_of(CORE)
     if text == "?":
-        raise EngineError("engine-core's own version is not known: it is on the path but not installed; pip install it")
+        raise EngineError("engine-core's own version is unknown: it is on the path but not installed; pip install it")
     return Version(text)
 
 
 def _git_user(folder: Path) -> str:
-    """Return the name that git knows the user by, or nothing."""
+    """Return the user's name in git's settings, or nothing."""
     git = shutil.which("git")
     if git is None:
         return ""

@@ -1,4 +1,4 @@
-"""The names of a new plugin, and why some can't be. Looks at what is installed, imports nothing of it."""
+"""The names of a new plugin, and why some are refused. Looks at what is installed, imports none of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STANDARD_ELSEWHERE = (
     "aifc annotationlib asynchat asyncore audioop binhex cgi cgitb chunk compression crypt distutils imghdr imp "
     "lib2to3 mailcap msilib nis nntplib ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib test tomllib uu xdrlib"
 )
-"""Standard in one of Python 3.10 to 3.14, but perhaps not in this one; none lists its `test` among its modules."""
+"""Standard in one of Python 3.10 to 3.14, but perhaps not in this one; none lists `test` among its modules."""
 
 AT_EVERY_START = ("sitecustomize", "usercustomize")
-"""What Python imports whenever it starts, if there is such a module."""
+"""What Python imports at every start, if it exists."""
 
 TOOLS = "build hatchling mypy pip py pytest ruff setuptools torch tox virtualenv wheel"
-"""What the tests of a plugin bring along under these names, installed here or not; `py` is a module of pytest's."""
+"""What a plugin's tests install under these names, whether installed here or not; `py` belongs to pytest."""
 
 DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)", re.IGNORECASE)
 
@@ -35,11 +35,11 @@ IN_THE_FILES = (
     "Algorithm AlgorithmConformance AlgorithmMetadata AlgorithmPass Any ArgumentError ClassVar Engine EngineError "
     "Event Iterable Logger Mapping OwnGenerator PassConformance Sequence State Trainer"
 )
-"""What the files of a plugin import under these names, so that its class needs another."""
+"""Names that a plugin's files import, so its class needs another."""
 
 
 class PluginNames(NamedTuple):
-    """What a plugin's name gives: its distribution, its package, which is its registered name too, and its class."""
+    """What follows from a plugin's name: its distribution, its package, also its registered name, and its class."""
 
     distribution: str
     package: str
@@ -50,8 +50,8 @@ def name_plugin(name: str) -> PluginNames:
     """Return the names that follow from the name of a distribution.
 
     Raises:
-        ArgumentError: if there can be no such plugin, or none that works beside what is installed.
-        ArgumentTypeError: for what is no string.
+        ArgumentError: if no plugin can have that name, or none that works alongside what is installed.
+        ArgumentTypeError: for anything but a string.
 
     Example:
         >>> name_plugin("My.Awkward-name_2")
@@ -73,10 +73,10 @@ def _why_not_a_name(name: str, package: str) -> str:
             "letter or digit"
         )
     if not package.isidentifier():
-        return f"its package would be {package!r}, which is no identifier; begin with a letter"
+        return f"its package would be {package!r}, which is not an identifier; begin with a letter"
     if len(name) > LONGEST:
         return f"it has {len(name)} characters, at most {LONGEST} fit in a line of code"
-    return "Windows keeps that name for a device" if DEVICES.match(name) else ""
+    return "Windows reserves that name for a device" if DEVICES.match(name) else ""
 
 
 def _why_not_a_package(package: str) -> str:
@@ -88,7 +88,7 @@ def _why_not_a_package(package: str) -> str:
         return f"its package would be {package!r}, which Python imports at every start"
     if package not in TOOLS.split():
         return ""
-    return f"its package would be {package!r}, which its own tests have from somebody else"
+    return f"its package would be {package!r}, which its own tests install"
 
 
 def _why_not_beside_others(name: str, package: str) -> str:
@@ -105,14 +105,14 @@ def _why_not_beside_others(name: str, package: str) -> str:
         if record.kind == "algorithms":
             return (
                 f"{record.distribution} {record.version}, which is installed, has an algorithm {package!r}, and with "
-                "both that name would stand for neither; choose another, or uninstall that"
+                "both that name would be ambiguous; choose another, or uninstall that"
             )
     found = _importable(package)
-    return f"its package would be {package!r}, which can be imported already: {found}" if found else ""
+    return f"its package would be {package!r}, which is already importable: {found}" if found else ""
 
 
 def _importable(package: str) -> str:
-    """Return where a module lies that is importable from here, the current folder apart; nothing is imported."""
+    """Return where an importable module is, except in the current folder; nothing is imported."""
     here = Path.cwd()
     path = [entry for entry in sys.path if entry and Path(entry).absolute() != here]
     spec = PathFinder.find_spec(package, path)
@@ -122,7 +122,7 @@ def _importable(package: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """Return the name in CamelCase, with `Plugin` before it where it means something already.
+    """Return the name in CamelCase, with `Plugin` before it if it is taken.
 
     pytest takes a class for a test if its name begins with `Test`, wherever it was imported from.
     """

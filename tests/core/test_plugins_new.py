@@ -160,7 +160,7 @@ def test_an_unknown_licence_is_refused_with_the_list():
     result = run("my-algo", "--license", "GPL-3.0")
     assert result.exit_code == 2
     assert result.output == (
-        "Error: 'GPL-3.0' is no licence that can be written: choose one of Apache-2.0, BSD-3-Clause, MIT, and change "
+        "Error: 'GPL-3.0' is not an available licence: choose one of Apache-2.0, BSD-3-Clause, MIT, and change "
         "LICENSE and pyproject.toml afterwards\n"
     )
     assert list(Path().iterdir()) == []
@@ -176,8 +176,8 @@ def test_a_name_that_can_not_be_ends_with_code_2_and_nothing_written():
     result = run("3d")
     assert result.exit_code == 2
     assert result.output == (
-        "Error: '3d' can't be the name of a plugin: its package would be '3d', which is no identifier; begin with a "
-        "letter\n"
+        "Error: '3d' can't be the name of a plugin: its package would be '3d', which is not an identifier; begin with "
+        "a letter\n"
     )
     assert list(Path().iterdir()) == []
 
@@ -204,13 +204,13 @@ def test_what_is_there_already_is_left_as_it_is(make):
     result = run("my-algo")
     assert (result.exit_code, result.output) == (
         2,
-        "Error: 'my-algo' is there already and is left as it is: choose another name or folder\n",
+        "Error: 'my-algo' already exists and is left as it is: choose another name or folder\n",
     )
     assert (identity(path), files(path), list(Path().iterdir())) == before
 
 
 def test_the_folder_has_to_be_there():
-    with pytest.raises(ArgumentError, match=r"^'not/there' is no folder: create it first, or choose another$"):
+    with pytest.raises(ArgumentError, match=r"^'not/there' is not a folder: create it first, or choose another$"):
         create_plugin("my-algo", "not/there")
     assert list(Path().iterdir()) == []
 
@@ -222,7 +222,7 @@ def test_where_it_can_not_be_written_to_the_end_nothing_is_left():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,
-        "Error: 'my-algo' can't be written, and nothing of it is left: File too large\n",
+        "Error: 'my-algo' can't be written; nothing is left of it: File too large\n",
     )
     assert list(Path().iterdir()) == []
 

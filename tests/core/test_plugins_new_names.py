@@ -76,9 +76,9 @@ LEGAL = (
         ("dot.", LEGAL),
         ("../up", LEGAL),
         ("newline\n", LEGAL),
-        ("3d", "its package would be '3d', which is no identifier; begin with a letter"),
+        ("3d", "its package would be '3d', which is not an identifier; begin with a letter"),
         ("l" * 41, "it has 41 characters, at most 40 fit in a line of code"),
-        ("Nul.noise", "Windows keeps that name for a device"),
+        ("Nul.noise", "Windows reserves that name for a device"),
         ("class", "its package would be 'class', a keyword of Python"),
         ("Random", "its package would be 'random', a module of the standard library"),
         ("test", "its package would be 'test', a module of the standard library"),
@@ -86,8 +86,8 @@ LEGAL = (
         ("imp", "its package would be 'imp', a module of the standard library"),
         ("sitecustomize", "its package would be 'sitecustomize', which Python imports at every start"),
         ("UserCustomize", "its package would be 'usercustomize', which Python imports at every start"),
-        ("torch", "its package would be 'torch', which its own tests have from somebody else"),
-        ("py", "its package would be 'py', which its own tests have from somebody else"),
+        ("torch", "its package would be 'torch', which its own tests install"),
+        ("py", "its package would be 'py', which its own tests install"),
         ("Engine_Core", "that is the engine itself"),
         ("progress-bar", "engine-core has a plugin 'progress_bar' of its own"),
         ("set.filo.order", "engine-core has a plugin 'set_filo_order' of its own"),
@@ -111,7 +111,7 @@ def test_a_name_that_another_installed_plugin_has_would_stand_for_neither(instal
     install("acme-plugin", {"algorithms": {"my_algo": "acme:Acme"}}, version="1.2")
     assert refusal("my-algo") == (
         "'my-algo' can't be the name of a plugin: acme-plugin 1.2, which is installed, has an algorithm 'my_algo', and "
-        "with both that name would stand for neither; choose another, or uninstall that"
+        "with both that name would be ambiguous; choose another, or uninstall that"
     )
 
 
@@ -131,7 +131,7 @@ def test_an_installed_distribution_is_not_replaced(install):
 def test_a_module_that_is_there_already_is_not_shadowed(install, tmp_path):
     install("acme-plugin", modules={"acme_core": ""})
     assert refusal("acme-core") == (
-        "'acme-core' can't be the name of a plugin: its package would be 'acme_core', which can be imported already: "
+        "'acme-core' can't be the name of a plugin: its package would be 'acme_core', which is already importable: "
         f"{tmp_path / 'site-packages' / 'acme_core.py'}"
     )
 

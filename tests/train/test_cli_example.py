@@ -44,7 +44,7 @@ def test_digits_learns_with_the_algorithm_active(installed, tmp_path):
 
 def test_an_unknown_example_suggests_the_nearest():
     result = CliRunner().invoke(main, ["train", "--example", "digit"])
-    assert (result.exit_code, result.output) == (2, "Error: 'digit' is no example; did you mean 'digits'?\n")
+    assert (result.exit_code, result.output) == (2, "Error: 'digit' is not an example; did you mean 'digits'?\n")
 
 
 def test_a_config_or_an_example_not_both():
