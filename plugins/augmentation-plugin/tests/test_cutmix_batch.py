@@ -109,8 +109,8 @@ def test_an_image_alone_is_mixed_with_itself() -> None:
     [
         (torch.zeros(4, 8, 8), ArgumentError, r"\(4, 8, 8\).*unsqueeze"),
         (torch.zeros(4, 8), ArgumentError, r"\(4, 8\)"),
-        (torch.zeros(4, 3, 0, 8), ArgumentError, r"without a pixel.*\(4, 3, 0, 8\)"),
-        (torch.zeros(4, 3, 8, 8, 8), ArgumentError, "change them in the data"),
+        (torch.zeros(4, 3, 0, 8), ArgumentError, r"without pixels.*\(4, 3, 0, 8\)"),
+        (torch.zeros(4, 3, 8, 8, 8), ArgumentError, "convert them in the data"),
         ("images", ArgumentTypeError, "a str"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_state_that_is_none_of_its_own_is_refused() -> None:
 @pytest.mark.parametrize(
     ("batch", "input_key", "message"),
     [
-        ((X[:, 0], Y), 0, r"the input \(input_key=0\) has to be images .*\(8, 16, 16\): give grey images a dimension"),
+        ((X[:, 0], Y), 0, r"the input \(input_key=0\) has to be images .*\(8, 16, 16\): give greyscale images"),
         ((X, Y), 1, r"input_key=1\) has to be images"),
         (([X], Y), 0, "not a list"),
         ((X, Y), 2, "input_key=2: .* has no item 2; set input_key to where it is"),

@@ -145,7 +145,7 @@ def test_without_a_generator_holes_differ_and_no_global_one_is_drawn_from() -> N
         ({"length": 1.01}, ValueError, "length=1.01"),
         ({"length": float("nan")}, ValueError, "finite"),
         ({"length": "half"}, TypeError, "length='half'"),
-        ({"input": torch.ones(4, 8, 8)}, ValueError, r"\(4, 8, 8\): give grey images a dimension"),
+        ({"input": torch.ones(4, 8, 8)}, ValueError, r"\(4, 8, 8\): give greyscale images a channel dimension"),
         ({"input": torch.ones(4, 1, 2, 8, 8)}, ValueError, r"images \(N, C, H, W\)"),
         ({"input": [torch.ones(1, 8, 8)]}, TypeError, "not a list"),
         ({"generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch.Generator"),

@@ -110,7 +110,7 @@ def test_targets_in_containers_are_paired_alike() -> None:
     ("rows", "alpha", "error", "words"),
     [
         (torch.zeros(4, dtype=torch.long), 0.2, ArgumentError, "int64.*tokens"),
-        (torch.zeros(4, dtype=torch.uint8), 0.2, ArgumentError, "uint8.*floats before"),
+        (torch.zeros(4, dtype=torch.uint8), 0.2, ArgumentError, "uint8.*floats first"),
         (torch.tensor(1.0), 0.2, ArgumentError, "one number"),
         ([1.0, 2.0], 0.2, ArgumentTypeError, "a list"),
         (torch.zeros(4), 0, ArgumentError, "alpha=0 has to be within"),

@@ -39,7 +39,7 @@ def test_a_loop_that_fires_no_pair_of_the_loss_is_told_in_its_second_step(
 ) -> None:
     with own(kind(interpolate_loss=interpolate_loss))[1] as engine:
         fire(engine, *step)
-        with pytest.raises(EngineError, match="was not asked at BEFORE_LOSS: the loop has to fire both pairs"):
+        with pytest.raises(EngineError, match="never saw BEFORE_LOSS: the loop has to fire both pairs"):
             fire(engine, step[0])
 
 
@@ -47,11 +47,11 @@ def test_a_loop_that_fires_no_pair_of_the_loss_is_told_in_its_second_step(
 def test_half_a_pair_of_the_loss_is_not_enough(kind: type[Mixing]) -> None:
     with own(kind())[1] as engine:
         fire(engine, *FORWARD)
-        with pytest.raises(EngineError, match="was not asked at BEFORE_LOSS"):
+        with pytest.raises(EngineError, match="never saw BEFORE_LOSS"):
             fire(engine, "after_loss")
     with own(kind(interpolate_loss=True))[1] as engine:
         fire(engine, *FORWARD, "before_loss")
-        with pytest.raises(EngineError, match="was not asked at AFTER_LOSS"):
+        with pytest.raises(EngineError, match="never saw AFTER_LOSS"):
             fire(engine, "before_forward")
 
 

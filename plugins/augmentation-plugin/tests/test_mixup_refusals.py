@@ -67,7 +67,7 @@ def test_wrong_arguments_are_refused_at_once(kind: type[Mixing], arguments: Any,
     ],
 )
 def test_a_loss_of_classes_alone_is_refused_unless_losses_are_mixed(kind: type[Mixing], loss_fn: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"takes (classes|1 and -1), no mixtures.*set interpolate_loss=True"):
+    with pytest.raises(ArgumentError, match=r"takes (classes|1 and -1), not mixtures.*set interpolate_loss=True"):
         first_batch(kind(), loss_fn=loss_fn)
     first_batch(kind(interpolate_loss=True), loss_fn=loss_fn)
 
@@ -76,7 +76,7 @@ def test_a_loss_of_classes_alone_is_refused_unless_losses_are_mixed(kind: type[M
 @pytest.mark.parametrize("make", [nn.CrossEntropyLoss, functools.partial(functools.partial, F.cross_entropy), compiled])
 @pytest.mark.parametrize(
     ("setting", "words"),
-    [({"weight": torch.ones(4)}, "divides by the classes' weights"), ({"ignore_index": 3}, "beside ignore_index=3")],
+    [({"weight": torch.ones(4)}, "divides by the class weights"), ({"ignore_index": 3}, "with ignore_index=3")],
 )
 def test_what_cross_entropy_does_otherwise_for_dense_targets_is_refused(
     kind: type[Mixing], make: Any, setting: Any, words: str
@@ -90,7 +90,7 @@ def test_what_cross_entropy_does_otherwise_for_dense_targets_is_refused(
 @BOTH
 def test_ignored_targets_have_no_dense_form(kind: type[Mixing]) -> None:
     batch = IMAGES, torch.tensor([0, -100, 1, 2])
-    with pytest.raises(ArgumentError, match=r"-100 is none.*set interpolate_loss=True"):
+    with pytest.raises(ArgumentError, match=r"-100 isn't one.*set interpolate_loss=True"):
         first_batch(kind(), batch)
     first_batch(kind(interpolate_loss=True), batch)
 
@@ -130,13 +130,13 @@ def test_batches_that_can_not_be_mixed_are_refused(kind: type[Mixing], batch: An
 
 
 def test_mixup_refuses_token_ids_and_says_why() -> None:
-    with pytest.raises(ArgumentError, match=r"int64.*the mean of two ids, as of tokens, is the id of something else"):
+    with pytest.raises(ArgumentError, match=r"int64.*the mean of two ids, such as tokens, is the id of something else"):
         first_batch(MixUp(), (torch.zeros(4, 7, dtype=torch.long), CLASSES))
 
 
 def test_cutmix_takes_images_of_bytes_and_refuses_what_is_no_image() -> None:
     first_batch(CutMix(), (IMAGES.byte(), CLASSES))
-    with pytest.raises(ArgumentError, match=r"input_key=0\) has to be images \(N, C, H, W\), these are \(4, 7\)"):
+    with pytest.raises(ArgumentError, match=r"input_key=0\) has to be images \(N, C, H, W\), not \(4, 7\)"):
         first_batch(CutMix(), (torch.zeros(4, 7), CLASSES))
 
 
@@ -145,7 +145,7 @@ def test_cutmix_takes_images_of_bytes_and_refuses_what_is_no_image() -> None:
 )
 @pytest.mark.parametrize("interpolate_loss", [False, True])
 def test_cutmix_refuses_targets_of_pixels_that_mixup_takes(target: Any, interpolate_loss: bool) -> None:
-    with pytest.raises(ArgumentError, match="are of pixels"):
+    with pytest.raises(ArgumentError, match="are per pixel"):
         first_batch(CutMix(1.0, interpolate_loss), (IMAGES, target))
     if isinstance(target, torch.Tensor) or interpolate_loss:
         first_batch(MixUp(1.0, interpolate_loss), (IMAGES, target))

@@ -43,7 +43,7 @@ def test_steps_at_full_size_leave_the_batch_the_same_object() -> None:
 
 
 def test_a_size_increment_that_leaves_nothing_to_resize_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"32 x 48 stay as they are.*size_increment=64: lower size_increment"):
+    with pytest.raises(ArgumentError, match=r"32 x 48 keep their size.*size_increment=64: lower size_increment"):
         batches_of(ProgressiveResizing(size_increment=64), [0], (X, Y))
 
 

@@ -36,9 +36,9 @@ def test_the_defaults_are_those_decided() -> None:
 @pytest.mark.parametrize(
     ("outputs", "target", "error", "message"),
     [
-        (torch.zeros(4, 1), LABELS, ValueError, r"2 or more classes, these are \(4, 1\).*y \* \(1 - s\) \+ s / 2"),
-        (torch.zeros(4), LABELS, ValueError, r"2 or more classes, these are \(4,\)"),
-        (torch.zeros(()), LABELS, ValueError, r"2 or more classes, these are \(\)"),
+        (torch.zeros(4, 1), LABELS, ValueError, r"2 or more classes, not \(4, 1\).*y \* \(1 - s\) \+ s / 2"),
+        (torch.zeros(4), LABELS, ValueError, r"2 or more classes, not \(4,\)"),
+        (torch.zeros(()), LABELS, ValueError, r"2 or more classes, not \(\)"),
         (torch.zeros(4, 1), torch.zeros(4, 1), ValueError, "2 or more classes"),
         (LOGITS, torch.zeros(4), ValueError, r"float32 \(4,\)"),
         (LOGITS, torch.zeros(4, 3).long(), ValueError, r"indices \(4,\) or floats \(4, 3\), .*int64 \(4, 3\)"),
@@ -66,9 +66,9 @@ def test_the_function_refuses_such_a_smoothing_too(smoothing: float) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"reduction": "Mean"}, ValueError, "reduction='Mean' has to be 'mean', 'sum', 'none'"),
+        ({"reduction": "Mean"}, ValueError, "reduction='Mean' has to be one of 'mean', 'sum', 'none'"),
         ({"reduction": None}, ValueError, "reduction=None has to be"),
-        ({"weight": torch.ones(2)}, ValueError, r"shape \(2,\), and the outputs have 3 classes: .* \(3,\)"),
+        ({"weight": torch.ones(2)}, ValueError, r"shape \(2,\), but the outputs have 3 classes: .* \(3,\)"),
         ({"weight": torch.ones(4)}, ValueError, r"shape \(4,\)"),
         ({"weight": torch.ones(1, 3)}, ValueError, r"shape \(1, 3\)"),
         ({"weight": [1.0, 1.0, 1.0]}, TypeError, "weight .* not a list"),

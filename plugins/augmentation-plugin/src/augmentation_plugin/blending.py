@@ -1,4 +1,4 @@
-"""MixUp as a function of one batch: each row becomes a weighted mean of two rows. Knows no engine."""
+"""MixUp as a function of one batch: each row becomes a weighted mean of two rows. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def mixup_batch(
         generator: where the draws come from; None: seeded by the system.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for inputs that are no tensor, and for what is no generator.
-        ArgumentError: (a ValueError) for inputs that are no floats, for targets of other rows, and for an alpha
-            out of (0, 1e6].
+        ArgumentTypeError: (a TypeError) if `input` is not a tensor, or `generator` is not a generator.
+        ArgumentError: (a ValueError) if `input` is not floats, there is not one target per row, or alpha is not in
+            (0, 1e6].
 
     Example:
         >>> x, y = torch.eye(4), torch.arange(4)
@@ -58,13 +58,13 @@ def blend(rows: torch.Tensor, order: torch.Tensor, lam: float) -> torch.Tensor:
 
 
 def check_blendable(rows: object) -> None:
-    """Raise unless these are rows of numbers whose weighted mean means something."""
+    """Raise unless these are rows of numbers with a meaningful weighted mean."""
     if not isinstance(rows, torch.Tensor):
-        raise ArgumentTypeError(f"MixUp blends one tensor, the input is a {type(rows).__name__}: name the tensor")
+        raise ArgumentTypeError(f"MixUp blends one tensor, but the input is a {type(rows).__name__}: name the tensor")
     if rows.dim() == 0:
-        raise ArgumentError("MixUp blends the rows of the input, and it is one number")
+        raise ArgumentError("MixUp blends the rows of the input, but it is one number")
     if not rows.is_floating_point() and not rows.is_complex():
         raise ArgumentError(
-            f"MixUp blends numbers, the input is {rows.dtype}: images have to be floats before, and the mean of two "
-            "ids, as of tokens, is the id of something else"
+            f"MixUp blends floats, but the input is {rows.dtype}: convert images to floats first; the mean of two "
+            "ids, such as tokens, is the id of something else"
         )

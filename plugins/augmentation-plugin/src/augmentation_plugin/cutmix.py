@@ -19,18 +19,18 @@ __all__ = ["CutMix"]
 
 
 class CutMix(Mixing):
-    """Train on images with a box of another image, and on what is to be learned from both, by area.
+    """Train on images with a box pasted from another image, their targets or losses mixed by area.
 
     Source: Yun et al. 2019, CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features,
     arXiv 1905.04899. See `cutmix_batch`.
 
     Args:
-        alpha: both parameters of the Beta distribution of lambda, in (0, 1e6]; 1: all lambdas are as likely.
-        interpolate_loss: mix the losses of the two targets, for what takes no dense targets; else mix the targets.
+        alpha: both parameters of the Beta distribution of lambda, in (0, 1e6]; at 1, all are equally likely.
+        interpolate_loss: mix the losses of the two targets, not the targets, for a loss that can't take dense ones.
         input_key, target_key: where images (N, C, H, W) and targets are in a batch.
 
     Raises:
-        ArgumentError, ArgumentTypeError: for what an argument can't be.
+        ArgumentError, ArgumentTypeError: for an invalid argument.
 
     Example:
         >>> CutMix(interpolate_loss=True).metadata.writes
@@ -39,7 +39,7 @@ class CutMix(Mixing):
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="cutmix",
-        description="paste a box of another image of the batch into each image",
+        description="paste a box from another image of the batch into each image",
         events=EVENTS,
         tags=("augmentation", "target_mixing", "pasting"),
         within=("@blending",),
@@ -65,7 +65,7 @@ class CutMix(Mixing):
         check_images(f"the input of cutmix (input_key={self.input_key!r})", rows)
 
     def check_target(self, target: Any) -> None:
-        """Raise for targets of pixels: the box would have to be pasted there too."""
+        """Raise for per-pixel targets: the box would have to be pasted there too."""
         map_batch(target, _refuse_pixels)
 
     def mix_input(self, rows: torch.Tensor, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
@@ -76,6 +76,6 @@ class CutMix(Mixing):
 def _refuse_pixels(leaf: Any) -> None:
     if isinstance(leaf, torch.Tensor) and leaf.dim() > 2:
         raise ArgumentError(
-            f"CutMix mixes targets by area, one share for the whole image; targets {tuple(leaf.shape)} are of pixels, "
-            "where each belongs to one of the two images: use MixUp, or targets (N,) or (N, classes)"
+            f"CutMix mixes targets by area, one share for the whole image; targets {tuple(leaf.shape)} are per "
+            "pixel, and each pixel belongs to one of the two images: use MixUp, or targets (N,) or (N, classes)"
         )

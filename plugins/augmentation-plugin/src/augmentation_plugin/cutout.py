@@ -25,8 +25,8 @@ class CutOut(Algorithm):
     1708.04552. Each row has its own holes, drawn anew in each step. See `cutout_batch`.
 
     Args:
-        num_holes: how many each row gets, from 1 on; they may overlap.
-        length: the side of a hole as a fraction of the image's smaller side, in (0, 1].
+        num_holes: how many each row gets, at least 1; they may overlap.
+        length: the side of a hole as a fraction of the image's shorter side, in (0, 1].
         input_key: where the images (N, C, H, W) are in a batch.
 
     Example:
@@ -59,7 +59,7 @@ class CutOut(Algorithm):
         check_setter(state.batch, "input_key", self.input_key)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Put images with holes in the place of the whole ones."""
+        """Replace the images with copies that have holes."""
         images = check_images("the input of cutout", state.batch_get_item(self.input_key))
         holed = cut_holes(images, self.num_holes, self.length, self._generator.of(state, self))
         state.batch_set_item(self.input_key, holed)
@@ -69,5 +69,5 @@ class CutOut(Algorithm):
         return self._generator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood."""
+        """Continue the draws of the saved run."""
         self._generator.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Square holes in images (DeVries and Taylor 2017), as functions of a batch. Knows no engine."""
+"""Square holes in images (DeVries and Taylor 2017), as functions of a batch. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_holes", "cut_holes", "cutout_batch", "hole_side", "mask_of"]
 
 _FILLED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _FILLED_AS |= {dtype: torch.int8 for name, dtype in vars(torch).items() if name.startswith("float8_")}
-"""Of dtypes that torch can't fill, one of the same size that it can; the zero is the same bits."""
+"""For dtypes that torch can't fill, one of the same size that it can; zero has the same bits."""
 
 
 def cutout_batch(
@@ -31,8 +31,8 @@ def cutout_batch(
     1708.04552. The centre of a hole is uniform over all pixels, and what sticks out of the image is clipped.
 
     Args:
-        input: images (N, C, H, W) of any dtype; they are left as they are. All channels have the same holes.
-        num_holes: how many each row gets, from 1 on; they may overlap.
+        input: images (N, C, H, W) of any dtype; they are not changed. All channels have the same holes.
+        num_holes: how many each row gets, at least 1; they may overlap.
         length: the side of a hole as a fraction of `min(H, W)`, in (0, 1]; see `hole_side`.
         generator: where the draws come from; None: a private one, seeded by the system.
 
@@ -40,8 +40,8 @@ def cutout_batch(
         A new tensor of the same shape, dtype, device and memory format.
 
     Raises:
-        ValueError: for `num_holes` or `length` out of range, or input of other dimensions.
-        TypeError: for input that is no tensor, and what is no generator.
+        ValueError: for `num_holes` or `length` out of range, or an input of another shape.
+        TypeError: if `input` is not a tensor, or `generator` is not a generator.
 
     Example:
         >>> images = torch.ones(8, 3, 16, 16)
@@ -55,10 +55,10 @@ def cutout_batch(
 
 
 def check_holes(num_holes: object, length: object) -> tuple[int, float]:
-    """Return number and relative side of the holes, if holes can be made so."""
+    """Return the number and relative side of the holes, if they are valid."""
     count = check_whole("num_holes", num_holes, "[1, inf)", "how many holes each row gets")
     return count, check_number(
-        "length", length, "(0, 1]", "the side of a hole as a fraction of the image's smaller one"
+        "length", length, "(0, 1]", "the side of a hole as a fraction of the image's shorter one"
     )
 
 
@@ -73,7 +73,7 @@ def hole_side(height: int, width: int, length: float) -> int:
 
 
 def cut_holes(images: torch.Tensor, count: int, length: float, generator: torch.Generator) -> torch.Tensor:
-    """Return what `cutout_batch` does, of arguments that have been looked at."""
+    """Return what `cutout_batch` does, for checked arguments."""
     rows, _, height, width = images.shape
     ys, xs = (
         torch.randint(limit, (rows, count, 1), generator=generator, device=generator.device).to(
@@ -91,7 +91,7 @@ def cut_holes(images: torch.Tensor, count: int, length: float, generator: torch.
 def mask_of(ys: torch.Tensor, xs: torch.Tensor, height: int, width: int, side: int) -> torch.Tensor:
     """Return which pixels are in a hole (rows, height, width), for centres at ys, xs (rows, holes, 1).
 
-    A hole is the pixels from `centre - side // 2` on, `side` of them in each direction; so an even one reaches a pixel
+    A hole starts at `centre - side // 2` and has `side` pixels in each direction; so an even one reaches a pixel
     further up and left than down and right.
 
     Example:
@@ -102,12 +102,12 @@ def mask_of(ys: torch.Tensor, xs: torch.Tensor, height: int, width: int, side: i
     """
     down, across = _covered(ys, height, side), _covered(xs, width, side)
     mask = down[:, 0, :, None] & across[:, 0, None, :]
-    for hole in range(1, ys.shape[1]):  # all holes at once would take their number times the memory
+    for hole in range(1, ys.shape[1]):  # all holes at once would take that many times the memory
         mask |= down[:, hole, :, None] & across[:, hole, None, :]
     return mask
 
 
 def _covered(centres: torch.Tensor, pixels: int, side: int) -> torch.Tensor:
-    """Return which of the pixels along a direction are in a hole (rows, holes, pixels)."""
+    """Return which pixels along one axis are in a hole (rows, holes, pixels)."""
     place, first = torch.arange(pixels, device=centres.device), centres - side // 2
     return (place >= first) & (place < first + side)

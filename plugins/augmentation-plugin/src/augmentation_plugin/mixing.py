@@ -1,4 +1,4 @@
-"""What MixUp and CutMix share as algorithms of the engine: when a batch is mixed, and when it is put back."""
+"""What MixUp and CutMix share as algorithms of the engine: when a batch is mixed, and when it is restored."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ EVENTS = (
 
 
 class _Mix(NamedTuple):
-    """How the rows of the forward in work are mixed: their partners (N,), and their own share."""
+    """How the rows of the current forward are mixed: their partners (N,), and their own share."""
 
     order: torch.Tensor
     lam: float
 
 
 class _Paired(NamedTuple):
-    """What waits for AFTER_LOSS where losses are interpolated."""
+    """What is kept until AFTER_LOSS if losses are interpolated."""
 
     targets: Any
     loss_before: Any
 
 
 class Mixing(Algorithm):
-    """Mixes the rows of a batch for the forward, and their targets or losses for the loss.
+    """Mix the rows of a batch for the forward, and their targets or losses for the loss.
 
-    A batch is drawn for once, at BEFORE_TRAIN_BATCH, so that all its microbatches and forwards are mixed alike. In a
-    loop without that event each forward draws for itself.
+    There is one draw per batch, at BEFORE_TRAIN_BATCH, so all its microbatches and forwards are mixed alike. In a loop
+    without that event each forward has its own.
     """
 
     def __init__(self, alpha: float, interpolate_loss: bool, input_key: BatchKey, target_key: BatchKey) -> None:  # noqa: FBT001
@@ -76,7 +76,7 @@ class Mixing(Algorithm):
 
     @abstractmethod
     def mix_input(self, rows: torch.Tensor, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
-        """Return the rows mixed with their partners, and the share of a row itself."""
+        """Return the rows mixed with their partners, and a row's own share."""
 
     def check_target(self, target: Any) -> None:
         """Raise unless one share for the whole row is right for these targets."""
@@ -86,11 +86,11 @@ class Mixing(Algorithm):
         return event in EVENTS
 
     def validate(self, state: State) -> None:
-        """Raise if the inputs can't be mixed, or neither the targets nor the losses."""
+        """Raise if the inputs can't be mixed, or neither the targets nor the losses can."""
         rows = item_at(state.batch, "input_key", self.input_key)
         target = item_at(state.batch, "target_key", self.target_key)
         self.check_input(rows)
-        of_partners(target, torch.arange(rows.shape[0]))  # which looks whether there is one for each row
+        of_partners(target, torch.arange(rows.shape[0]))  # checks that there is one for each row
         self.check_target(target)
         if state.loss_fn is not None:
             check_taken(state.batch, "input_key", self.input_key, 0)
@@ -101,7 +101,7 @@ class Mixing(Algorithm):
             check_dense(state.loss_fn, target)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Mix at the BEFORE events, put back at the AFTER events."""
+        """Mix at the BEFORE events, restore at the AFTER events."""
         if event is Event.BEFORE_FORWARD:
             self._check_paid(state)
             self._mix_inputs(state)
@@ -127,7 +127,7 @@ class Mixing(Algorithm):
         return self._generator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood."""
+        """Continue the draws of the saved run."""
         self._generator.load_state_dict(state)
 
     def _owe(self, state: State) -> None:
@@ -141,9 +141,9 @@ class Mixing(Algorithm):
             event = "BEFORE_LOSS" if self._paired is None else "AFTER_LOSS"
             self._paired = None
             raise EngineError(
-                f"{self.metadata.name} has mixed the inputs of a forward and was not asked at {event}: the loop has to "
-                "fire both pairs, that of the forward and that of the loss; one that goes on after an exception has to "
-                "run each step in engine.restoring()"
+                f"{self.metadata.name} mixed the inputs of a forward and never saw {event}: the loop has to fire both "
+                "pairs, the forward's and the loss's; a loop that continues after an exception has to run each step "
+                "in engine.restoring()"
             )
 
     def _mix_inputs(self, state: State) -> None:
@@ -219,20 +219,20 @@ class Mixing(Algorithm):
         """Raise if there is nothing that could compute a second loss."""
         if state.loss_fn is None and not callable(getattr(state.model, "loss", None)):
             raise ArgumentError(
-                f"{self.metadata.name} with interpolate_loss=True computes a second loss, and there is no loss "
+                f"{self.metadata.name} with interpolate_loss=True computes a second loss, but there is no loss "
                 "function: set loss_fn, give the model a method loss(outputs, batch), or set interpolate_loss=False"
             )
 
     def _unseen(self) -> ArgumentError:
         return ArgumentError(
-            f"{self.metadata.name} mixes what the loss is computed from, and this loss is one of the model's outputs, "
-            f"computed in the forward from targets that were not mixed: compute it in loss(outputs, batch) from "
+            f"{self.metadata.name} mixes what the loss is computed from, but this loss is one of the model's outputs, "
+            f"computed in the forward from unmixed targets: compute it in loss(outputs, batch) from "
             f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
         )
 
 
 def _is_unwinding() -> bool:
-    """Is an exception being handled, as while the engine undoes what one has interrupted?"""
+    """Is an exception being handled, as when the engine unwinds an interrupted step?"""
     return sys.exc_info()[0] is not None
 
 

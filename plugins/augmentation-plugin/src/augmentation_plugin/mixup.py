@@ -17,18 +17,18 @@ __all__ = ["MixUp"]
 
 
 class MixUp(Mixing):
-    """Train on blends of two rows, and on the blend of what is to be learned from them.
+    """Train on blends of two rows, their targets or losses blended alike.
 
     Source: Zhang et al. 2017, mixup: Beyond Empirical Risk Minimization, arXiv 1710.09412. See `mixup_batch`.
 
     Args:
         alpha: both parameters of the Beta distribution of lambda, in (0, 1e6]; the smaller, the less two rows
             are mixed.
-        interpolate_loss: mix the losses of the two targets, for what takes no dense targets; else mix the targets.
+        interpolate_loss: mix the losses of the two targets, not the targets, for a loss that can't take dense ones.
         input_key, target_key: where inputs and targets are in a batch.
 
     Raises:
-        ArgumentError, ArgumentTypeError: for what an argument can't be.
+        ArgumentError, ArgumentTypeError: for an invalid argument.
 
     Example:
         >>> MixUp(alpha=0.4).metadata.name
@@ -37,7 +37,7 @@ class MixUp(Mixing):
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="mixup",
-        description="blend each row with another one of its batch",
+        description="blend each row with another row of its batch",
         events=EVENTS,
         tags=("augmentation", "target_mixing", "blending"),
         conflicts=("@blending",),
@@ -53,7 +53,7 @@ class MixUp(Mixing):
     ) -> None:
         super().__init__(alpha, interpolate_loss, input_key, target_key)
         if interpolate_loss:
-            # Its second loss is right only if what makes targets dense has done so before: within, so no @blending.
+            # Its second loss is right only if targets are already dense: it runs within @pasting, so is not @blending.
             tags = (*(tag for tag in self.metadata.tags if tag != "blending"), "loss_interpolation")
             self.metadata = self.metadata.model_copy(  # type: ignore[misc]  # this instance's own
                 update={"tags": tags, "within": ("@pasting",), "writes": ("batch", "loss")}

@@ -1,4 +1,4 @@
-"""What is drawn before a batch is mixed: lambda, a place, and who is paired with whom. Knows no engine."""
+"""What is drawn before a batch is mixed: lambda, a place, and which rows are paired. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class MixedBatch(NamedTuple):
     """A batch whose rows are mixed with other rows of it.
 
     Args:
-        input: each row mixed with that of its partner, (N, ...).
+        input: each row mixed with its partner, (N, ...).
         paired_target: the targets of the partners, (N, ...).
-        lam: the share of a row itself; its partner's is `1 - lam`.
+        lam: a row's own share; its partner's is `1 - lam`.
     """
 
     input: torch.Tensor
@@ -35,8 +35,8 @@ class Draw:
     """What is drawn once for a batch.
 
     Args:
-        lam: the share of a row itself, in [0, 1].
-        place: the centre of a box, (vertical, horizontal), each in [0, 1) of the image.
+        lam: a row's own share, in [0, 1].
+        place: the centre of a box, (vertical, horizontal), as fractions of the image in [0, 1).
         seed: of the pairings.
     """
 
@@ -50,7 +50,7 @@ class Draw:
 
 
 def check_alpha(alpha: object) -> float:
-    """Return alpha if it is in (0, 1e6]; from there on all lambdas are halves, and at 1e308 no draw would end."""
+    """Return alpha if it is in (0, 1e6]; beyond that all lambdas are one half, and at 1e308 a draw would never end."""
     return check_number("alpha", alpha, "(0, 1e6]", "both parameters of the Beta distribution of lambda")
 
 
@@ -63,7 +63,7 @@ def of_partners(target: Any, order: torch.Tensor) -> Any:
     rows = order.shape[0]
     if target is not None and count_rows(target) != rows:
         raise ArgumentError(
-            f"the inputs have {rows} rows and the targets {count_rows(target)}: they have to be paired by rows"
+            f"the inputs have {rows} rows and the targets {count_rows(target)}: each row needs one target"
         )
     return take_rows(target, rows, order)
 
@@ -79,7 +79,7 @@ def draw(alpha: float, generator: torch.Generator | None = None) -> Draw:
         >>> one == again, 0 <= one.lam <= 1
         (True, True)
     """
-    if torch.compiler.is_compiling():  # or the graph would have the first draw in it, for ever
+    if torch.compiler.is_compiling():  # else the graph would repeat the first draw for ever
         return cast("Draw", torch.compiler.disable(_draw)(alpha, generator))  # type: ignore[no-untyped-call]
     return _draw(alpha, generator)
 
@@ -87,8 +87,8 @@ def draw(alpha: float, generator: torch.Generator | None = None) -> Draw:
 def _draw(alpha: float, generator: torch.Generator | None) -> Draw:
     own = private_unless(generator)
     seed = int(torch.randint(2**63 - 1, (), generator=own, device=own.device))
-    source = random.Random(seed)  # noqa: S311  no cryptography
+    source = random.Random(seed)  # noqa: S311  not for cryptography
     lam = source.betavariate(alpha, alpha)
-    if source.random() < 0.5:  # where a tiny alpha makes both of its parts underflow, betavariate always says 0
+    if source.random() < 0.5:  # if a tiny alpha makes both of its parts underflow, betavariate always returns 0
         lam = 1 - lam
     return Draw(lam, (source.random(), source.random()), source.getrandbits(63))

@@ -1,4 +1,4 @@
-"""CutMix as a function of one batch: a box of each image is that of another image. Knows no engine."""
+"""CutMix as a function of one batch: a box of each image comes from another image. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cutmix_batch(
     *,
     generator: torch.Generator | None = None,
 ) -> MixedBatch:
-    """Paste into each image of a batch a box of another image of it.
+    """Paste a box from another image of the batch into each image.
 
     Source: Yun et al. 2019, CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features,
     arXiv 1905.04899. One lambda from Beta(alpha, alpha) and one box for the batch; the `lam` that is returned is the
@@ -42,9 +42,9 @@ def cutmix_batch(
         generator: where the draws come from; None: seeded by the system.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for inputs that are no tensor, and for what is no generator.
-        ArgumentError: (a ValueError) for inputs of another shape, for targets of other rows, and for an alpha
-            out of (0, 1e6].
+        ArgumentTypeError: (a TypeError) if `input` is not a tensor, or `generator` is not a generator.
+        ArgumentError: (a ValueError) if `input` has another shape, there is not one target per row, or alpha is not
+            in (0, 1e6].
 
     Example:
         >>> one_hot = torch.eye(4)
@@ -76,7 +76,7 @@ def box_of(height: int, width: int, lam: float, place: tuple[float, float]) -> B
     """Return the box that takes about `1 - lam` of the image, around a place, clipped at the borders.
 
     Args:
-        place: of the centre, (vertical, horizontal), each in [0, 1) of the image.
+        place: the centre, (vertical, horizontal), as fractions of the image in [0, 1).
 
     Example:
         >>> box_of(8, 8, 0.75, (0.5, 0.0))

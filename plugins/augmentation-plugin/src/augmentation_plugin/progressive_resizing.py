@@ -21,21 +21,21 @@ _NAME = "progressive_resizing"
 
 
 class ProgressiveResizing(Algorithm):
-    """Begin the training with smaller images and end it with whole ones.
+    """Start training with smaller images and end with full-size ones.
 
-    Source: the progressive resizing of fast.ai (Howard), in the form that MosaicML gave it. See `resizing_scale` for
-    the schedule and `resize_batch` for what is done to a batch. The model has to take images of any size: one that
-    flattens them for a Linear fails in its first forward pass; let it end in `nn.AdaptiveAvgPool2d`.
+    Source: the progressive resizing of fast.ai (Howard), as implemented by MosaicML. See `resizing_scale` for the
+    schedule and `resize_batch` for what is done to a batch. The model has to take images of any size: one that flattens
+    them for a Linear fails in its first forward pass; put an `nn.AdaptiveAvgPool2d` before that.
 
     Args:
         mode: `resize` interpolates; `crop` cuts out a window, a new one in each step.
-        initial_scale: the scale of height and width at the beginning, in (0, 1].
-        finetune_fraction: the last part of the training, at full size.
-        delay_fraction: the first part of the training, at `initial_scale`.
+        initial_scale: the scale of height and width at the start, in (0, 1].
+        finetune_fraction: the last part of training, at full size.
+        delay_fraction: the first part of training, at `initial_scale`.
         size_increment: height and width are multiples of it, except at full size.
         resize_targets: make targets (N, H, W) or (N, K, H, W) smaller too.
-        input_key, target_key: where images (N, C, H, W) and targets are in a batch; without `resize_targets` the
-            second has no part.
+        input_key, target_key: where images (N, C, H, W) and targets are in a batch; the second is only used with
+            `resize_targets`.
 
     Example:
         >>> ProgressiveResizing(mode="crop", size_increment=8).initial_scale
@@ -44,7 +44,7 @@ class ProgressiveResizing(Algorithm):
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name=_NAME,
-        description="begin with smaller images and end with whole ones",
+        description="start with smaller images and end with full-size ones",
         events=(Event.AFTER_DATALOADER,),
         tags=("augmentation", "resizing"),
         writes=("batch",),
@@ -74,16 +74,16 @@ class ProgressiveResizing(Algorithm):
         self._generator = OwnGenerator(_NAME)
 
     def match(self, event: Event, state: State) -> bool:
-        """After the dataloader, as long as images are not at full size."""
+        """After the dataloader, until images are at full size."""
         return event is Event.AFTER_DATALOADER and self._scale(state) < 1
 
     def validate(self, state: State) -> None:
-        """Raise if the length of the training is not known, or the batch can't be resized."""
+        """Raise if the length of training is not known, or the batch can't be resized."""
         if self.initial_scale == 1:
             return
         if state.get_elapsed_duration() is None:
             raise ArgumentError(
-                "max_duration is not known, so progressive_resizing has no place for its phases: set "
+                "max_duration is not known, so progressive_resizing can't schedule its phases: set "
                 "max_duration, as in Trainer(max_duration='10ep')"
             )
         images = item_at(state.batch, "input_key", self.input_key)
@@ -96,7 +96,7 @@ class ProgressiveResizing(Algorithm):
             check_setter(state.batch, "target_key", self.target_key)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Put smaller images, and targets if asked, in the place of the whole ones."""
+        """Replace images, and targets if asked, with smaller ones."""
         scale = self._scale(state)
         images = state.batch_get_item(self.input_key)
         targets = state.batch_get_item(self.target_key) if self.resize_targets else None
@@ -118,19 +118,19 @@ class ProgressiveResizing(Algorithm):
             logger.log_metrics({f"{_NAME}/scale": scale, f"{_NAME}/height": height, f"{_NAME}/width": width})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the generator; nothing is drawn but for crops."""
+        """Return the state of the generator; only crops draw from it."""
         return self._generator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood."""
+        """Continue the draws of the saved run."""
         self._generator.load_state_dict(state)
 
     def _check_size(self, height: int, width: int) -> None:
-        """Raise if even the smallest images of the schedule are whole ones."""
+        """Raise if even the smallest images of the schedule are full-size."""
         smallest = tuple(resized_side(side, self.initial_scale, self.size_increment) for side in (height, width))
         if smallest == (height, width):
             raise ArgumentError(
-                f"images of {height} x {width} stay as they are at initial_scale={self.initial_scale:g} with "
+                f"images of {height} x {width} keep their size at initial_scale={self.initial_scale:g} with "
                 f"size_increment={self.size_increment}: lower size_increment, or leave progressive_resizing out"
             )
 

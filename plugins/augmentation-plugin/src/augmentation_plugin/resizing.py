@@ -1,4 +1,4 @@
-"""Smaller images, and targets with them, as functions of a batch. Knows no engine."""
+"""Smaller images and targets, as functions of a batch. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def resize_batch(  # noqa: PLR0913  the reference has the first five
 ) -> tuple[torch.Tensor, T]:
     """Return smaller images, and targets of the same size if asked.
 
-    Images are interpolated bilinearly with antialiasing, as Pillow and torchvision make an image smaller, so that no
-    pixel is skipped; targets take the value of the nearest pixel. Or one window, for all rows the same, is cut out of
-    both. Nothing given is changed.
+    Images are interpolated bilinearly with antialiasing, as in Pillow and torchvision, so that no pixel is skipped;
+    targets take the value of the nearest pixel. Or one window, the same for all rows, is cut out of both. The arguments
+    are not changed.
 
     Args:
-        input: images (N, C, H, W), for interpolation of a floating dtype or uint8. Half precision is computed in
+        input: images (N, C, H, W); to be interpolated, of a floating dtype or uint8. Half precision is computed in
             float32, and uint8 too, then rounded.
         target: with `resize_targets` a tensor (N, H, W) or (N, K, H, W) of any dtype; else anything.
         scale_factor: in (0, 1]; 1 returns what was given.
-        mode: `resize` interpolates, `crop` cuts out a window, uniform over all places.
+        mode: `resize` interpolates, `crop` cuts out a window, uniform over all positions.
         size_increment: new height and width are multiples of it, see `resized_side`.
-        generator: where the window's place comes from; None: a private one, seeded by the system.
+        generator: where the window's position comes from; None: a private one, seeded by the system.
 
     Returns:
         Images and targets; new tensors of the same dtype, device and memory format, or what was given if the size is
@@ -51,7 +51,7 @@ def resize_batch(  # noqa: PLR0913  the reference has the first five
 
     Raises:
         ValueError: for arguments out of range, and shapes or dtypes that can't be resized.
-        TypeError: for what should be a tensor or a generator and is none.
+        TypeError: for anything but a tensor or a generator where one is needed.
 
     Example:
         >>> images, classes = torch.ones(8, 3, 32, 48), torch.arange(8)
@@ -77,7 +77,7 @@ def resize_batch(  # noqa: PLR0913  the reference has the first five
 
 
 def check_mode(mode: object) -> str:
-    """Return the mode if there is one of that name."""
+    """Return the mode if it exists."""
     if not isinstance(mode, str):
         raise ArgumentTypeError(f"mode={mode!r} has to be {' or '.join(map(repr, MODES))}")
     if mode not in MODES:
@@ -86,7 +86,7 @@ def check_mode(mode: object) -> str:
 
 
 def check_resizable(images: torch.Tensor, mode: str) -> None:
-    """Raise if the values of images can't be interpolated; what is no brightness, as an index, has no mean."""
+    """Raise if the values of images can't be interpolated; indices, for example, have no mean."""
     if mode == "resize" and not images.is_floating_point() and images.dtype is not torch.uint8:
         raise ArgumentError(
             f"images of {images.dtype} can't be interpolated: convert them to floats in the data, or set mode='crop'"
@@ -105,7 +105,7 @@ def check_targets(name: str, targets: object, images: torch.Tensor) -> None:
 
 
 def _draw_window(full: tuple[int, int], size: tuple[int, int], generator: torch.Generator) -> tuple[Any, ...]:
-    """Draw the place of a window, uniform over all in which it is within the image."""
+    """Draw the position of a window, uniform over all positions inside the image."""
     first = [
         int(torch.randint(whole - part + 1, (), generator=generator, device=generator.device))
         for whole, part in zip(full, size, strict=True)
@@ -121,7 +121,7 @@ def _interpolated(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def _nearest(targets: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Take the pixels in which the centres of the new ones lie; F.interpolate takes no integers."""
+    """Take the pixels that contain the centres of the new ones; F.interpolate takes no integers."""
     taken = targets
     for dim, new in zip((-2, -1), size, strict=True):
         centres = 2 * torch.arange(new, device=targets.device) + 1  # in halves of a new pixel

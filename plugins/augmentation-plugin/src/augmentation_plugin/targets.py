@@ -1,4 +1,4 @@
-"""What becomes of targets and losses where inputs are mixed. Knows no engine."""
+"""How targets and losses are mixed along with inputs. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ def mix_targets(
     num_classes: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Return `lam` of the targets and `1 - lam` of those that they are paired with, as dense targets.
+    """Return `lam` of the targets and `1 - lam` of the paired targets, as dense targets.
 
     Args:
         target, paired_target: classes (N, ...) as integers, which become probabilities (N, num_classes, ...), or
             floats (N, ...), which are mixed as they are.
         lam: the share of `target`, in [0, 1].
         num_classes: for classes as integers.
-        dtype: of the probabilities, floating; floats keep theirs.
+        dtype: of the probabilities, a floating one; floats keep theirs.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for targets that are no tensors, a `lam` that is no number, and a `dtype` that
-            is none.
-        ArgumentError: (a ValueError) for a `lam` out of range, for targets of two shapes or kinds, for a `dtype` that
-            has no fractions, and for classes without `num_classes`, or outside of them; the last on the CPU only, as
-            another device would have to wait, and says so in its own way.
+        ArgumentTypeError: (a TypeError) if a target is not a tensor, `lam` not a number, or `dtype` not a dtype.
+        ArgumentError: (a ValueError) for a `lam` out of range, targets of different shapes or dtypes, a `dtype` that
+            is not floating, and classes without `num_classes` or outside of it; the last on the CPU only: another
+            device would have to wait, and raises its own error.
 
     Example:
         >>> mix_targets(torch.tensor([0, 1]), torch.tensor([1, 1]), lam=0.75, num_classes=2)
@@ -64,11 +63,11 @@ def mix_targets(
 def _checked_share(lam: object) -> float:
     if type(lam) is float and 0 <= lam <= 1:  # the rest of the check costs as much as mixing does
         return lam
-    return check_number("lam", lam, "[0, 1]", "the share of a row itself")
+    return check_number("lam", lam, "[0, 1]", "a row's own share")
 
 
 def _check_pair(target: Any, paired_target: Any) -> None:
-    """Raise unless these are two tensors of one shape and kind."""
+    """Raise unless these are two tensors of one shape and dtype."""
     for name, given in (("target", target), ("paired_target", paired_target)):
         if not isinstance(given, torch.Tensor):
             raise ArgumentTypeError(f"{name} has to be a tensor, not a {type(given).__name__}")
@@ -81,29 +80,29 @@ def _check_pair(target: Any, paired_target: Any) -> None:
 
 def _check_floating(dtype: object) -> None:
     if not isinstance(dtype, torch.dtype):
-        raise ArgumentTypeError(f"dtype={dtype!r} ({type(dtype).__name__}) has to be a torch.dtype, as torch.float32")
+        raise ArgumentTypeError(f"dtype={dtype!r} ({type(dtype).__name__}) has to be a torch.dtype, like torch.float32")
     if not dtype.is_floating_point:
-        raise ArgumentError(f"dtype={dtype} can't hold shares of classes: give a floating one, as torch.float32")
+        raise ArgumentError(f"dtype={dtype} can't hold shares of classes: give a floating one, like torch.float32")
 
 
 def _check_classes(classes: torch.Tensor, number: int) -> None:
-    """Raise if these are not all classes; asked only when torch has refused them, as asking costs more than mixing."""
+    """Raise if these are not all classes; called only if torch refused them, as checking costs more than mixing."""
     if classes.device.type != "cpu" or not classes.numel():
         return
     low, high = int(classes.min()), int(classes.max())
     if low < 0 or high >= number:
         raise ArgumentError(
-            f"targets from {low} to {high} are not all classes of the {number} that there are; targets "
-            "that the loss ignores have no dense form: interpolate the losses instead of the targets"
+            f"targets from {low} to {high} are not all among the {number} classes; targets that the loss "
+            "ignores have no dense form: interpolate the losses instead of the targets"
         )
 
 
 def mix_losses(loss: Any, paired_loss: Any, lam: float) -> Any:
-    """Return `lam` of a loss and `1 - lam` of that for the paired targets; tuples, lists and dicts part by part.
+    """Return `lam` of a loss and `1 - lam` of the paired targets' loss; tuples, lists and dicts part by part.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for a `lam` that is no number.
-        ArgumentError: (a ValueError) where the two have different parts, and for a `lam` out of range.
+        ArgumentTypeError: (a TypeError) if `lam` is not a number.
+        ArgumentError: (a ValueError) if the two have different parts, or `lam` is out of range.
 
     Example:
         >>> mix_losses({"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 2.0}, lam=0.75)
@@ -115,11 +114,11 @@ def mix_losses(loss: Any, paired_loss: Any, lam: float) -> Any:
 def _mixed(loss: Any, paired: Any, share: float) -> Any:
     if isinstance(loss, Mapping):
         if not isinstance(paired, Mapping) or loss.keys() != paired.keys():
-            raise ArgumentError(f"the loss has parts {list(loss)}, for the paired targets it has {_parts(paired)}")
+            raise ArgumentError(f"the loss has parts {list(loss)}, but for the paired targets {_parts(paired)}")
         return {name: _mixed(part, paired[name], share) for name, part in loss.items()}
     if isinstance(loss, (tuple, list)):
         if not isinstance(paired, (tuple, list)) or len(loss) != len(paired):
-            raise ArgumentError(f"the loss has {len(loss)} parts, for the paired targets it has {_parts(paired)}")
+            raise ArgumentError(f"the loss has {len(loss)} parts, but for the paired targets {_parts(paired)}")
         parts = [_mixed(*both, share) for both in zip(loss, paired, strict=True)]
         return type(loss)(*parts) if hasattr(loss, "_fields") else type(loss)(parts)
     return share * loss + (1 - share) * paired
@@ -128,4 +127,4 @@ def _mixed(loss: Any, paired: Any, share: float) -> Any:
 def _parts(loss: Any) -> str:
     if isinstance(loss, Mapping):
         return str(list(loss))
-    return str(len(loss)) if isinstance(loss, (tuple, list)) else f"none, being a {type(loss).__name__}"
+    return str(len(loss)) if isinstance(loss, (tuple, list)) else f"none: a {type(loss).__name__}"

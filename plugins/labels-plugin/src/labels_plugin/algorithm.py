@@ -23,7 +23,7 @@ class LabelSmoothing(Algorithm):
 
     Source: Szegedy et al. 2015, Rethinking the Inception Architecture, arXiv 1512.00567, section 7. While the loss is
     computed, targets are dense, `(1 - smoothing) * one_hot + smoothing / K`; see `smooth_labels`. With torch's cross
-    entropy the loss is that of its own `label_smoothing`. Evaluation is left alone.
+    entropy the loss equals that of its own `label_smoothing`. Evaluation is not affected.
 
     Args:
         smoothing: the share of the uniform distribution, in [0, 1); with 0 it never acts.
@@ -51,7 +51,7 @@ class LabelSmoothing(Algorithm):
         self._target = ItemSwap(target_key)
 
     def match(self, event: Event, state: State) -> bool:
-        """BEFORE_LOSS, and AFTER_LOSS where something is to be put back."""
+        """BEFORE_LOSS, and AFTER_LOSS if there are labels to restore."""
         if event is Event.BEFORE_LOSS:
             return self.smoothing > 0
         return event is Event.AFTER_LOSS and self._target.is_in
@@ -64,7 +64,7 @@ class LabelSmoothing(Algorithm):
         if not isinstance(target, torch.Tensor):
             raise ArgumentTypeError(
                 f"label_smoothing found a {type(target).__name__} under target_key={self.target_key!r}, "
-                "and smooths tensors: class indices (N, ...) or probabilities (N, K, ...)"
+                "but smooths tensors: class indices (N, ...) or probabilities (N, K, ...)"
             )
         if state.loss_fn is not None:
             check_loss(state.loss_fn)
@@ -75,7 +75,7 @@ class LabelSmoothing(Algorithm):
             _check_none_ignored(target)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Put dense targets into the batch, and the labels back when the loss is there."""
+        """Put dense targets into the batch, and the labels back once the loss is computed."""
         if event is Event.AFTER_LOSS:
             self._target.back(state)
             self._check_loss(state)
@@ -96,36 +96,36 @@ class LabelSmoothing(Algorithm):
         self._target.put(state, smoothed)
 
     def _check_loss(self, state: State) -> None:
-        """Raise if the loss was there before the targets were smoothed."""
+        """Raise if the loss was computed before the targets were smoothed."""
         if holds_loss(state.outputs, state.loss):
             raise ArgumentError(
-                "label_smoothing smooths what the loss is computed from, and this loss is one of the model's outputs, "
+                "label_smoothing smooths what the loss is computed from, but this loss is one of the model's outputs, "
                 "computed in the forward from the labels: compute it in loss(outputs, batch) from "
                 f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
             )
 
 
 def _check_none_ignored(target: torch.Tensor) -> None:
-    """Raise for targets that may mean to be ignored, where it is not known what the loss divides by."""
+    """Raise for targets that the loss may ignore, where it is not known what the loss divides by."""
     if not target.is_floating_point() and bool((target < 0).any()):
         raise ArgumentError(
             f"label_smoothing found the target {int(target.min())}. Which targets a loss ignores, and what it divides "
-            "by, is known of torch's cross_entropy only: give Trainer(loss_fn=torch.nn.CrossEntropyLoss()), or smooth "
-            "in the loss itself with cross_entropy(..., label_smoothing=...) in place of this algorithm"
+            "by, is known only for torch's cross_entropy: give Trainer(loss_fn=torch.nn.CrossEntropyLoss()), or smooth "
+            "in the loss itself with cross_entropy(..., label_smoothing=...) instead of this algorithm"
         )
 
 
 def _check_probabilities(target: torch.Tensor) -> None:
-    """Raise unless the target is (N, K, ...), K from 2 on, of probabilities; bfloat16 rounds them by a hundredth."""
+    """Raise unless the target is probabilities (N, K, ...), K at least 2; bfloat16 rounds them by a hundredth."""
     shape = tuple(target.shape)
     if target.dim() < 2 or shape[1] < 2:
         raise ArgumentError(
-            f"label_smoothing found targets of floats {shape}, which are no classes: it takes class indices (N, ...) "
+            f"label_smoothing found float targets {shape}, which are not classes: it takes class indices (N, ...) "
             "or probabilities (N, K, ...) of 2 or more; smooth binary targets in the data, y * (1 - s) + s / 2"
         )
     sums = target.sum(1, dtype=torch.float32)
     if bool((target < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=0.02):
         raise ArgumentError(
-            f"label_smoothing found targets of floats {shape} that are no probabilities along dimension 1 (negative, "
-            "or their sum is not 1): smoothing would pull them to another scale; it takes probabilities or indices"
+            f"label_smoothing found float targets {shape} that are not probabilities along dimension 1 (negative, "
+            "or their sum is not 1): smoothing would change their scale; it takes probabilities or indices"
         )

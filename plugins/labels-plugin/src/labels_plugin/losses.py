@@ -1,4 +1,4 @@
-"""What is known of a loss function: whether it takes dense targets, and what it divides by. Knows no batch."""
+"""What is known about a loss function: whether it takes dense targets, and what it divides by."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cross_entropy_of(loss: object) -> CrossEntropy | None:
 def check_loss(loss: object) -> None:
     """Raise if a loss is known not to take smoothed targets, or to smooth them itself.
 
-    A subclass of torch's with a `forward` of its own is believed to take them.
+    A subclass of torch's with its own `forward` is assumed to take them.
 
     Raises:
         ArgumentError: (a ValueError) with what to do instead.
@@ -67,12 +67,12 @@ def check_loss(loss: object) -> None:
     for losses, what in ((_INDEX_ONLY, "indices"), (_SIGNS_ONLY, "1 and -1")):
         if is_torch_loss(base, losses):
             raise ArgumentError(
-                f"label_smoothing makes the targets dense, and {name} takes {what} only: "
+                f"label_smoothing makes the targets dense, but {name} takes only {what}: "
                 "use torch.nn.CrossEntropyLoss, on logits, or leave label_smoothing out"
             )
     if is_torch_loss(base, _EACH_OUTPUT):
         raise ArgumentError(
-            f"label_smoothing is for one class out of several, and {name} judges each output by itself: "
+            f"label_smoothing is for one class out of several, but {name} scores each output by itself: "
             "smooth its targets in the data, y * (1 - s) + s / 2, or leave label_smoothing out"
         )
     settings = cross_entropy_of(loss)
@@ -83,12 +83,12 @@ def check_loss(loss: object) -> None:
 def _check_cross_entropy(settings: CrossEntropy, name: str) -> None:
     if settings.label_smoothing:
         raise ArgumentError(
-            f"{name} has label_smoothing={settings.label_smoothing} of its own, so that targets would be smoothed "
-            "twice: take it from the loss, or leave the algorithm label_smoothing out"
+            f"{name} has its own label_smoothing={settings.label_smoothing}, so targets would be smoothed twice: "
+            "remove it from the loss, or leave the algorithm label_smoothing out"
         )
     if settings.ignore_index >= 0:
         raise ArgumentError(
-            f"{name} has ignore_index={settings.ignore_index}, and torch takes dense targets with a negative one only: "
-            f"give ignored targets another number, as -100, in the data, or let the loss smooth: "
+            f"{name} has ignore_index={settings.ignore_index}, but torch takes dense targets only with a negative one: "
+            f"give ignored targets such a number in the data, like -100, or let the loss smooth: "
             f"{name}(ignore_index={settings.ignore_index}, label_smoothing=...) without the algorithm"
         )

@@ -1,4 +1,4 @@
-"""Targets, smoothed. Knows tensors only: no batch, no loss function, no engine."""
+"""Smoothed targets, from tensors alone: no batch, no loss function, no engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 def check_smoothing(smoothing: object) -> float:
     """Return the share of the uniform distribution, if it is in [0, 1)."""
-    return check_number("smoothing", smoothing, "[0, 1)", "the share of the uniform distribution, as 0.1 is")
+    return check_number("smoothing", smoothing, "[0, 1)", "the share of the uniform distribution, such as 0.1")
 
 
 def smooth_labels(
@@ -31,20 +31,20 @@ def smooth_labels(
 
     Source: Szegedy et al. 2015, Rethinking the Inception Architecture, arXiv 1512.00567, section 7. The loss
     `F.cross_entropy(outputs, smooth_labels(outputs, target, s))` is `F.cross_entropy(outputs, target,
-    label_smoothing=s)`. For dense targets torch divides by all rows, for indices by those that count, in the weights of
-    their classes: with ignored rows or weights and `reduction="mean"` the rows are scaled by what makes up for that,
-    and do not sum to 1. Ignored rows are zero. Where no row counts, all are, and the loss is 0 instead of torch's NaN.
+    label_smoothing=s)`. For dense targets torch divides by all rows, for indices by those not ignored, each with the
+    weight of its class: with ignored rows or weights and `reduction="mean"` the rows are scaled to make up for
+    that, and do not sum to 1. Ignored rows are zero. If all are ignored, the loss is 0 instead of torch's NaN.
 
     Args:
         outputs: logits (N, K, ...); they give the number of classes and the precision, at least float32.
         target: class indices (N, ...), or probabilities (N, K, ...), of which none is ignored.
         smoothing: the share of the uniform distribution, in [0, 1); with 0 `target` itself is returned.
-        ignore_index, weight, reduction: those of the loss that it is for; `weight` has one number for each class.
+        ignore_index, weight, reduction: as in the loss; `weight` has one number for each class.
 
     Raises:
-        ArgumentError: (a ValueError) if the shapes do not fit, there is but one class, no such `reduction`, or a label
-            is none of the classes; the last on the CPU only, another device says so in its own way.
-        ArgumentTypeError: (a TypeError) for what is no tensor, or no number.
+        ArgumentError: (a ValueError) if the shapes do not fit, there is only one class, `reduction` is unknown, or a
+            label is not one of the classes; the last on the CPU only, another device raises its own error.
+        ArgumentTypeError: (a TypeError) if an argument is not a tensor, or not a number.
 
     Example:
         >>> smooth_labels(torch.zeros(2, 4), torch.tensor([0, 3]), 0.2)
@@ -56,7 +56,7 @@ def smooth_labels(
         share = check_smoothing(smoothing)
     _check_pair(outputs, target)
     if reduction not in REDUCTIONS:
-        raise ArgumentError(f"reduction={reduction!r} has to be {', '.join(map(repr, REDUCTIONS))}")
+        raise ArgumentError(f"reduction={reduction!r} has to be one of {', '.join(map(repr, REDUCTIONS))}")
     if weight is not None:
         _check_weight(weight, outputs.shape[1])
     if not share:
@@ -66,7 +66,7 @@ def smooth_labels(
         return target.to(_dtype_for(target)).mul(1 - share).add_(share / classes)
     try:
         return _dense(outputs, target, share, ignore_index, weight, is_mean=reduction == "mean")
-    except (RuntimeError, IndexError):  # looking before costs more than the formula
+    except (RuntimeError, IndexError):  # checking first costs more than the formula
         _check_labels(target[target != ignore_index], classes)
         raise
 
@@ -99,44 +99,44 @@ def _dense(
 
 
 def _check_weight(weight: object, classes: int) -> None:
-    """Raise unless these are the weights (K,) of as many classes as there are."""
+    """Raise unless there is one weight per class, (K,)."""
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError(f"the weight of label smoothing has to be a tensor, not a {type(weight).__name__}")
     if weight.shape != (classes,):
         raise ArgumentError(
-            f"the weight of label smoothing has the shape {tuple(weight.shape)}, and the outputs have {classes} "
+            f"the weight of label smoothing has the shape {tuple(weight.shape)}, but the outputs have {classes} "
             f"classes: give one number for each, ({classes},)"
         )
 
 
 def _check_labels(labels: torch.Tensor, classes: int) -> None:
-    """Raise if these are not all classes."""
+    """Raise unless all labels are classes."""
     if labels.device.type != "cpu" or not labels.numel():
         return
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise ArgumentError(
-            f"label smoothing found labels from {low} to {high}, and the outputs have {classes} classes, 0 to "
-            f"{classes - 1}; such as are to be ignored have to be the ignore_index of the loss"
+            f"label smoothing found labels from {low} to {high}, but the outputs have {classes} classes, 0 to "
+            f"{classes - 1}; labels to ignore have to be the ignore_index of the loss"
         )
 
 
 def _check_pair(outputs: torch.Tensor, target: torch.Tensor) -> None:
-    """Raise unless outputs (N, K, ...) and a target, (N, ...) or (N, K, ...), belong together, with K from 2 on."""
+    """Raise unless outputs (N, K, ...) and a target, (N, ...) or (N, K, ...), match, with K at least 2."""
     for name, given in (("outputs", outputs), ("target", target)):
         if not isinstance(given, torch.Tensor):
             raise ArgumentTypeError(f"the {name} of label smoothing have to be a tensor, not a {type(given).__name__}")
     shape, classes = outputs.shape, outputs.shape[1:2]
     if not classes or classes[0] < 2:
         raise ArgumentError(
-            f"label smoothing needs outputs (N, K, ...) with K of 2 or more classes, these are {tuple(shape)}: "
-            "for one output per row smooth the targets in the data, y * (1 - s) + s / 2, or give the model two outputs"
+            f"label smoothing needs outputs (N, K, ...) with K of 2 or more classes, not {tuple(shape)}: "
+            "for one output per row, smooth the targets in the data, y * (1 - s) + s / 2, or give the model two outputs"
         )
     expected = shape if target.is_floating_point() else shape[:1] + shape[2:]
     if target.shape != expected:
         raise ArgumentError(
-            f"label smoothing can't tell the classes: outputs {tuple(shape)} go with indices "
-            f"{(*shape[:1], *shape[2:])} or floats {tuple(shape)}, and the target is {target.dtype} "
+            f"label smoothing can't find the classes: outputs {tuple(shape)} go with indices "
+            f"{(*shape[:1], *shape[2:])} or floats {tuple(shape)}, but the target is {target.dtype} "
             f"{tuple(target.shape)}; the classes have to be dimension 1 of the outputs, as for cross_entropy"
         )
 
@@ -147,14 +147,14 @@ def _dtype_for(tensor: torch.Tensor) -> torch.dtype:
 
 
 def _refuses_ignored(labels: torch.Tensor) -> bool:
-    """Does it raise to use an ignored label as an index? Then none need be looked for, which takes longer.
+    """Does an ignored label raise when used as an index? Then there is no need to look for any, which takes longer.
 
-    Another device dies of it, a compiled graph writes nonsense.
+    Another device crashes, a compiled graph writes nonsense.
     """
     return labels.device.type == "cpu" and labels.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def _all_rows_over_divisor(labels: torch.Tensor, counted: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """Return what turns a mean over all rows into that over the counted ones in their weights; 0 where none counts."""
+    """Return what turns a mean over all rows into the weighted mean of the counted ones; 0 if none counts."""
     divisor = (counted if weight is None else weight[labels] * counted).sum()
     return torch.where(divisor > 0, labels.numel() / divisor, 0.0)
