@@ -129,7 +129,7 @@ def test_a_sparse_parameter_is_refused_by_name() -> None:
 def test_a_lazy_model_is_refused_until_it_has_run() -> None:
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
     for refused in (start_average, lambda m: held_buffers(m).__enter__()):
-        with pytest.raises(ArgumentError, match="is lazy: it has no shape yet; run the model once before"):
+        with pytest.raises(ArgumentError, match="is lazy: it has no shape yet; run the model once first"):
             refused(model)
     model(torch.ones(2, 4))
     assert start_average(model)["0.weight"].shape == (3, 4)
@@ -164,7 +164,7 @@ def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
         (EMA, {"a": 1}, "the state of ema has no 'average', but 'a': give what its"),
         (EMA, {"average": {}, "count": 1}, "the state of ema has a 'count', which it never has: give what its"),
         (EMA, {"average": 3}, "an average is tensors by name, not int"),
-        (EMA, {"average": {"weight": 1.0}}, "the average of 'weight' is no tensor but float"),
+        (EMA, {"average": {"weight": 1.0}}, "the average of 'weight' is not a tensor but float"),
         (SWA, {"average": {}}, "the state of swa has no 'count', but 'average'"),
         (SWA, {"average": {}, "count": 0}, "count=0 has to be within"),
     ],
@@ -181,7 +181,7 @@ def test_a_state_that_can_not_have_been_saved_is_refused_at_once(
 def test_a_saved_average_of_another_model_is_refused_in_the_run() -> None:
     ema = EMA()
     ema.load_state_dict({"average": {"weight": torch.zeros(1)}})
-    with pytest.raises(ArgumentError, match="no average of the weights of this model"):
+    with pytest.raises(ArgumentError, match="not an average of this model's weights"):
         fire(ema, nn.Linear(2, 2), Event.FIT_START)
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_average_is_refused() -> None:
     model: Any = nn.Linear(2, 2)
     with pytest.raises(TypeError, match="an average is tensors by name, not Linear: start_average makes one"):
         ema_update(model, model)
-    with pytest.raises(TypeError, match="the average of 'bias' is no tensor but int"):
+    with pytest.raises(TypeError, match="the average of 'bias' is not a tensor but int"):
         swa_update({**start_average(model), "bias": 1}, model, 1)  # type: ignore[dict-item]
 
 

@@ -113,7 +113,7 @@ def test_before_any_fit_weights_are_evaluated_as_they_are() -> None:
         before = weights_of(trainer.state)
         trainer.eval(make_data(1))
     assert same(recorder.evaluated[0], before)
-    with pytest.raises(EngineError, match="ema has no average yet: it begins when fit does"):
+    with pytest.raises(EngineError, match="ema has no average yet: it starts when fit does"):
         ema.averaged_state_dict()
 
 
@@ -242,7 +242,7 @@ def test_weights_that_are_replaced_after_the_start_are_refused(change: Any, name
         engine.run_event(Event.FIT_START)
         change(state.model)
         state.timestamp = state.timestamp.to_next_batch(8)
-        with pytest.raises(EngineError, match=f"'{name}' is another tensor, shape or module than when the average"):
+        with pytest.raises(EngineError, match=f"'{name}' has another tensor, shape or module than when the average"):
             engine.run_event(event)
 
 
@@ -251,7 +251,7 @@ def test_another_model_in_the_same_run_is_refused() -> None:
     with Engine(state, Logger()) as engine:
         engine.run_event(Event.FIT_START)
         state.model = make_net()
-        with pytest.raises(EngineError, match="is another tensor, shape or module"):
+        with pytest.raises(EngineError, match="has another tensor, shape or module"):
             engine.run_event(Event.EVAL_START)
 
 

@@ -163,11 +163,11 @@ def test_a_graph_that_was_built_before_still_gives_its_gradients() -> None:
 
 def test_an_average_of_another_model_is_refused() -> None:
     model, average = nn.Linear(2, 2), start_average(nn.Linear(3, 2))
-    with pytest.raises(ValueError, match=r"'weight' has the shape \(2, 2\) in it and \(2, 3\) in the average"):
+    with pytest.raises(ValueError, match=r"'weight' has the shape \(2, 2\) in the model and \(2, 3\) in the average"):
         ema_update(average, model)
     with pytest.raises(ValueError, match="the average lacks 'bias'"):
         ema_update({"weight": torch.zeros(2, 2)}, model)
-    with pytest.raises(ValueError, match="it has no 'other'"):
+    with pytest.raises(ValueError, match="the model has no 'other'"):
         ema_update({**start_average(model), "other": torch.zeros(1)}, model)
 
 

@@ -18,7 +18,7 @@ from optim_plugin.freezing import count_frozen
     ids=["average", "ask", "freeze"],
 )
 def test_what_is_no_model_is_refused(function: Any, model: Any) -> None:
-    with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is no torch.nn.Module$"):
+    with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
         function(model)
 
 
@@ -148,5 +148,5 @@ def test_what_is_no_fraction_is_refused(fraction: float) -> None:
 
 
 def test_a_layer_that_the_model_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="'head' is no module of this model"):
+    with pytest.raises(ValueError, match="'head' is not a module of this model"):
         freeze_layers(make_net(), 0.5, ["0", "head"])

@@ -91,11 +91,11 @@ def test_an_interval_that_never_ends_after_start_leaves_evaluation_as_it_is_and_
     with make_trainer(swa, recorder, eval_dataloader=make_data(1)) as trainer:
         trainer.fit("3ep")
         with pytest.warns(
-            UserWarning, match=r"swa has averaged nothing: .* first 9ep that ends at 0\.7 .*'4ep' has none"
+            UserWarning, match=r"swa averaged nothing: .* first 9ep that ends at 0\.7 .*'4ep' contains none"
         ):
             trainer.fit("1ep")
     assert torch.equal(recorder.evaluated[-1]["0.weight"], recorder.batches[-1]["0.weight"])
-    with pytest.raises(EngineError, match=r"swa has no average yet: it begins with the first 9ep that ends at 0.7"):
+    with pytest.raises(EngineError, match=r"swa has no average yet: it starts with the first 9ep that ends at 0.7"):
         swa.averaged_state_dict()
 
 

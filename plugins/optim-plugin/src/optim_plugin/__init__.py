@@ -1,4 +1,4 @@
-"""Algorithms that change how weights are optimized for engine-core."""
+"""Algorithms for engine-core that change how weights are optimized."""
 
 from .averages import start_average, use_average
 from .ema import EMA, ema_update

@@ -1,4 +1,4 @@
-"""An average of a model's weights: begun, moved on, and put into the model for a while. Knows no engine."""
+"""An average of a model's weights: started, updated, and swapped into the model. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .weights import Place, check_made, find_places, is_expanded, tensors_at
 __all__ = ["Average", "Rule", "check_tensors", "start_average", "use_average"]
 
 Rule: TypeAlias = Callable[[list[torch.Tensor], list[torch.Tensor], int], None]
-"""Moves averages, in place, towards weights; the number is how many weights the averages are of, where it counts."""
+"""Moves averages, in place, towards weights; the number is how many weights they average so far, if it matters."""
 
 
 def start_average(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a copy of the weights of `model` by name, for `ema_update` and `swa_update` to move on.
+    """Return a copy of the weights of `model` by name, for `ema_update` and `swa_update` to update.
 
-    Weights are parameters and persistent buffers. Those of 16 bits and fewer are kept in float32, where a small step
+    Weights are parameters and persistent buffers. Those of 16 bits or fewer are kept in float32, where a small step
     is not rounded away. Tied parameters are one tensor under each of their names; names are those of the model
     without the wrappers of torch.compile and DistributedDataParallel.
 
@@ -39,9 +39,9 @@ def start_average(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def use_average(model: nn.Module, average: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Give `model` the averaged weights within the block, and its own back afterwards, bit by bit.
+    """Give `model` the averaged weights within the block, and its own back afterwards, bit for bit.
 
-    Parameters stay the same objects with the same storage, so optimizers and hooks keep what they have.
+    Parameters stay the same objects with the same storage, so optimizers and hooks keep working.
 
     Raises:
         ArgumentError: (a ValueError) if the average is of another model.
@@ -64,12 +64,12 @@ class Average:
     """The average of the weights of one model.
 
     Args:
-        given: tensors by name, as `copies` returns them, to go on with; None: begin with the weights as they are.
+        given: tensors by name, as `copies` returns them, to continue from; None: start from the current weights.
         share: work on the given tensors themselves, not on copies; they have to be where the weights are.
 
     Raises:
-        ArgumentError: (a ValueError) if the given tensors are not of such a model.
-        ArgumentTypeError: (a TypeError) if they are no tensors by name.
+        ArgumentError: (a ValueError) if the given tensors don't fit the model.
+        ArgumentTypeError: (a TypeError) if they are not tensors by name.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Average:
 
     @property
     def is_in(self) -> bool:
-        """Has the model the averaged weights now?"""
+        """Does the model hold the averaged weights now?"""
         return self._swapped is not None
 
     def copies(self) -> dict[str, torch.Tensor]:
@@ -102,10 +102,10 @@ class Average:
 
     @torch.no_grad()
     def update(self, rule: Rule, count: int = 0) -> None:
-        """Move the averages on to the weights as they are now, and copy what is no floating-point number.
+        """Update the averages with the current weights, and copy what is not floating-point.
 
         Raises:
-            EngineError: if the weights are other ones than those with which the average began.
+            EngineError: if the weights are not those that the average started with.
         """
         weights = self._weights()
         averages, first, last = self._tensors, self._guarded, self._copied
@@ -119,7 +119,7 @@ class Average:
             other.copy_(average)
 
     def _flatten_statistics(self) -> torch.Tensor | None:
-        """Let the averages of float buffers be parts of one tensor, which can be looked at at once, if that can be."""
+        """Make the averages of float buffers views of one tensor, to check them at once, if device and dtype allow."""
         parts = self._tensors[self._guarded : self._copied]
         if len({(part.device, part.dtype) for part in parts}) != 1:
             return None
@@ -129,24 +129,24 @@ class Average:
         return flat
 
     def _replace_infinite(self, weights: list[torch.Tensor]) -> None:
-        """Let the averages of float buffers take the buffer's number where they are not finite."""
+        """Replace averages of float buffers that are not finite by the buffer's value."""
         flat = self._statistics
         if flat is None:
             for average, weight in zip(self._tensors[self._guarded : self._copied], weights, strict=True):
                 torch.where(average.isfinite(), average, weight, out=average)
-        # The host may wait for the CPU. A sum that overflows asks for more than is needed, and changes nothing.
+        # On the CPU there is no wait. A sum that overflows causes a needless replacement, which changes nothing.
         elif flat.device.type != "cpu" or not math.isfinite(abs(flat.sum().item())):
             torch.where(flat.isfinite(), flat, torch.cat([weight.reshape(-1) for weight in weights]), out=flat)
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise an EngineError unless `model` has the weights with which the average began, and no others."""
+        """Raise an EngineError unless `model` has exactly the weights that the average started with."""
         known, now = _owners(self._places), _owners(find_places(model))
         if changed := [name for name in {**known, **now} if known.get(name) is not now.get(name)]:
             raise _changed(changed[0])
 
     def swap_in(self) -> None:
         """Put the averages into the model, and keep a copy of its own weights."""
-        if self.is_in:  # an evaluation that raised in a loop that undoes nothing: what is there now is no weight
+        if self.is_in:  # an evaluation raised in a loop that unwinds nothing: the model still holds the averages
             self.swap_out()
         weights = self._weights()
         self._swapped = [(w, w.detach() if _is_fixed(w) else w.detach().clone()) for w in weights]
@@ -174,7 +174,7 @@ class Average:
                 setattr(place.module, place.attribute, weight)
 
     def _weights(self) -> list[torch.Tensor]:
-        """Return the weights as they are now; averages follow them to their device."""
+        """Return the current weights; averages follow them to their device."""
         weights: list[torch.Tensor] = []
         moved = False
         for i, (place, weight) in enumerate(zip(self._places, tensors_at(self._places), strict=True)):
@@ -207,13 +207,13 @@ def _begin(place: Place, given: Mapping[str, torch.Tensor] | None, *, share: boo
 
 
 def _untied(places: list[Place], given: Mapping[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return, with its average, each tensor that stands under another name of tied weights: a copy may lose ties."""
+    """Return each tensor under a further name of tied weights, with its average: a copy may lose ties."""
     pairs = [(given[name], given[place.names[0]]) for place in places for name in place.names[1:]]
     return [(other, average) for other, average in pairs if other is not average]
 
 
 def _kind(place: Place) -> int:
-    """Return 0 for a parameter, 1 for a buffer with numbers that may become infinite, 2 for what is copied."""
+    """Return 0 for a parameter, 1 for a buffer whose values may become infinite, 2 for what is copied."""
     weight = getattr(place.module, place.attribute)
     if weight.layout is not torch.strided or not (weight.is_floating_point() or weight.is_complex()):
         return 2
@@ -221,11 +221,11 @@ def _kind(place: Place) -> int:
 
 
 def check_tensors(given: object) -> None:
-    """Raise an ArgumentTypeError unless it is tensors by name."""
+    """Raise an ArgumentTypeError unless these are tensors by name."""
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(f"an average is tensors by name, not {type(given).__name__}: start_average makes one")
     if wrong := [name for name, tensor in given.items() if not isinstance(tensor, torch.Tensor)]:
-        raise ArgumentTypeError(f"the average of {wrong[0]!r} is no tensor but {type(given[wrong[0]]).__name__}")
+        raise ArgumentTypeError(f"the average of {wrong[0]!r} is not a tensor but {type(given[wrong[0]]).__name__}")
 
 
 def _check_weight(place: Place) -> None:
@@ -243,17 +243,17 @@ def _check_fit(places: list[Place], given: Mapping[str, torch.Tensor]) -> None:
     missing = [name for name in own if name not in given]
     foreign = [name for name in given if name not in own]
     problem = next(
-        (f"{name!r} has the shape {tuple(own[name].shape)} in it and {tuple(given[name].shape)} in the average"
+        (f"{name!r} has the shape {tuple(own[name].shape)} in the model and {tuple(given[name].shape)} in the average"
          for name in own if name in given and own[name].shape != given[name].shape), None
     )  # fmt: skip
     if missing or foreign:
-        problem = f"the average lacks {missing[0]!r}" if missing else f"it has no {foreign[0]!r}"
+        problem = f"the average lacks {missing[0]!r}" if missing else f"the model has no {foreign[0]!r}"
     if problem:
-        raise ArgumentError(f"this is no average of the weights of this model: {problem}")
+        raise ArgumentError(f"this is not an average of this model's weights: {problem}")
 
 
 def _owners(places: list[Place]) -> dict[str, object]:
-    """Return by name what has to stay the same: the parameter itself, of a buffer its module."""
+    """Return by name what has to stay the same: the parameter itself, or the module of a buffer."""
     return {place.names[0]: place.module if place.parameter is None else place.parameter for place in places}
 
 
@@ -263,12 +263,12 @@ def _is_fixed(weight: torch.Tensor) -> bool:
 
 
 def _write(weight: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy past autograd: the values come back, so that a graph that has saved the weight is still good."""
+    """Copy past autograd: the values are restored, so a graph that saved the weight stays valid."""
     weight.data.copy_(value)
 
 
 def _changed(name: str) -> EngineError:
     return EngineError(
-        f"{name!r} is another tensor, shape or module than when the average of the weights began, so there is "
-        "no average of it: change the model at INIT, before fit, and move or cast it in place"
+        f"{name!r} has another tensor, shape or module than when the average of the weights started, so it has no "
+        "average: change the model at INIT, before fit, and move or cast it in place"
     )

@@ -19,23 +19,23 @@ from .weight_averaging import WeightAveraging
 __all__ = ["EMA", "ema_update"]
 
 _make_rule: Callable[[float], Rule] = get_ema_multi_avg_fn
-_MEANING = "the share of the average that stays at each update"
+_MEANING = "the share of the average that is kept at each update"
 
 
 def ema_update(average: Mapping[str, torch.Tensor], model: nn.Module, decay: float = 0.999) -> None:
-    """Move `average` on to `decay * average + (1 - decay) * weights`, in place.
+    """Update `average` to `decay * average + (1 - decay) * weights`, in place.
 
     Float buffers are averaged as parameters are; integers and sparse ones are copied. Where a buffer's average is not
-    finite, as in a mask of -inf, it takes the buffer's value. What stands under another name of tied weights becomes
-    equal to their average.
+    finite, as in a mask of -inf, it takes the buffer's value. Entries under further names of tied weights become equal
+    to their average.
 
     Args:
         average: what `start_average(model)` returned.
 
     Raises:
-        ArgumentError: (a ValueError) for an average of another model, a lazy or sparse parameter, or a `decay` that
-            is no share.
-        ArgumentTypeError: (a TypeError) for what is no average.
+        ArgumentError: (a ValueError) for an average of another model, a lazy or sparse parameter, or a `decay`
+            outside [0, 1).
+        ArgumentTypeError: (a TypeError) for anything but an average.
 
     Example:
         >>> from optim_plugin import start_average
@@ -55,11 +55,11 @@ class EMA(WeightAveraging):
     """Evaluate with the exponential moving average of the weights.
 
     Source: Polyak & Juditsky 1992, Acceleration of Stochastic Approximation by Averaging; with exponential weights as
-    in Tarvainen & Valpola 2017, Mean teachers are better role models, arXiv 1703.01780. The average begins as the
-    weights at FIT_START, moves on after batches, see `ema_update`, and is in the model while it is evaluated.
+    in Tarvainen & Valpola 2017, Mean teachers are better role models, arXiv 1703.01780. The average starts as the
+    weights at FIT_START, is updated after batches, see `ema_update`, and is in the model while it is evaluated.
 
     Args:
-        decay: the share of the average that stays at each update, in [0, 1).
+        decay: the share of the average that is kept at each update, in [0, 1).
         update_interval: how often it is updated, in `ba`, `ep`, `sp` or `sec`.
 
     Example:
@@ -81,7 +81,7 @@ class EMA(WeightAveraging):
         self.decay = check_number("decay", decay, "[0, 1)", _MEANING)
         self._interval = Interval(update_interval, "update_interval")
         self.update_interval = str(self._interval.length)
-        self._after_each = self.update_interval == "1ba"  # so it needs no clock, which a loop of one's own may not have
+        self._after_each = self.update_interval == "1ba"  # needs no clock, which a custom loop may not have
 
     def _is_due(self, event: Event, state: State) -> bool:
         if not self._is_of(state) or (event is Event.BATCH_END and self._after_each):
@@ -92,4 +92,4 @@ class EMA(WeightAveraging):
         return _make_rule(self.decay)
 
     def _when(self) -> str:
-        return "it begins when fit does"
+        return "it starts when fit does"

@@ -1,4 +1,4 @@
-"""Which layers of a model are frozen, and when. Knows no engine."""
+"""Which layers of a model are frozen, and when. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ __all__ = [
 
 
 def check_start(start: object) -> float:
-    """Return when freezing begins, if it can."""
-    return check_number("start", start, "[0, 1)", "the fraction of the training after which layers are frozen")
+    """Return when freezing starts, if it is valid."""
+    return check_number("start", start, "[0, 1)", "the fraction of training after which layers are frozen")
 
 
 def check_level(level: object) -> float:
-    """Return how much is frozen at the end, if it can be."""
-    return check_number("level", level, "(0, 1]", "the fraction of the layers that is frozen at the end")
+    """Return how much is frozen at the end, if it is valid."""
+    return check_number("level", level, "(0, 1]", "the fraction of layers that is frozen at the end")
 
 
 def freezing_schedule(done: float, start: float = 0.5, level: float = 1.0) -> float:
-    """Return the fraction of the layers that is frozen: 0 until `start`, then linear up to `level` at the end.
+    """Return the fraction of layers that is frozen: 0 until `start`, then linear up to `level` at the end.
 
     Args:
-        done: the fraction of the training that is done.
+        done: the fraction of training that is done.
 
     Raises:
-        ArgumentError: (a ValueError) for a `start` outside of [0, 1) or a `level` outside of (0, 1].
+        ArgumentError: (a ValueError) for a `start` outside [0, 1) or a `level` outside (0, 1].
 
     Example:
         >>> [freezing_schedule(done, start=0.5, level=0.8) for done in (0.25, 0.5, 0.75, 1.0)]
         [0.0, 0.0, 0.4, 0.8]
     """
-    check_number("done", done, "[0, inf)", "the fraction of the training that is done")
+    check_number("done", done, "[0, inf)", "the fraction of training that is done")
     start, level = check_start(start), check_level(level)
     if done <= start:
         return 0.0
@@ -56,7 +56,7 @@ def freezing_schedule(done: float, start: float = 0.5, level: float = 1.0) -> fl
 
 
 def count_frozen(fraction: float, layers: int) -> int:
-    """Return how many of so many layers are frozen: rounded down, and never the last one.
+    """Return how many of the layers are frozen: rounded down, and never the last one.
 
     Example:
         >>> [count_frozen(fraction, 10) for fraction in (0.0, 0.29, 0.3, 1.0)]
@@ -68,9 +68,9 @@ def count_frozen(fraction: float, layers: int) -> int:
 def trainable_layers(model: nn.Module) -> list[str]:
     """Return the names of the layers that can be frozen, in the order of their definition.
 
-    A layer is a module with parameters of its own, one of which at least requires a gradient. A module that stands in
-    several places counts at the last one. Where gradients are there, the layers after the last one that has any take no
-    part in the loss, and do not count: with all others frozen there would be nothing to train.
+    A layer is a module with its own parameters, at least one of which requires a gradient. A module used in several
+    places counts at the last one. If there are gradients, layers after the last one that has any are not part of the
+    loss, and do not count: with all others frozen there would be nothing to train.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 1))
@@ -84,7 +84,7 @@ def trainable_layers(model: nn.Module) -> list[str]:
 
 
 def layers_behind(model: nn.Module, name: str) -> dict[str, list[nn.Parameter]]:
-    """Return the layers that train behind the one of this name, each with its parameters that do.
+    """Return the trainable layers after the one with this name, each with its trainable parameters.
 
     Example:
         >>> list(layers_behind(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)), "0"))
@@ -96,23 +96,23 @@ def layers_behind(model: nn.Module, name: str) -> dict[str, list[nn.Parameter]]:
 
 
 def has_gradient(parameters: Iterable[nn.Parameter]) -> bool:
-    """Has one of them a gradient?"""
+    """Does one of them have a gradient?"""
     return any(parameter.grad is not None for parameter in parameters)
 
 
 def freeze_layers(model: nn.Module, fraction: float, layers: Sequence[str] | None = None) -> list[str]:
-    """Freeze the given fraction of the layers of `model`, from the front; return their names.
+    """Freeze the given fraction of the layers of `model`, from the front, and return their names.
 
     Source: Brock et al. 2017, FreezeOut, arXiv 1706.04983. Frozen parameters require no gradient and have none, so
-    that optimizers skip them. A parameter that several layers share is frozen with the last of them. Nothing is ever
+    optimizers skip them. A parameter that several layers share is frozen with the last of them. Nothing is ever
     unfrozen.
 
     Args:
         fraction: of the layers, rounded down, within [0, 1]; the last one is never frozen.
-        layers: what `trainable_layers` said before anything was frozen, for a fraction that grows; None: ask it now.
+        layers: what `trainable_layers` returned before anything was frozen, for a growing fraction; None: call it now.
 
     Raises:
-        ArgumentError: (a ValueError) for another fraction, or a layer that the model does not have.
+        ArgumentError: (a ValueError) for a fraction out of range, or a layer that the model does not have.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
@@ -121,16 +121,16 @@ def freeze_layers(model: nn.Module, fraction: float, layers: Sequence[str] | Non
         >>> [parameter.requires_grad for parameter in model.parameters()]
         [False, False, True, True]
     """
-    check_number("fraction", fraction, "[0, 1]", "the fraction of the layers that is frozen")
+    check_number("fraction", fraction, "[0, 1]", "the fraction of layers that is frozen")
     chosen = trainable_layers(model) if layers is None else layers
     return freeze_first(model, count_frozen(fraction, len(chosen)), chosen)
 
 
 def freeze_first(model: nn.Module, count: int, layers: Sequence[str]) -> list[str]:
-    """Freeze the first so many of the named layers, and return their names."""
+    """Freeze the first `count` of the named layers, and return their names."""
     known = _layers(model)
     if unknown := [name for name in layers if name not in known]:
-        raise ArgumentError(f"{unknown[0]!r} is no module of this model with parameters of its own")
+        raise ArgumentError(f"{unknown[0]!r} is not a module of this model with its own parameters")
     first = list(layers[:count])
     trains_on = {id(p) for name in layers[count:] for _, p in own_parameters(known[name])}
     for name in first:
@@ -142,13 +142,13 @@ def freeze_first(model: nn.Module, count: int, layers: Sequence[str]) -> list[st
 
 
 def _trained(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return the layers with parameters that require a gradient, and these."""
+    """Return the layers with parameters that require a gradient, and those parameters."""
     own = {name: [p for _, p in own_parameters(module) if p.requires_grad] for name, module in _layers(model).items()}
     return {name: parameters for name, parameters in own.items() if parameters}
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules with parameters of their own by name, each at its last place."""
+    """Return the modules with their own parameters by name, each at its last place."""
     places: dict[nn.Module, str] = {}
     for name, module in bare(model).named_modules(remove_duplicate=False):
         if any(own_parameters(module)):

@@ -17,24 +17,24 @@ from .input_gradients import check_inputs, check_weight, input_gradient_penalty
 __all__ = ["GradientPenalty"]
 
 _PLAIN = "_without_gradient_penalty"
-"""Where a loss keeps what it was before the first of several instances, so that none penalizes another's penalty."""
+"""Where a loss keeps its value before the first of several instances, so that none penalizes another's penalty."""
 
 
 class GradientPenalty(Algorithm):
-    """Add to the loss how steep it is in the inputs, so that small changes of these change little.
+    """Add to the loss its slope with respect to the inputs, so that small changes in them change little.
 
     Source: Drucker & LeCun 1992, Improving generalization performance using double backpropagation, IEEE Transactions
     on Neural Networks 3 (6). The loss gets `weight` times the mean over the rows of the batch of the squared L2 norm of
-    the loss's gradient by the row, see `input_gradient_penalty`. With microbatches the penalties add up to that of the
-    whole batch.
+    the loss's gradient with respect to the row, see `input_gradient_penalty`. With microbatches the penalties add up to
+    that of the whole batch.
 
-    `backwards_create_graph` stays False. What is differentiated again is the gradient by the inputs, and its graph is
-    made here; a graph of the last backward pass, which the property asks for, would be the third derivative's, which
-    nobody takes: it changes no number, and made a step of a small conv net on a CPU 1.6 times as long, with 5 times
-    the memory.
+    `backwards_create_graph` stays False. Only the gradient with respect to the inputs is differentiated again, and its
+    graph is built here. The property asks for a graph of the last backward pass, for a third derivative that is never
+    taken: it changes no number, and made a step of a small conv net on a CPU 1.6 times as long, with 5 times the
+    memory.
 
     Args:
-        weight: the factor; 0: nothing is done.
+        weight: the factor; with 0 it never acts.
         input_key: where the model's inputs are in a batch.
 
     Example:
@@ -44,7 +44,7 @@ class GradientPenalty(Algorithm):
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="gradient_penalty",
-        description="add the squared gradient of the loss by its inputs to the loss",
+        description="add the squared gradient of the loss with respect to its inputs to the loss",
         events=(Event.BEFORE_TRAIN_BATCH, Event.BEFORE_FORWARD, Event.AFTER_FORWARD, Event.BEFORE_BACKWARD),
         tags=("penalty",),
         within=("@augmentation",),
@@ -60,22 +60,22 @@ class GradientPenalty(Algorithm):
         self._inputs: torch.Tensor | None = None
 
     def match(self, event: Event, state: State) -> bool:
-        """Say yes at all its events, unless the weight is 0."""
+        """At all its events, unless the weight is 0."""
         return self.weight != 0 and event in self.metadata.events  # type: ignore[operator]
 
     def validate(self, state: State) -> None:
-        """Raise if the inputs are no floats, or the precision has too small a range for them."""
+        """Raise if the inputs are not floats, or the range of the precision is too small."""
         if self.weight == 0:
             return
         check_inputs(item_at(state.batch, "input_key", self.input_key), f"item {self.input_key!r} of the batch")
         if state.precision == "amp_fp16":
             raise EngineError(
                 "gradient_penalty can't work with precision='amp_fp16': it differentiates the loss before the scaler "
-                "has scaled it, and gradients in fp16 vanish then; 'amp_bf16' has the range"
+                "scales it, so gradients in fp16 vanish; use 'amp_bf16', which has the range"
             )
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Let the model see inputs that require a gradient, and add the penalty to its loss."""
+        """Give the model inputs that require a gradient, and add the penalty to its loss."""
         if event is Event.BEFORE_TRAIN_BATCH:
             self._rows = weakref.ref(state), self._inputs_of(state).shape[0]
         elif event is Event.BEFORE_FORWARD:
@@ -85,7 +85,7 @@ class GradientPenalty(Algorithm):
         else:
             inputs, self._inputs = self._inputs, None
             if inputs is None:
-                raise EngineError("gradient_penalty was not asked at BEFORE_FORWARD: the loop has to fire both events")
+                raise EngineError("gradient_penalty never saw BEFORE_FORWARD: the loop has to fire both events")
             plain = getattr(state.loss, _PLAIN, state.loss)
             state.loss = state.loss + self.weight * input_gradient_penalty(plain, inputs, self._rows_in(state))
             setattr(state.loss, _PLAIN, plain)
@@ -102,7 +102,7 @@ class GradientPenalty(Algorithm):
         return check_inputs(state.batch_get_item(self.input_key), f"item {self.input_key!r} of the batch")
 
     def _rows_in(self, state: State) -> int | None:
-        """Return the rows of the whole batch, None where the loop has not said."""
+        """Return the number of rows of the whole batch, or None if the loop gave none."""
         if self._rows is None or self._rows[0]() is not state:
             return None
         return self._rows[1]

@@ -1,4 +1,4 @@
-"""The penalty on the loss's gradient by its inputs, as a function of any loop. Knows no engine."""
+"""The penalty on the loss's gradient with respect to its inputs, for any loop. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["check_inputs", "check_weight", "input_gradient_penalty"]
 
 
 def check_weight(weight: object) -> float:
-    """Return the factor of the penalty, if it can be one."""
+    """Return the factor of the penalty, if it is valid."""
     return check_number("weight", weight, "[0, inf)", "the factor of the penalty; 0: none")
 
 
 def check_inputs(inputs: object, what: str) -> torch.Tensor:
-    """Return inputs that a loss can be differentiated by.
+    """Return inputs if a loss can be differentiated with respect to them.
 
     Raises:
-        TypeError: for what is no tensor of floats.
+        TypeError: for anything but a tensor of floats.
         ValueError: for a tensor without rows.
     """
     if not isinstance(inputs, torch.Tensor):
         raise ArgumentTypeError(f"{what} has to be a tensor, not {type(inputs).__name__}")
     if not inputs.is_floating_point():
         raise ArgumentTypeError(
-            f"{what} is a tensor of {inputs.dtype}, by which nothing can be differentiated: give floats, as embeddings "
-            "or scaled pixels are"
+            f"{what} is a tensor of {inputs.dtype}, which has no gradient: give floats, such as embeddings or scaled "
+            "pixels"
         )
     if inputs.dim() == 0:
         raise ArgumentError(f"{what} has no rows: it is a tensor without dimensions")
@@ -35,16 +35,16 @@ def check_inputs(inputs: object, what: str) -> torch.Tensor:
 
 
 def input_gradient_penalty(loss: torch.Tensor, inputs: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """Return the mean over rows of the squared L2 norm of the loss's gradient by that row, to be added to the loss.
+    """Return the mean over rows of the squared L2 norm of the loss's gradient in that row, to add to the loss.
 
     Source: Drucker & LeCun 1992, Improving generalization performance using double backpropagation, IEEE Transactions
     on Neural Networks 3 (6). A backward pass through the penalty goes through the gradient again.
 
     Args:
-        loss: a scalar that depends on `inputs`, as it is differentiated for training. Where it is a mean over n rows,
+        loss: a scalar that depends on `inputs`, as it is differentiated for training. If it is a mean over n rows,
             a row's gradient is 1/n of that of its own loss, and the penalty 1/n^2.
         inputs: (n, ...), with `requires_grad`.
-        rows: what the sum is divided by: the rows of the whole batch, where `inputs` is a part; None: n.
+        rows: what the sum is divided by: the rows of the whole batch, if `inputs` is a part of it; None: n.
 
     Raises:
         ValueError: if the loss does not depend on `inputs`.
@@ -59,7 +59,7 @@ def input_gradient_penalty(loss: torch.Tensor, inputs: torch.Tensor, rows: int |
     )
     if gradient is None:
         raise ArgumentError(
-            f"the loss does not depend on the inputs of shape {tuple(inputs.shape)}, so it has no gradient by them: "
-            "the model may ignore or detach them, or they are not what it was given"
+            f"the loss does not depend on the inputs of shape {tuple(inputs.shape)}, so they have no gradient: "
+            "the model may ignore or detach them, or was given something else"
         )
     return gradient.square().sum() / max(1, inputs.shape[0] if rows is None else rows)

@@ -1,4 +1,4 @@
-"""Layer freezing as an algorithm of the engine: glue between State and the functions that freeze."""
+"""Layer freezing as an algorithm of the engine: glue between State and `freezing`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["LayerFreezing"]
 
 
 class LayerFreezing(Algorithm):
-    """Freeze layer after layer, from the front, late in training.
+    """Freeze layers one after another, from the front, late in training.
 
     Source: Brock et al. 2017, FreezeOut: Accelerate Training by Progressively Freezing Layers, arXiv 1706.04983; the
     linear schedule with these two arguments is MosaicML's layer freezing. See `freeze_layers` and `freezing_schedule`.
     Frozen layers stay frozen, in a second `fit` too. Layers count up to the last one that has had a gradient in a batch
-    that ended after `start`. That is looked up at BATCH_CHECKPOINT, so that a resumed run, which has no gradients when
-    it begins, is told by what was saved there.
+    that ended after `start`. This is checked at BATCH_CHECKPOINT, so that a resumed run, which starts without
+    gradients, gets it from the checkpoint.
 
     Args:
         start: the fraction of the whole training after which layers are frozen, in [0, 1).
-        level: the fraction of the layers that is frozen at its end, in (0, 1]; the last one never is.
+        level: the fraction of layers that is frozen at its end, in (0, 1]; the last one never is.
 
     Example:
         >>> LayerFreezing(start=0.25, level=0.5).level
@@ -46,7 +46,7 @@ class LayerFreezing(Algorithm):
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="layer_freezing",
-        description="freeze layer after layer, from the front, late in training",
+        description="freeze layers one after another, from the front, late in training",
         events=(Event.BATCH_START, Event.BATCH_CHECKPOINT),
         tags=("freezing",),
         conflicts=("@freezing",),
@@ -63,11 +63,11 @@ class LayerFreezing(Algorithm):
 
     @property
     def find_unused_parameters(self) -> bool:
-        """Frozen parameters go without a gradient."""
+        """Frozen parameters have no gradient."""
         return True
 
     def match(self, event: Event, state: State) -> bool:
-        """Say whether there is a layer to freeze at BATCH_START, or one to count there or at BATCH_CHECKPOINT."""
+        """If there is a layer to freeze at BATCH_START, or one to count there or at BATCH_CHECKPOINT."""
         if event is Event.BATCH_START and (self._loaded or (self._state is not None and not self._is_of(state))):
             return True
         if event not in (Event.BATCH_START, Event.BATCH_CHECKPOINT):
@@ -77,10 +77,10 @@ class LayerFreezing(Algorithm):
         return self._has_grown() or (event is Event.BATCH_START and self._due(_done(state)) > self._frozen)
 
     def validate(self, state: State) -> None:
-        """Raise if the length of the training is not known, or an optimizer could be left with nothing to step."""
+        """Raise if the length of training is not known, or an optimizer could be left with nothing to step."""
         if state.max_duration is None:
             raise ArgumentError(
-                f"max_duration is not known, so start={self.start} has no place in the training: set max_duration"
+                f"max_duration is not known, so start={self.start} can't be located in the training: set max_duration"
             )
         if state.precision == "amp_fp16" and len(state.optimizers) > 1:
             raise ArgumentError(
@@ -92,7 +92,7 @@ class LayerFreezing(Algorithm):
         """Count layers, and at BATCH_START freeze those that are due."""
         model = state.model
         if model is None:
-            raise ArgumentError("layer_freezing has no model whose layers it could freeze: give State the model")
+            raise ArgumentError("layer_freezing has no model to freeze layers of: give State the model")
         if self._loaded and event is Event.BATCH_START:
             self._layers, self._frozen = list(self._loaded["layers"]), int(self._loaded["frozen"])
             self._state, self._loaded = weakref.ref(state), {}
@@ -109,10 +109,10 @@ class LayerFreezing(Algorithm):
             logger.log_metrics({"layer_freezing/frozen": self._frozen})
 
     def _count(self, event: Event, state: State, model: nn.Module) -> None:
-        """Count the layers up to the last with a gradient; which one that is only ever moves on.
+        """Count the layers up to the last one with a gradient; the count never shrinks.
 
-        A block may have none for a while because it was dropped, and none has any in a run that was just resumed. Where
-        there are none after a batch either, because somebody has reset them, all layers count.
+        A block may lack gradients for a while because it was dropped, and no layer has any in a run just resumed. If
+        there are still none after a batch, because something reset them, all layers count.
         """
         if self._has_grown():
             behind = list(self._behind)
@@ -127,14 +127,14 @@ class LayerFreezing(Algorithm):
         self._behind = layers_behind(model, self._layers[-1]) if self._layers else {}
 
     def _has_grown(self) -> bool:
-        """Has a layer behind those that count a gradient now?"""
+        """Does a layer after the counted ones have a gradient now?"""
         return any(map(has_gradient, self._behind.values()))
 
     def _forget(self) -> None:
         self._state, self._layers, self._frozen, self._behind = None, [], 0, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many layers are frozen, and the names of all that were counted."""
+        """Return how many layers are frozen, and the names of all counted layers."""
         if self._loaded:
             return dict(self._loaded)
         return {"frozen": self._frozen, "layers": list(self._layers)} if self._state is not None else {}
@@ -143,8 +143,8 @@ class LayerFreezing(Algorithm):
         """Freeze at the next batch what was frozen when `state` was saved.
 
         Raises:
-            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a state that `state_dict` can't have made;
-                nothing is taken from it.
+            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a state that is not from `state_dict`;
+                nothing is loaded from it.
         """
         if missing := [name for name in ("frozen", "layers") if state and name not in state]:
             raise ArgumentError(
@@ -163,15 +163,15 @@ class LayerFreezing(Algorithm):
 
 
 def _checked(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a saved state, if it can be one."""
+    """Return a copy of a saved state, if it is valid."""
     layers: Any = saved["layers"]
     if not isinstance(layers, (list, tuple)) or not all(isinstance(name, str) for name in layers):
-        raise ArgumentTypeError(f"layers={layers!r} in the state of layer_freezing has to be a list of names of layers")
+        raise ArgumentTypeError(f"layers={layers!r} in the state of layer_freezing has to be a list of layer names")
     frozen = check_whole("frozen", saved["frozen"], "[0, inf)", "the frozen layers in the state of layer_freezing")
     return {"frozen": frozen, "layers": list(layers)}
 
 
 def _done(state: State) -> float:
-    """Return the fraction of the training that is done, 0 where its length is not known."""
+    """Return the fraction of training that is done, 0 if its length is not known."""
     elapsed = state.get_elapsed_duration()
     return 0.0 if elapsed is None else elapsed.value

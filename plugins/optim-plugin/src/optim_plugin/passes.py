@@ -1,4 +1,4 @@
-"""The place of SAM among other algorithms: first."""
+"""The pass that places SAM before other algorithms."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def sort_sam_first(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
-    """Put SAM first: its second pass needs what others undo there, and throws away the gradients that there are."""
+    """Put SAM first: its second pass needs what others undo there, and throws away the existing gradients."""
     return passes.sort_to_front(algorithms, SAM)

@@ -20,14 +20,14 @@ class SAM(Algorithm):
     """Step with the gradients at the weights `rho` up the slope, so that training ends in flat minima.
 
     Source: Foret et al. 2020, Sharpness-Aware Minimization for Efficiently Improving Generalization, arXiv 2010.01412.
-    At AFTER_TRAIN_BATCH the weights move, the batch runs forward and backward once more, and the weights come back bit
-    for bit, see `sharpness_aware_gradients`; the optimizers then step with the new gradients. What the second pass
-    leaves in `state.loss`, `state.outputs` and the model's buffers is undone: they stay those of the first. The pass
-    `sort_sam_first` puts it before all others there, who end the batch or edit its gradients.
+    At AFTER_TRAIN_BATCH the weights move, the batch runs forward and backward once more, and the weights are restored
+    bit for bit, see `sharpness_aware_gradients`; the optimizers then step with the new gradients. `state.loss`,
+    `state.outputs` and the model's buffers stay those of the first pass. The pass `sort_sam_first` puts SAM before all
+    others there, which end the batch or edit its gradients.
 
     Args:
         rho: how far the weights are moved, as an L2 norm over all parameters of the optimizers.
-        interval: every how many steps; the others are ordinary ones.
+        interval: replace the gradients in every `interval`-th step; the others are ordinary ones.
 
     Example:
         >>> SAM(rho=0.1, interval=2).interval
@@ -36,7 +36,7 @@ class SAM(Algorithm):
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="sam",
-        description="step with the gradients at the weights that are a little up the slope",
+        description="step with the gradients at weights a little up the slope",
         events=(Event.AFTER_TRAIN_BATCH,),
         tags=("gradients", "sharpness"),
         conflicts=("@sharpness",),
@@ -45,14 +45,14 @@ class SAM(Algorithm):
 
     def __init__(self, rho: float = RHO, interval: int = 1) -> None:
         self.rho = check_rho(rho)
-        self.interval = check_whole("interval", interval, "[1, inf)", "every how many steps the gradients are replaced")
+        self.interval = check_whole("interval", interval, "[1, inf)", "the steps from one replacement to the next")
 
     def match(self, event: Event, state: State) -> bool:
         """The last of each `interval` steps."""
         return event is Event.AFTER_TRAIN_BATCH and (state.timestamp.batch + 1) % self.interval == 0
 
     def validate(self, state: State) -> None:
-        """Raise if the loop has no closure, a scaler allows one pass a step, or a gradient would be sparse."""
+        """Raise if the loop has no closure, a scaler allows only one pass a step, or a gradient would be sparse."""
         _closure_of(state)
         _check_embeddings(state.model)
 
@@ -70,7 +70,7 @@ class SAM(Algorithm):
 def _closure_of(state: State) -> Callable[[], Any]:
     if state.precision == "amp_fp16":
         raise EngineError(
-            "sam can't work with precision='amp_fp16': its scaler unscales the gradients once a step, and sam needs "
+            "sam can't work with precision='amp_fp16': its scaler unscales the gradients once a step, but sam needs "
             "them twice; 'amp_bf16' needs no scaler"
         )
     if state.closure is None:
@@ -85,15 +85,15 @@ def _check_embeddings(model: nn.Module | None) -> None:
     for name, module in () if model is None else model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight.requires_grad:
             raise ArgumentError(
-                f"sam can't train {name!r}, whose gradient is sparse: weights can't be moved along it and put back; "
+                f"sam can't train {name!r}, whose gradient is sparse: weights can't be moved along it and restored; "
                 "make the embedding with sparse=False"
             )
 
 
 def _trained(state: State) -> Iterator[nn.Parameter]:
-    """Yield the parameters of the optimizers, of the model where there are none.
+    """Yield the parameters of the optimizers, or of the model if there are none.
 
-    The gradients of others are nobody's to reset: they would add up from step to step, and the norm with them.
+    Nothing resets the gradients of others: they would add up from step to step, and the norm with them.
     """
     if not state.optimizers:
         yield from () if state.model is None else state.model.parameters()

@@ -1,4 +1,4 @@
-"""Sharpness-aware gradients as a function of parameters and a closure. Knows no engine."""
+"""Sharpness-aware gradients as a function of parameters and a closure. Independent of the engine."""
 # ruff: noqa: SLF001  torch.optim's own kernels for many tensors at once have no public name
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ __all__ = ["RHO", "check_rho", "held_buffers", "sharpness_aware_gradients"]
 T = TypeVar("T")
 
 RHO = 0.05
-"""The paper's for CIFAR and ImageNet."""
+"""The paper's value for CIFAR and ImageNet."""
 
 
 def check_rho(rho: object) -> float:
-    """Return how far the weights are moved, if it is a length."""
+    """Return how far the weights are moved, if it is valid."""
     return check_number("rho", rho, "(0, inf)", "how far the weights are moved, as an L2 norm over all of them")
 
 
 def sharpness_aware_gradients(
     parameters: Iterable[nn.Parameter], closure: Callable[[], T], rho: float = RHO
 ) -> T | None:
-    """Replace the gradients by those at the point `rho` up the slope; the weights are bit-equal afterwards.
+    """Replace the gradients with those at the point `rho` up the slope; the weights are bit-equal afterwards.
 
     Source: Foret et al. 2020, Sharpness-Aware Minimization for Efficiently Improving Generalization, arXiv 2010.01412,
-    eq. 2 with p = 2. The gradients g of the loss are there already. The weights w become `w + rho * g / ||g||`, with
+    eq. 2 with p = 2. The gradients g of the loss have to exist. The weights w become `w + rho * g / ||g||`, with
     one norm over all parameters, and `closure` computes the gradients there.
 
     Args:
-        parameters: those that are trained; the ones without a gradient, and frozen ones, are left alone.
+        parameters: those that are trained; the ones without a gradient, and frozen ones, are skipped.
         closure: resets the gradients, then runs forward and backward on the same batch.
 
     Returns:
-        What `closure` returned; None where there is no direction: ||g|| is 0, not finite, or so small that
-        `rho / ||g||` is no number of the parameters' dtype. Then nothing happened.
+        What `closure` returned; None if there is no direction: ||g|| is 0, not finite, or so small that
+        `rho / ||g||` overflows the parameters' dtype. Then nothing happened.
 
     Raises:
-        ValueError: for a sparse gradient, or a `rho` that is no length.
+        ValueError: for a sparse gradient, or a `rho` out of range.
         TypeError: for a `closure` that can't be called.
 
     Example:
@@ -63,7 +63,7 @@ def sharpness_aware_gradients(
     rho = check_rho(rho)
     if not callable(closure):
         raise ArgumentTypeError(
-            f"closure={closure!r} can't be called: give a function that computes the gradients anew"
+            f"closure={closure!r} can't be called: give a function that computes the gradients again"
         )
     weights = _with_gradient(parameters)
     length = _norm([gradient for _, gradient in weights])
@@ -87,7 +87,7 @@ def sharpness_aware_gradients(
 
 @contextmanager
 def held_buffers(model: nn.Module | None) -> Iterator[None]:
-    """Put back all buffers of a model afterwards, BatchNorm's statistics and counts among them.
+    """Restore all buffers of a model afterwards, including BatchNorm's statistics and counts.
 
     Raises:
         ArgumentError: (a ValueError) for a lazy buffer, which has no shape yet.
@@ -110,34 +110,34 @@ def held_buffers(model: nn.Module | None) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for home, name, buffer, version, copy in kept:
-                # F.batch_norm changes running statistics without their version; integers can't be changed so.
+                # F.batch_norm changes running statistics without bumping their version; integers it can't.
                 if copy is not None and (buffer.is_floating_point() or buffer._version != version):
                     buffer.copy_(copy)
                 home[name] = buffer
 
 
 def _copy(name: str, buffer: torch.Tensor) -> torch.Tensor | None:
-    """Return a copy, or None of what nobody can write to, only replace."""
+    """Return a copy, or None for a buffer that can only be replaced, not written to."""
     check_made(name, buffer)
     return None if is_expanded(buffer) else buffer.detach().clone()
 
 
 def _with_gradient(parameters: Iterable[nn.Parameter]) -> list[tuple[nn.Parameter, torch.Tensor]]:
-    """Return the parameters that are to be moved, each once, with their gradients."""
+    """Return the parameters to move, each once, with their gradients."""
     unique = {id(parameter): parameter for parameter in parameters}
     weights = [(p, p.grad) for p in unique.values() if p.requires_grad and p.grad is not None]
     for parameter, gradient in weights:
         if gradient.layout is not torch.strided:
             raise ArgumentError(
                 f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient, along which weights can't be "
-                "moved and put back: make its embedding with sparse=False"
+                "moved and restored: make its embedding with sparse=False"
             )
     return weights
 
 
 @torch.no_grad()
 def _norm(gradients: list[torch.Tensor]) -> float:
-    """Return the L2 norm of all gradients together; the host waits for it."""
+    """Return the L2 norm over all gradients; the host waits for it."""
     if not gradients:
         return 0.0
     device = gradients[0].device
@@ -149,7 +149,7 @@ def _norm(gradients: list[torch.Tensor]) -> float:
 def _by_kind(
     weights: list[tuple[nn.Parameter, torch.Tensor]],
 ) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-    """Yield parameters and gradients by device and dtype, as the kernels for many tensors want them."""
+    """Yield parameters and gradients by device and dtype, as the multi-tensor kernels need them."""
     kinds: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for weight, gradient in weights:
         of_kind = kinds.setdefault((weight.device, weight.dtype), ([], []))

@@ -24,17 +24,17 @@ _make_rule: Callable[[], Rule] = get_swa_multi_avg_fn
 
 
 def swa_update(average: Mapping[str, torch.Tensor], model: nn.Module, count: int) -> None:
-    """Take the weights of `model` into the equal mean `average`, in place.
+    """Add the weights of `model` to the equal mean `average`, in place.
 
-    It becomes `average + (weights - average) / (count + 1)`; buffers and tied weights as `ema_update` says.
+    It becomes `average + (weights - average) / (count + 1)`; buffers and tied weights as in `ema_update`.
 
     Args:
         average: what `start_average(model)` returned.
-        count: how many weights it is the mean of already, from 1.
+        count: how many weights it is the mean of already, at least 1.
 
     Raises:
         ArgumentError: (a ValueError) for an average of another model, a lazy or sparse parameter, or a `count` below 1.
-        ArgumentTypeError: (a TypeError) for what is no average.
+        ArgumentTypeError: (a TypeError) for anything but an average.
 
     Example:
         >>> from optim_plugin import start_average
@@ -57,15 +57,15 @@ class SWA(WeightAveraging):
     """Evaluate with the equal mean of the weights at the ends of epochs late in training.
 
     Source: Izmailov et al. 2018, Averaging Weights Leads to Wider Optima and Better Generalization, arXiv 1803.05407.
-    The learning rate of that phase, constant or cyclical, is the user's scheduler's. Buffers such as BatchNorm's
-    statistics are averaged too; `torch.optim.swa_utils.update_bn` computes them anew.
+    The learning rate of that phase, constant or cyclical, is up to the user's scheduler. Buffers such as BatchNorm's
+    statistics are averaged too; `torch.optim.swa_utils.update_bn` recomputes them.
 
     Args:
-        start: from which fraction of the whole training on weights are taken, in [0, 1).
-        update_interval: every how many epochs or batches, in `ep` or `ba`.
+        start: the fraction of the whole training after which weights are averaged, in [0, 1).
+        update_interval: how often, in `ep` or `ba`.
 
     Warns:
-        UserWarning: at the end of a training in which no interval ended at `start` or later.
+        UserWarning: at the end of training if no interval ended at `start` or later.
 
     Example:
         >>> SWA(start=0.75, update_interval="2ep").start
@@ -90,34 +90,34 @@ class SWA(WeightAveraging):
 
     def __init__(self, start: float = 0.7, update_interval: str | Time = "1ep") -> None:
         super().__init__()
-        self.start = check_number("start", start, "[0, 1)", "the fraction of the training from which on weights count")
+        self.start = check_number("start", start, "[0, 1)", "the fraction of training after which weights count")
         length = Interval(update_interval, "update_interval").length
         if length.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
             raise ArgumentError(
-                f"update_interval={str(length)!r}: weights are taken after whole epochs (ep) or batches (ba)"
+                f"update_interval={str(length)!r}: weights are averaged after whole epochs (ep) or batches (ba)"
             )
         self.update_interval = str(length)
         self._every, self._at = length, Event.EPOCH_END if length.unit is TimeUnit.EPOCH else Event.BATCH_END
 
     def validate(self, state: State) -> None:
-        """Raise if the length of the training is not known."""
+        """Raise if the length of training is not known."""
         if state.max_duration is None:
             raise ArgumentError(
-                f"max_duration is not known, so start={self.start} has no place in the training: set max_duration"
+                f"max_duration is not known, so start={self.start} can't be located in the training: set max_duration"
             )
 
     def match(self, event: Event, state: State) -> bool:
-        """As its base says, and at FIT_END where the training ends without an average."""
+        """As the base class does, and at FIT_END if training ends without an average."""
         if event is Event.FIT_END:
             elapsed = state.get_elapsed_duration()
             return not self._loaded and not self._is_of(state) and elapsed is not None and elapsed.value >= 1.0
         return super().match(event, state)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """As its base says, and warn where the training ends without an average."""
+        """As the base class does, and warn if training ends without an average."""
         if event is Event.FIT_END:
             warn(
-                f"swa has averaged nothing: {self._when()}, and max_duration={str(state.max_duration)!r} has none; "
+                f"swa averaged nothing: {self._when()}, but max_duration={str(state.max_duration)!r} contains none; "
                 "the weights were evaluated as they are. Lower start or update_interval",
                 UserWarning,
             )
@@ -140,4 +140,4 @@ class SWA(WeightAveraging):
         _check_count(saved["count"])
 
     def _when(self) -> str:
-        return f"it begins with the first {self._every} that ends at {self.start} of the training or later"
+        return f"it starts with the first {self._every} that ends at {self.start} of the training or later"

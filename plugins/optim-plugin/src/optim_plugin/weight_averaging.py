@@ -1,4 +1,4 @@
-"""What EMA and SWA have in common as algorithms: whose run the average belongs to, evaluation with it, saving."""
+"""What EMA and SWA share as algorithms: which run the average belongs to, evaluation with it, saving."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ __all__ = ["WeightAveraging"]
 
 
 class WeightAveraging(Algorithm):
-    """Keeps an average of the weights and evaluates with it.
+    """Keep an average of the weights and evaluate with it.
 
-    A subclass says when the average moves on (`_is_due`) and how (`_rule`).
+    A subclass says when the average is updated (`_is_due`) and how (`_rule`).
     """
 
     def __init__(self) -> None:
         self._average: Average | None = None
-        self._count = 0  # how many weights it is of
+        self._count = 0  # how many weights it averages
         self._moved_at = Timestamp()
         self._state: weakref.ref[State] | None = None
         self._loaded: dict[str, Any] = {}
 
     @abstractmethod
     def _is_due(self, event: Event, state: State) -> bool:
-        """Does the average begin or move on now?"""
+        """Is the average started or updated now?"""
 
     @abstractmethod
     def _rule(self) -> Rule:
-        """Return how the average moves on."""
+        """Return how the average is updated."""
 
     def _saved(self) -> dict[str, Any]:
-        """Return what a resumed run needs beside the average."""
+        """Return what a resumed run needs besides the average."""
         return {}
 
     def _check_saved(self, saved: Mapping[str, Any]) -> None:
-        """Raise an ArgumentError unless it can be what `_saved` returned."""
+        """Raise an ArgumentError unless `_saved` can have returned it."""
 
     def match(self, event: Event, state: State) -> bool:
-        """Say whether an average is due, is there for EVAL_START, is in the model at EVAL_END, or another run's."""
+        """If an average is due, exists at EVAL_START, is in the model at EVAL_END, or belongs to another run."""
         if event is Event.EVAL_START:
             return bool(self._loaded) or self._is_of(state)
         if event is Event.EVAL_END:
@@ -57,7 +57,7 @@ class WeightAveraging(Algorithm):
         return event in self.metadata.events and self._is_due(event, state)  # type: ignore[operator]
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Move the average on; put it into the model for an evaluation, and the weights back after it."""
+        """Update the average; put it into the model for an evaluation, and the weights back after it."""
         if event is Event.EVAL_END:
             assert self._average is not None
             self._average.swap_out()
@@ -82,7 +82,7 @@ class WeightAveraging(Algorithm):
         """Return copies of the averages by name, for `load_state_dict` of a model.
 
         They are parameters and persistent buffers, half-precision ones in float32, named as in the model without the
-        wrappers of torch.compile and DistributedDataParallel; tied parameters stand under each of their names.
+        wrappers of torch.compile and DistributedDataParallel; tied parameters are under each of their names.
 
         Raises:
             EngineError: if there is no average yet.
@@ -95,21 +95,21 @@ class WeightAveraging(Algorithm):
 
     @abstractmethod
     def _when(self) -> str:
-        """Say when the average begins."""
+        """Say when the average starts."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average and what belongs to it; nothing where there is none."""
+        """Return the average and what belongs to it; empty if there is none."""
         if self._average is not None:
             return {"average": self._average.copies(), **self._saved()}
         return {**self._loaded, "average": _copies(self._loaded["average"])} if self._loaded else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved average, in the next run that fits or evaluates.
+        """Continue with a saved average, in the next run that fits or evaluates.
 
         Raises:
-            ArgumentError: (a ValueError) for a state that `state_dict` can't have made; nothing is taken from it.
-            ArgumentTypeError: (a TypeError) for one whose values are of other types.
-            EngineError: within an evaluation, whose weights could not be put back.
+            ArgumentError: (a ValueError) for a state that is not from `state_dict`; nothing is loaded from it.
+            ArgumentTypeError: (a TypeError) for one whose values have other types.
+            EngineError: during an evaluation, whose weights could not be restored.
         """
         if state:
             expected = ("average", *self._saved())
@@ -139,18 +139,18 @@ class WeightAveraging(Algorithm):
         return self._average if self._is_of(state) else None
 
     def _hold(self, average: Average, count: int, state: State) -> None:
-        """Let an average of so many weights be that of the run of `state`."""
+        """Make an average of `count` weights that of the run of `state`."""
         self._average, self._count = average, count
         self._state, self._moved_at = weakref.ref(state), state.timestamp
 
 
 def _model_of(state: State) -> torch.nn.Module:
     if state.model is None:
-        raise ArgumentError("there is no model whose weights could be averaged: give State the model")
+        raise ArgumentError("there is no model to average the weights of: give State the model")
     return state.model
 
 
 def _copies(average: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies by name; what was one tensor under several names still is."""
+    """Return copies by name; one tensor under several names stays one."""
     made = {id(tensor): tensor.detach().clone() for tensor in average.values()}
     return {name: made[id(tensor)] for name, tensor in average.items()}

@@ -1,4 +1,4 @@
-"""The weights of a model, parameters and persistent buffers, by name and place. Knows no engine and no average."""
+"""The weights of a model, parameters and persistent buffers, by name and place."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["Place", "bare", "check_made", "find_places", "is_expanded", "own_parameters", "plain_name", "tensors_at"]
 
-_WRAPPER = "_orig_mod"  # where a module compiled by torch.compile has the original, in the names of its weights too
+_WRAPPER = "_orig_mod"  # where a module compiled by torch.compile keeps the original; part of its weights' names too
 
 
 class Place(NamedTuple):
-    """Where a weight is: an attribute of a module; `names` are its own and those of all that are tied to it."""
+    """Where a weight is: an attribute of a module; `names` are its own and those of all weights tied to it."""
 
     names: tuple[str, ...]
     module: nn.Module
     attribute: str
     parameter: nn.Parameter | None
-    """None for a buffer, which may be another tensor at any time."""
+    """None for a buffer, which may be replaced by another tensor at any time."""
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """Return what is inside of the wrappers of torch.compile, DistributedDataParallel and DataParallel.
+    """Return what is inside the wrappers of torch.compile, DistributedDataParallel and DataParallel.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no module.
+        ArgumentTypeError: (a TypeError) for anything but a module.
 
     Example:
         >>> model = nn.Linear(1, 1)
@@ -39,7 +39,7 @@ def bare(model: nn.Module) -> nn.Module:
     """
     given: object = model
     if not isinstance(given, nn.Module):
-        raise ArgumentTypeError(f"model: {type(given).__name__} is no torch.nn.Module")
+        raise ArgumentTypeError(f"model: {type(given).__name__} is not a torch.nn.Module")
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
@@ -51,7 +51,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def plain_name(*parts: str) -> str:
-    """Return a qualified name as it is where nothing is compiled.
+    """Return a qualified name as it would be without torch.compile.
 
     Example:
         >>> plain_name("0._orig_mod", "weight"), plain_name("", "weight")
@@ -61,14 +61,14 @@ def plain_name(*parts: str) -> str:
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of a module, those of its children not, by attribute."""
+    """Yield the parameters of a module by attribute, without those of its children."""
     return module.named_parameters(recurse=False, remove_duplicate=False)
 
 
 def find_places(model: nn.Module) -> list[Place]:
     """Return the places of the parameters and persistent buffers of `model`, tied parameters as one.
 
-    Buffers that are not persistent are what a model can make again; they are no part of its weights.
+    Non-persistent buffers are what a model can rebuild; they are not part of its weights.
     """
     root = bare(model)
     saved = root.state_dict().keys()
@@ -88,8 +88,8 @@ def _add(found: dict[tuple[int, str], Place], key: tuple[int, str], place: Place
 
 
 def tensors_at(places: Sequence[Place]) -> list[torch.Tensor | None]:
-    """Return what is at the places now, None where a module has lost it."""
-    try:  # a module's own lookup of an attribute takes ten times as long, and this runs after each step
+    """Return what is at the places now, None if a module has lost it."""
+    try:  # a module's own attribute lookup takes ten times as long, and this runs after each step
         return [
             (place.module._buffers if place.parameter is None else place.module._parameters)[place.attribute]  # noqa: SLF001
             for place in places
@@ -99,7 +99,7 @@ def tensors_at(places: Sequence[Place]) -> list[torch.Tensor | None]:
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
-    """Is one element of memory several of the tensor? Then torch lets nobody write to it.
+    """Do several elements of the tensor share memory? Then torch refuses to write to it.
 
     Example:
         >>> is_expanded(torch.zeros(1).expand(3)), is_expanded(torch.zeros(3))
@@ -113,4 +113,4 @@ def is_expanded(tensor: torch.Tensor) -> bool:
 def check_made(name: str, tensor: torch.Tensor) -> None:
     """Raise an ArgumentError if a weight is lazy: there is nothing to copy."""
     if is_lazy(tensor):
-        raise ArgumentError(f"{name!r} is lazy: it has no shape yet; run the model once before")
+        raise ArgumentError(f"{name!r} is lazy: it has no shape yet; run the model once first")
