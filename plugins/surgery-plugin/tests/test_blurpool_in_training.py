@@ -120,7 +120,7 @@ def test_what_was_replaced_is_counted_in_the_log() -> None:
     assert run_init(net(), [BlurPool()]).metrics == [(0, {"blurpool/replaced": 2})]
 
 
-CONVS = "Conv2d of 16 input channels or more with a stride"
+CONVS = "Conv2d of 16 or more input channels with a stride"
 POOLS = "MaxPool2d with a stride"
 
 

@@ -160,7 +160,7 @@ def test_what_was_laid_out_is_counted_in_the_log() -> None:
 
 
 def test_a_model_without_images_is_warned_of_by_name() -> None:
-    with pytest.warns(NothingReplacedWarning, match=r"channels_last .*of 4 dimensions"):
+    with pytest.warns(NothingReplacedWarning, match=r"channels_last .*with 4 dimensions"):
         run_init(nn.Linear(2, 2), [ChannelsLast()])
 
 

@@ -172,7 +172,7 @@ def test_a_model_that_is_compiled_afterwards_computes_the_same() -> None:
 @pytest.mark.parametrize(
     ("activation", "error", "message"),
     [
-        ("swish", ValueError, "activation='swish' is none of gelu, identity, relu, sigmoid, silu, tanh"),
+        ("swish", ValueError, "activation='swish' has to be one of gelu, identity, relu, sigmoid, silu, tanh"),
         (nn.GELU, TypeError, "not a class"),
         (3, TypeError, "activation=3 has to be a name"),
         (nn.PReLU(), ValueError, "has parameters"),

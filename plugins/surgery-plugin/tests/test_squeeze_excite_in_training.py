@@ -131,5 +131,5 @@ def test_two_instances_do_not_put_it_in_twice() -> None:
 
 
 def test_a_model_with_small_convolutions_is_warned_of_by_name() -> None:
-    with pytest.warns(NothingReplacedWarning, match=r"squeeze_excite .*Conv2d of 64 input and output channels"):
+    with pytest.warns(NothingReplacedWarning, match=r"squeeze_excite .*Conv2d of 64 or more input and output channels"):
         train(net(), ["squeeze_excite"], max_duration="1ba")

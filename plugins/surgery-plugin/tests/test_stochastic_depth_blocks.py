@@ -186,10 +186,10 @@ def test_an_input_by_keyword_is_refused() -> None:
         ({"drop_rate": 1}, ValueError, r"drop_rate=1 has to be within \[0, 1\)"),
         ({"drop_distribution": "lineal"}, ValueError, "did you mean 'linear'"),
         ({"drop_per": "block"}, ValueError, "drop_per='block' has to be sample or batch"),
-        ({"targets": "BasicBlock"}, TypeError, "a list of names of classes"),
-        ({"targets": ()}, TypeError, "a list of names of classes"),
+        ({"targets": "BasicBlock"}, TypeError, "a list of class names"),
+        ({"targets": ()}, TypeError, "a list of class names"),
         ({"targets": (BasicBlock, 3)}, TypeError, "3 is neither"),
-        ({"targets": (dict,)}, TypeError, "neither the name of a class nor a class of modules"),
+        ({"targets": (dict,)}, TypeError, "neither a class name nor a module class"),
     ],
 )
 def test_arguments_that_can_not_be_are_refused(arguments, error, message) -> None:

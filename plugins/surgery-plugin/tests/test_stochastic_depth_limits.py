@@ -136,7 +136,7 @@ def init(model: nn.Module, *algorithms: StochasticDepth) -> None:
 
 
 def test_two_instances_on_one_block_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"stochastic_depth: two of them in one run drop the block '0' \(BasicBlock\)"):
+    with pytest.raises(ValueError, match=r"two instances in one run drop the block '0' \(BasicBlock\)"):
         init(nn.Sequential(BasicBlock(torch.sin)), StochasticDepth(drop_rate=0.5), StochasticDepth())
 
 

@@ -24,7 +24,7 @@ DRAWING = [apply_gated_linear_units, apply_squeeze_excite, apply_stochastic_dept
 @pytest.mark.parametrize("model", [None, 3, nn.Linear], ids=str)
 @pytest.mark.parametrize("function", [apply_blurpool, apply_channels_last, apply_fused_layernorm, *DRAWING])
 def test_what_is_no_model_is_refused(function: Callable[[Any], Any], model: Any) -> None:
-    with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is no torch.nn.Module$"):
+    with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
         function(model)
 
 
@@ -44,10 +44,10 @@ def test_what_is_no_generator_is_refused_whether_or_not_there_is_something_to_dr
 @pytest.mark.parametrize(
     ("gives", "message"),
     [
-        ({"a": None, "b": "nope"}, "'nope' in the state of stochastic_depth, for the block 'b', is no dtype"),
-        ({"b": "nn"}, "for the block 'b', is no dtype"),
-        ({"b": 3}, "3 in the state of stochastic_depth, for the block 'b', is no dtype"),
-        ({"b": ""}, "'' in the state of stochastic_depth, for the block 'b', is no dtype"),
+        ({"a": None, "b": "nope"}, "'nope' in the state of stochastic_depth, for the block 'b', is not a dtype"),
+        ({"b": "nn"}, "for the block 'b', is not a dtype"),
+        ({"b": 3}, "3 in the state of stochastic_depth, for the block 'b', is not a dtype"),
+        ({"b": ""}, "'' in the state of stochastic_depth, for the block 'b', is not a dtype"),
         (["b"], r"gives=\['b'\] in the state of stochastic_depth has to be names of dtypes by block"),
     ],
 )

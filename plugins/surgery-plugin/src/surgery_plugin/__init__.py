@@ -1,4 +1,4 @@
-"""Algorithms that change the layers of a model for engine-core."""
+"""Algorithms for engine-core that change the layers of a model."""
 
 from .blur import BlurConv2d, BlurMaxPool2d, blur_2d
 from .blurpool import BlurPool, apply_blurpool

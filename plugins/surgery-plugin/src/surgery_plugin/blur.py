@@ -1,4 +1,4 @@
-"""Low-pass filtering before subsampling, and the two layers that do it (Zhang 2019). Knows no model and no engine."""
+"""Low-pass filtering before subsampling, and the two layers that do it (Zhang 2019). Independent of the engine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def blur_2d(x: torch.Tensor, stride: int | Sequence[int] = 1, along: Sequence[in
     """Blur images with the binomial filter [1, 2, 1] / 4 along height and width, and keep each stride-th value.
 
     Source: Zhang 2019, Making Convolutional Networks Shift-Invariant Again, arXiv 1904.11486. Each channel is blurred
-    by itself. Images are continued by reflection, so that a constant one stays constant up to its borders; along an
-    axis of length 1 there is nothing to blur.
+    by itself. Images are padded by reflection, so that a constant one stays constant up to its borders; along an axis
+    of length 1 there is nothing to blur.
 
     Args:
         x: images (n, c, h, w) or (c, h, w).
@@ -32,7 +32,7 @@ def blur_2d(x: torch.Tensor, stride: int | Sequence[int] = 1, along: Sequence[in
         Images of `ceil(h / stride)` by `ceil(w / stride)`.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for images of whole numbers.
+        ArgumentTypeError: (a TypeError) for images of integers.
 
     Example:
         >>> blur_2d(torch.tensor([[[0.0, 0.0, 4.0, 0.0, 0.0]]]))
@@ -47,7 +47,7 @@ def blur_2d(x: torch.Tensor, stride: int | Sequence[int] = 1, along: Sequence[in
 def _binomial(
     along: Sequence[int], device: torch.device | None = None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return the filter (3, 3), with a 1 for an axis that is not blurred; filled where it is, for copies take time."""
+    """Return the filter (3, 3), or size 1 for an axis that is not blurred; built on its device, as copies take time."""
     height, width = (3 if axis in along else 1 for axis in (HEIGHT, WIDTH))
     taps = torch.full((height, width), 1 / ((height + 1) * (width + 1)), device=device, dtype=dtype)
     taps[height // 2] *= 2
@@ -58,7 +58,7 @@ def _binomial(
 def _filtered(x: torch.Tensor, taps: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     if not (x.is_floating_point() or x.is_complex()):
         raise ArgumentTypeError(
-            f"images of {x.dtype} can't be blurred, for the filter has fractions: give floating-point ones, such as "
+            f"images of {x.dtype} can't be blurred, as the filter has fractions: give floating-point ones, such as "
             "x.float() / 255"
         )
     for axis in (HEIGHT, WIDTH):
@@ -71,14 +71,14 @@ def _filtered(x: torch.Tensor, taps: torch.Tensor, stride: tuple[int, ...]) -> t
 
 
 def _reflected(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Continue images by so many rows and columns on each side."""
+    """Pad images with `height` rows and `width` columns of reflection on each side."""
     if x.is_cuda and torch.are_deterministic_algorithms_enabled():
         return _reflected_piecewise(x, height, width)
     return F.pad(x, (width, width, height, height), mode="reflect")
 
 
 def _reflected_piecewise(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Do the same where torch has no deterministic backward pass of reflection, in more time."""
+    """Do the same, more slowly, where torch's reflection has no deterministic backward pass."""
     if height:
         x = torch.cat([x[..., 1:2, :], x, x[..., -2:-1, :]], HEIGHT)
     if width:
@@ -87,7 +87,7 @@ def _reflected_piecewise(x: torch.Tensor, height: int, width: int) -> torch.Tens
 
 
 class _Blurring(nn.Module):
-    """Holds the filter of a layer with a stride: a buffer, to be where the layer is, but nothing to be saved."""
+    """Hold the filter of a strided layer: a buffer, so that it moves with the layer, but is not saved."""
 
     taps: torch.Tensor
 
@@ -120,8 +120,8 @@ class BlurConv2d(_Blurring, nn.Conv2d):
 
     @classmethod
     def from_conv(cls, conv: nn.Conv2d) -> BlurConv2d:
-        """Return the layer that takes the place of `conv`, with its very parameters."""
-        given: Any = conv  # torch declares sizes as tuples of any length, and asks for pairs
+        """Return the layer that replaces `conv`, with the same parameter objects."""
+        given: Any = conv  # torch declares sizes as tuples of any length, but asks for pairs
         made = cls(
             conv.in_channels,
             conv.out_channels,
@@ -173,7 +173,7 @@ class BlurMaxPool2d(_Blurring, nn.MaxPool2d):
 
     @classmethod
     def from_pool(cls, pool: nn.MaxPool2d) -> BlurMaxPool2d:
-        """Return the layer that takes the place of `pool`."""
+        """Return the layer that replaces `pool`."""
         made = cls(pool.kernel_size, pool.stride, pool.padding, pool.dilation, ceil_mode=pool.ceil_mode)
         made.training = pool.training
         return made
@@ -183,7 +183,7 @@ class BlurMaxPool2d(_Blurring, nn.MaxPool2d):
         return _filtered(self._dense(input), self.taps, _pair(self.stride))
 
     def _dense(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the maximum of the window at each place, up to the last one that `ceil_mode` takes."""
+        """Return the maximum of the window at each place, up to the last one that `ceil_mode` includes."""
         if self.ceil_mode:
             height, width = (self._missing(x.shape[axis], axis) for axis in (HEIGHT, WIDTH))
             if height or width:
@@ -191,12 +191,12 @@ class BlurMaxPool2d(_Blurring, nn.MaxPool2d):
         return F.max_pool2d(x, self.kernel_size, 1, self.padding, self.dilation)
 
     def _missing(self, size: int, axis: int) -> int:
-        """Return by how much the last window of an axis reaches further than the padding does."""
+        """Return how far the last window of an axis reaches past the padding."""
         settings = (self.kernel_size, self.stride, self.padding, self.dilation)
         kernel, stride, padding, dilation = (_pair(setting)[axis] for setting in settings)
         places = size + 2 * padding - dilation * (kernel - 1)
         last = -((1 - places) // stride) * stride
-        if last >= size + padding:  # torch leaves out a window that begins in the padding on the right
+        if last >= size + padding:  # torch leaves out a window that starts in the padding on the right
             last -= stride
         return max(0, last + 1 - places)
 

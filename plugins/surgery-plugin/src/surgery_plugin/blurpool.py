@@ -1,4 +1,4 @@
-"""BlurPool: the layers of a model that subsample blur first. The function for any loop, and the algorithm."""
+"""BlurPool: the layers of a model that subsample blur first. A function for any loop, and the algorithm."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def apply_blurpool(
     min_channels: int = 16,
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
 ) -> list[str]:
-    """Let strided convolutions and max-pools blur before they subsample, and return the names of those replaced.
+    """Make strided convolutions and max-pools blur before they subsample, and return the names of those replaced.
 
     Source: Zhang 2019, Making Convolutional Networks Shift-Invariant Again, arXiv 1904.11486. Parameters, their names
-    and the sizes of outputs stay as they are. Left alone are subclasses of `nn.Conv2d` and `nn.MaxPool2d`, which may
-    compute something else, convolutions whose weight is made of other parameters, as by `weight_norm`, and max-pools
-    that return indices.
+    and output sizes do not change. Not replaced are subclasses of `nn.Conv2d` and `nn.MaxPool2d`, which may compute
+    something else, convolutions whose weight is computed from other parameters, as by `weight_norm`, and max-pools that
+    return indices.
 
     Args:
-        min_channels: convolutions with fewer input channels are left alone.
-        optimizers: the one or those that exist already.
+        min_channels: convolutions with fewer input channels are not replaced.
+        optimizers: existing ones, or one.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for arguments that are none of these, and if
-            the model itself is such a layer.
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for invalid arguments, and if the model
+            itself is such a layer.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2))
@@ -64,7 +64,7 @@ def apply_blurpool(
 
 
 def _check(replace_convs: object, replace_maxpools: object, min_channels: object) -> None:
-    """Raise unless these say what is to be replaced."""
+    """Raise unless these leave something to replace."""
     wanted = check_flag("replace_convs", replace_convs), check_flag("replace_maxpools", replace_maxpools)
     check_whole("min_channels", min_channels, "[1, inf)", "input channels")
     if not any(wanted):
@@ -89,7 +89,7 @@ class BlurPool(Operation):
     Args:
         replace_convs: blur after convolutions with a stride?
         replace_maxpools: blur after max-pools with a stride?
-        min_channels: convolutions with fewer input channels are left alone.
+        min_channels: convolutions with fewer input channels are not replaced.
 
     Example:
         >>> BlurPool(replace_maxpools=False).min_channels
@@ -123,7 +123,7 @@ class BlurPool(Operation):
         )
 
     def looked_for(self) -> str:
-        """Layers that subsample, of the kinds that are to be replaced."""
-        convs = f"Conv2d of {self.min_channels} input channels or more with a stride"
+        """Layers that subsample, of the kinds to replace."""
+        convs = f"Conv2d of {self.min_channels} or more input channels with a stride"
         kinds = ((convs, self.replace_convs), ("MaxPool2d with a stride", self.replace_maxpools))
         return " or ".join(kind for kind, wanted in kinds if wanted)

@@ -1,4 +1,4 @@
-"""ChannelsLast: a model's weights in the memory format that convolutions prefer. The function, the algorithm."""
+"""ChannelsLast: a model's weights in the memory format that convolutions prefer. A function and the algorithm."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def apply_channels_last(
     in this format gives outputs in it, and what follows keeps it.
 
     Args:
-        optimizers: the one or those that have made steps already. What they hold of a parameter, such as its momentum,
-            gets the new format too, as does its gradient: a fused optimizer reads all of them in the order of memory,
-            and would mix them up.
+        optimizers: those that have made steps already, or one. What they hold for a parameter, such as its momentum,
+            gets the new format too, as does its gradient: a fused optimizer reads all of them in memory order, and
+            would mix them up.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no model.
+        ArgumentTypeError: (a TypeError) for anything but a model.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, kernel_size=5), nn.BatchNorm2d(8))
@@ -84,9 +84,9 @@ class ChannelsLast(Operation):
     )
 
     def operate(self, model: nn.Module, state: State) -> list[str]:
-        """Lay out the weights of the model anew."""
+        """Lay out the weights of the model."""
         return apply_channels_last(model, optimizers=state.optimizers)
 
     def looked_for(self) -> str:
-        """Parameters and buffers of four dimensions."""
-        return "parameter or buffer of 4 dimensions"
+        """Parameters and buffers with four dimensions."""
+        return "parameter or buffer with 4 dimensions"

@@ -1,4 +1,4 @@
-"""A LayerNorm that computes in autocast's dtype, with one kernel. Knows no run."""
+"""A LayerNorm that computes in autocast's dtype, with one kernel. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .models import check_model
 __all__ = ["ComputeDtypeLayerNorm", "apply_fused_layernorm", "find_apex"]
 
 _SWITCHES = ("activation_relu_or_gelu", "use_nested_tensor")
-"""What surgery turns off in torch's encoders, whose kernel for evaluation reads weights of layers: here the same."""
+"""What surgery turns off in torch's encoders, as their evaluation kernel reads layer weights: these stay the same."""
 
 
 class ComputeDtypeLayerNorm(nn.LayerNorm):
     """Normalise as nn.LayerNorm does, under autocast in autocast's dtype.
 
-    There torch converts to float32 and back on CUDA, and keeps whatever dtype comes on the CPU.
-    The kernel is apex's on CUDA where apex is installed with it, else torch's own; both accumulate in float32. Without
-    apex, and outside of autocast, it is nn.LayerNorm bit for bit. float64 is left alone, as autocast leaves it alone.
+    There torch converts to float32 and back on CUDA, and keeps the input's dtype on the CPU.
+    The kernel is apex's on CUDA if apex is installed with it, else torch's own; both accumulate in float32. Without
+    apex, and outside autocast, it equals nn.LayerNorm bit for bit. float64 is not converted, as in autocast.
 
     Example:
         >>> norm = ComputeDtypeLayerNorm(4)
@@ -40,7 +40,7 @@ class ComputeDtypeLayerNorm(nn.LayerNorm):
 
     @classmethod
     def sharing(cls, norm: nn.LayerNorm) -> ComputeDtypeLayerNorm:
-        """Return one with the very parameters of another LayerNorm."""
+        """Return one with the same parameter objects as another LayerNorm."""
         bias: nn.Parameter | None = norm.bias
         new = cls(norm.normalized_shape, norm.eps, norm.elementwise_affine, bias=bias is not None, device="meta")
         new.weight, new.bias = norm.weight, norm.bias
@@ -76,11 +76,11 @@ class ComputeDtypeLayerNorm(nn.LayerNorm):
 def apply_fused_layernorm(model: nn.Module) -> list[str]:
     """Replace each nn.LayerNorm in a model, and return the names of what was replaced.
 
-    Subclasses of nn.LayerNorm are left alone. The new modules hold the very parameters of the old ones, so that
-    optimizers need not know.
+    Subclasses of nn.LayerNorm are not replaced. The new modules hold the parameter objects of the old ones, so
+    optimizers are not affected.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a model that is one itself, and for no model.
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a model that is one itself, or not a model.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
@@ -97,9 +97,9 @@ def apply_fused_layernorm(model: nn.Module) -> list[str]:
 
 
 def find_apex() -> Any:
-    """Return apex's module of fused layer norms, None where apex or its kernel is not installed."""
+    """Return apex's module of fused layer norms, None if apex or its kernel is not installed."""
     try:
-        importlib.import_module("fused_layer_norm_cuda")  # which apex itself looks for no earlier than in a forward
+        importlib.import_module("fused_layer_norm_cuda")  # apex itself looks for it only in a forward
         return importlib.import_module("apex.normalization.fused_layer_norm")
     except ImportError:
         return None

@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation: channels weighted by what they hold (Hu et al. 2018). Knows no model and no engine."""
+"""Squeeze-and-excitation: channels weighted by their content (Hu et al. 2018). Independent of the engine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def check_latent_channels(latent_channels: float) -> float:
     """Return a whole number of channels, or a fraction of them below 1.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no number.
-        ArgumentError: (a ValueError) for one that is neither.
+        ArgumentTypeError: (a TypeError) for anything but a number.
+        ArgumentError: (a ValueError) for a number that is neither.
     """
     number = check_number("latent_channels", latent_channels, "(0, inf)", "channels, or a fraction of them below 1")
     if number >= 1 and not number.is_integer():
@@ -29,15 +29,15 @@ def check_latent_channels(latent_channels: float) -> float:
 
 
 class SqueezeExcite2d(nn.Module):
-    """Multiply each channel by a gate in (0, 1), which is computed from the means of all channels.
+    """Multiply each channel by a gate in (0, 1), computed from the means of all channels.
 
     `y = x * sigmoid(W2 relu(W1 mean(x)))`, the mean over height and width. Source: Hu et al. 2018,
     Squeeze-and-Excitation Networks, arXiv 1709.01507.
 
     Args:
-        latent_channels: the size of the layer between, as a whole number, or below 1 as a fraction of `channels`,
+        latent_channels: the size of the hidden layer, as a whole number, or below 1 as a fraction of `channels`,
             rounded down, but at least 1.
-        generator: of the CPU, for the initial weights; None: torch's global one. They are those of `nn.Linear`.
+        generator: on the CPU, for the initial weights, as in `nn.Linear`; None: torch's global one.
 
     Raises:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for impossible numbers.
@@ -66,7 +66,7 @@ class SqueezeExcite2d(nn.Module):
 
 
 class SqueezeExciteConv2d(nn.Module):
-    """A convolution with squeeze-and-excitation after it.
+    """A convolution followed by squeeze-and-excitation.
 
     Args:
         conv: gives images (n, out_channels, h, w).

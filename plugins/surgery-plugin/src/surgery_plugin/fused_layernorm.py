@@ -17,7 +17,7 @@ __all__ = ["FusedLayerNorm"]
 class FusedLayerNorm(Operation):
     """Compute each nn.LayerNorm of a model with one kernel in the dtype of the mixed precision.
 
-    Under autocast on CUDA torch computes `layer_norm` in float32, and converts to it and back. See
+    Under autocast on CUDA torch computes `layer_norm` in float32, converting to it and back. See
     `ComputeDtypeLayerNorm`.
 
     Example:
@@ -39,5 +39,5 @@ class FusedLayerNorm(Operation):
         return apply_fused_layernorm(model)
 
     def looked_for(self) -> str:
-        """The one class that is replaced."""
+        """The class that is replaced."""
         return "nn.LayerNorm"

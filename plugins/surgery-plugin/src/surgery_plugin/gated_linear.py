@@ -1,5 +1,5 @@
-"""The gated layer that takes the place of a Linear and its activation, and the search for such places. Knows no run."""
-# ruff: noqa: SLF001  the public ways through a module hide that one child stands in several places
+"""The gated layer that replaces a Linear and its activation, and the search for such pairs."""
+# ruff: noqa: SLF001  the public ways through a module hide that one child is in several places
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _COUNTED = (
     *(nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid, nn.Mish),
     *(nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh),
 )
-"""The activations of torch that have no parameters, draw nothing, and look at one number at a time."""
+"""Torch's activations that have no parameters, draw nothing, and work elementwise."""
 
 
 class GatedLinear(nn.Module):
-    """Multiply an activated linear map of the input with a second one: `activation(linear(x)) * gate(x)`.
+    """Multiply an activated linear map of the input by a second linear map: `activation(linear(x)) * gate(x)`.
 
     Source: Shazeer 2020, GLU Variants Improve Transformer, arXiv 2002.05202.
 
@@ -67,12 +67,12 @@ class GatedLinear(nn.Module):
         return self.activation(self.linear(x)) * gates
 
     def extra_repr(self) -> str:
-        """Return the name of the activation where it is a function; a module is shown as a child."""
+        """Return the name of the activation if it is a function; a module is shown as a child."""
         return "" if isinstance(self.activation, nn.Module) else f"activation={_name_of(self.activation)}"
 
 
 class _Run(NamedTuple):
-    """A Linear whose activation follows it, and where that activation is."""
+    """A Linear, the activation that follows it, and where that activation is."""
 
     linear: nn.Linear
     activation: Activation
@@ -90,16 +90,16 @@ def apply_gated_linear_units(
     """Gate the feed-forward parts of a model in place, and return the names of the layers that were replaced.
 
     Source: Shazeer 2020, GLU Variants Improve Transformer, arXiv 2002.05202: `(act(x W) * (x V)) W2` instead of
-    `act(x W) W2`. W and W2 are the layers that are there; V is new, has W's shape, and a bias if W has one.
+    `act(x W) W2`. W and W2 are the existing layers; V is new, has W's shape, and a bias if W has one.
 
     Args:
-        activation: None keeps the one that is there; otherwise `gelu`, `identity`, `relu`, `sigmoid`, `silu`, `tanh`,
-            or a function or module without parameters.
-        optimizers: the one or those that hold the model's parameters already; they get the new ones.
-        generator: where the new weights are drawn from; None: a private one, seeded by the system.
+        activation: None keeps the existing one; otherwise `gelu`, `identity`, `relu`, `sigmoid`, `silu`, `tanh`, or a
+            function or module without parameters.
+        optimizers: those that hold the model's parameters already, or one; they get the new parameters.
+        generator: draws the new weights; None: a private one, seeded by the system.
 
     Raises:
-        ValueError, TypeError: for an activation that is none of these, and for what is no model or generator.
+        ValueError, TypeError: for any other activation, and for anything but a model or a generator.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
@@ -124,18 +124,18 @@ def apply_gated_linear_units(
 
 
 def check_activation(activation: object) -> Activation | None:
-    """Return the function that an argument means, None for the one that is there.
+    """Return the function that an argument means, None to keep the existing one.
 
     Raises:
         ArgumentError: (a ValueError) for an unknown name, and for a module with parameters.
-        ArgumentTypeError: (a TypeError) for what can't be called with a tensor.
+        ArgumentTypeError: (a TypeError) for something that can't be called with a tensor.
     """
     if activation is None:
         return None
     if isinstance(activation, str):
         if activation not in _NAMED:
             raise ArgumentError(
-                f"activation={activation!r} is none of {', '.join(_NAMED)}, and no function"
+                f"activation={activation!r} has to be one of {', '.join(_NAMED)} or a function"
                 f"{did_you_mean(activation, _NAMED)}"
             )
         return _NAMED[activation]()
@@ -147,7 +147,7 @@ def check_activation(activation: object) -> Activation | None:
 
 
 def _find_runs(model: nn.Module) -> list[_Run]:
-    """Return what can be gated; a Linear that stands in several places is left alone, as not all may be such runs."""
+    """Return what can be gated, but no Linear used in several places, as not all of them may be such runs."""
     found = []
     places = Counter(id(child) for parent in model.modules() for child in parent._modules.values())
     for module in model.modules():
@@ -169,13 +169,13 @@ def _runs_of(sequential: nn.Sequential) -> list[_Run]:
 
 
 def _is_plain(layer: nn.TransformerEncoderLayer) -> bool:
-    """Does the layer compute what torch's own does, its feed-forward above all?"""
+    """Does the layer compute what torch's own does, in particular its feed-forward?"""
     torchs = nn.TransformerEncoderLayer
     return type(layer).forward is torchs.forward and type(layer)._ff_block is torchs._ff_block
 
 
 def _new_gate(linear: nn.Linear, generator: torch.Generator) -> nn.Linear:
-    """Return a Linear like the given one, initialised as torch initialises a Linear, with numbers of the generator."""
+    """Return a Linear like the given one, initialised as torch initialises a Linear, but from the generator."""
     like = linear.weight
     gate: nn.Linear = torch.nn.utils.skip_init(  # type: ignore[no-untyped-call]
         nn.Linear,

@@ -25,8 +25,8 @@ class GatedLinearUnits(Operation):
     `nn.TransformerEncoderLayer`. The parameters of such a part grow by half. See `apply_gated_linear_units`.
 
     Args:
-        activation: None keeps the one that is there; otherwise `gelu`, `identity`, `relu`, `sigmoid`, `silu`, `tanh`,
-            or a function or module without parameters.
+        activation: None keeps the existing one; otherwise `gelu`, `identity`, `relu`, `sigmoid`, `silu`, `tanh`, or a
+            function or module without parameters.
 
     Example:
         >>> GatedLinearUnits(activation="silu").required_on_load()

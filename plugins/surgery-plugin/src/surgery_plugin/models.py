@@ -1,4 +1,4 @@
-"""The models that functions take. Knows no run."""
+"""The check of the models that functions take."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ __all__ = ["check_model"]
 
 
 def check_model(model: object) -> None:
-    """Raise an ArgumentTypeError, with the words of `replace_modules`, unless it is a module."""
+    """Raise an ArgumentTypeError, with the words of `replace_modules`, unless this is a module."""
     if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"model: {type(model).__name__} is no torch.nn.Module")
+        raise ArgumentTypeError(f"model: {type(model).__name__} is not a torch.nn.Module")

@@ -15,10 +15,10 @@ __all__ = ["Operation"]
 
 
 class Operation(Algorithm):
-    """Change the model at INIT, log in how many places, and warn if there is none."""
+    """Change the model at INIT, log in how many places, and warn if there are none."""
 
     made: ClassVar[tuple[type[nn.Module], ...]] = ()
-    """Classes of its own layers: a model that has some was changed before, and nobody is warned."""
+    """Classes of its own layers: a model that has some was changed before, so there is no warning."""
 
     @abstractmethod
     def operate(self, model: nn.Module, state: State) -> list[str]:
@@ -26,11 +26,11 @@ class Operation(Algorithm):
 
     @abstractmethod
     def looked_for(self) -> str:
-        """Return what the model has none of, where nothing was found."""
+        """Return what the model has none of, if nothing was found."""
 
     @staticmethod
     def required_on_load() -> bool:
-        """A checkpoint holds the weights of the model that was operated on, and its numbers are those of its layers."""
+        """A checkpoint holds the weights of the changed model, which only fit its layers."""
         return True
 
     def match(self, event: Event, state: State) -> bool:

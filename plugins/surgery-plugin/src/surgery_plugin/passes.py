@@ -1,4 +1,4 @@
-"""The place of FusedLayerNorm among other algorithms: last."""
+"""The pass that places FusedLayerNorm after other algorithms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["sort_fused_layernorm_last"]
 
 @algorithm_pass(
     name="sort_fused_layernorm_last",
-    description="replace normalisations after everybody who may add some",
+    description="replace normalisations after all algorithms that may add some",
     stage="placement",
     events=(Event.INIT,),
 )
@@ -21,5 +21,5 @@ def sort_fused_layernorm_last(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
-    """Put FusedLayerNorm last: what others put into the model may hold an nn.LayerNorm too."""
+    """Put FusedLayerNorm last: what others add to the model may contain an nn.LayerNorm too."""
     return passes.sort_to_back(algorithms, FusedLayerNorm)

@@ -1,4 +1,4 @@
-"""SqueezeExcite: gates for the channels after convolutions. The function for any loop, and the algorithm."""
+"""SqueezeExcite: gates for the channels after convolutions. A function for any loop, and the algorithm."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def apply_squeeze_excite(
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
     generator: torch.Generator | None = None,
 ) -> list[str]:
-    """Put squeeze-and-excitation after convolutions, and return the names of those that have it now.
+    """Put squeeze-and-excitation after convolutions, and return the names of those that got it.
 
     Source: Hu et al. 2018, Squeeze-and-Excitation Networks, arXiv 1709.01507; see `SqueezeExcite2d`. Grouped and
-    depthwise convolutions get it like all others. A convolution that has it already is left alone.
+    depthwise convolutions get it like all others. A convolution that has it already is skipped.
 
     Args:
-        min_channels: convolutions with fewer input or output channels are left alone.
-        latent_channels: the size of the layer between, or below 1 a fraction of the output channels.
-        optimizers: the one or those that exist already; they get the new parameters.
-        generator: of the CPU, for the new weights; None: a private one, seeded by the system.
+        min_channels: convolutions with fewer input or output channels are skipped.
+        latent_channels: the size of the hidden layer, or below 1 a fraction of the output channels.
+        optimizers: existing ones, or one; they get the new parameters.
+        generator: on the CPU, for the new weights; None: a private one, seeded by the system.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for impossible numbers, for what is no model or
-            generator, and if the model itself is such a convolution.
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for impossible numbers, for anything but a model
+            or a generator, and if the model itself is such a convolution.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
@@ -72,13 +72,13 @@ def _check_min_channels(min_channels: object) -> int:
 
 
 class SqueezeExcite(Operation):
-    """Let the net weight its channels by what they hold, after each convolution of enough channels.
+    """Let the net weight its channels by their content, after each convolution with enough channels.
 
     Source: Hu et al. 2018, Squeeze-and-Excitation Networks, arXiv 1709.01507. See `apply_squeeze_excite`.
 
     Args:
-        min_channels: convolutions with fewer input or output channels are left alone.
-        latent_channels: the size of the layer between, or below 1 a fraction of the output channels.
+        min_channels: convolutions with fewer input or output channels are skipped.
+        latent_channels: the size of the hidden layer, or below 1 a fraction of the output channels.
 
     Example:
         >>> SqueezeExcite(latent_channels=0.125).min_channels
@@ -87,7 +87,7 @@ class SqueezeExcite(Operation):
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name=_NAME,
-        description="weight the channels after convolutions by what they hold",
+        description="weight the channels after convolutions by their content",
         events=(Event.INIT,),
         tags=("surgery", "layers", "channel_attention"),
         before=("@gating",),
@@ -111,4 +111,4 @@ class SqueezeExcite(Operation):
 
     def looked_for(self) -> str:
         """Convolutions with enough channels."""
-        return f"Conv2d of {self.min_channels} input and output channels or more"
+        return f"Conv2d of {self.min_channels} or more input and output channels"

@@ -1,4 +1,4 @@
-"""Residual blocks that are dropped at random in training. Knows no run."""
+"""Residual blocks that are dropped at random in training. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _LEAVE = "leave it out of the targets of stochastic_depth"
 
 
 class Draws:
-    """What the stochastic blocks of a model share: a generator, and what is known of their outputs.
+    """What the stochastic blocks of a model share: a generator, and what is known about their outputs.
 
-    A copy goes on drawing where the original stands, for itself.
+    A copy continues the draws of the original on its own.
 
     Args:
-        refresh: called with this before each draw, for what a run loads while it goes on.
+        refresh: called with this before each draw, to take over what a run has loaded in the meantime.
 
     Attributes:
-        gives: by a block's name, the dtype of its output, or None where that has another shape than the input; empty
-            until it has computed.
+        gives: by a block's name, the dtype of its output, or None if its shape differs from the input's; missing until
+            the block has run.
     """
 
     def __init__(self, generator: torch.Generator, refresh: Callable[[Draws], None] | None = None) -> None:
@@ -53,13 +53,13 @@ class Draws:
         self._refresh = refresh
 
     def kept(self, rate: float, n: int) -> torch.Tensor:
-        """Draw n times whether to keep, which is as likely as 1 - rate."""
+        """Draw n times whether to keep, with probability 1 - rate."""
         if self._refresh is not None:
             self._refresh(self)
         return torch.rand(n, generator=self.generator, device=self.generator.device) >= rate  # (n,)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what makes another one; early torch can't copy a generator."""
+        """Return what makes a copy; early torch can't copy a generator."""
         if self._refresh is not None:
             self._refresh(self)
         generator = self.generator
@@ -75,20 +75,20 @@ class Draws:
 class StochasticBlock(nn.Module):
     """Compute a residual block, and in training drop what it adds to its input at random.
 
-    In train mode `x + gate * (block(x) - x) / keep` with `keep = 1 - rate` and gates of 0 and 1 that are 1 as often as
-    keep says, so that the expectation is block(x); in eval mode block(x). A block whose output has another shape than
-    its input has no identity to fall back on, and is always kept.
+    In train mode `x + gate * (block(x) - x) / keep` with `keep = 1 - rate` and gates of 0 and 1 that are 1 with
+    probability `keep`, so that the expectation is block(x); in eval mode block(x). A block whose output has another
+    shape than its input has no identity to fall back on, and is always kept.
 
     Args:
         block: takes x as its first positional argument and returns a tensor; further arguments are passed on.
-        rate: how likely it is dropped, in [0, 1).
-        draws: whence the gates come.
+        rate: the probability that it is dropped, in [0, 1).
+        draws: where the gates come from.
         name: the name by which `draws` knows this block.
-        per_sample: a gate for each sample, else one for all, and a block that is dropped is not computed, unless it
-            trains and nothing before it does: a loss without a graph would have no gradients.
+        per_sample: a gate for each sample; else one for all, and a dropped block is not computed, unless it trains and
+            nothing before it does: a loss without a graph would have no gradients.
 
     Raises:
-        TypeError: when called in training, for a block that returns no tensor or gets no positional argument.
+        TypeError: when called in training, for a block that does not return a tensor or gets no positional argument.
         ValueError: when called in training, for one that changes its input in place.
     """
 
@@ -98,7 +98,7 @@ class StochasticBlock(nn.Module):
         self.set_up(rate, draws, name, per_sample)
 
     def set_up(self, rate: float, draws: Draws, name: str, per_sample: bool) -> None:  # noqa: FBT001
-        """Take other settings for the block that is there."""
+        """Change the settings of the block."""
         self.rate = rate
         self.draws = draws
         self.name = name
@@ -121,21 +121,21 @@ class StochasticBlock(nn.Module):
         out = self.block(*args, **kwargs)
         if not isinstance(out, torch.Tensor):
             raise ArgumentTypeError(
-                f"{self._who} returns {type(out).__name__}, and only what returns a tensor can be dropped: {_LEAVE}"
+                f"{self._who} returns {type(out).__name__}, but to be dropped it has to return a tensor: {_LEAVE}"
             )
         if out.shape != x.shape:
             self.draws.gives[self.name] = None
             return out
         if _version(x) != version:
             raise ArgumentError(
-                f"{self._who} changes its input in place, so that nothing is left to fall back on where it is dropped: "
-                f"write x = x + f(x) instead of x += f(x), and let no inplace=True come first; or {_LEAVE}"
+                f"{self._who} changes its input in place, so nothing is left to fall back on when it is dropped: "
+                f"write x = x + f(x) instead of x += f(x), with no inplace=True before it; or {_LEAVE}"
             )
         self.draws.gives[self.name] = out.dtype
         return torch.where(gates.to(x.device), x + (out - x) / (1 - self.rate), x).to(out.dtype)
 
     def _may_skip(self, x: torch.Tensor) -> bool:
-        """Would x alone be as good? Not where only the block makes a graph: a loss without one can't be trained."""
+        """Can x be returned alone? Not if only the block makes a graph: a loss without one can't be trained."""
         if x.requires_grad or not torch.is_grad_enabled():
             return True
         return not any(parameter.requires_grad for parameter in self.block.parameters())
@@ -151,7 +151,7 @@ class StochasticBlock(nn.Module):
         return f"the block {self.name!r} ({type(self.block).__name__})"
 
     def __getattr__(self, name: str) -> Any:
-        """Let what others read of the block through: nn.TransformerEncoder looks at its first layer's attention."""
+        """Pass reads through to the block: nn.TransformerEncoder looks at its first layer's attention."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -175,16 +175,16 @@ class Settings:
     drop_per: str = "sample"
 
     def __post_init__(self) -> None:
-        check_number("drop_rate", self.drop_rate, "[0, 1)", "how likely the last block is dropped")
+        check_number("drop_rate", self.drop_rate, "[0, 1)", "the probability that the last block is dropped")
         for name, known in (("drop_distribution", ("linear", "uniform")), ("drop_per", ("sample", "batch"))):
             if (given := getattr(self, name)) not in known:
                 raise ArgumentError(f"{name}={given!r} has to be {' or '.join(known)}{did_you_mean(str(given), known)}")
         targets: object = self.targets
         if isinstance(targets, str) or not isinstance(targets, Sequence) or not targets:
-            raise ArgumentTypeError(f"targets={targets!r} has to be a list of names of classes, or of classes")
+            raise ArgumentTypeError(f"targets={targets!r} has to be a list of class names or classes")
         for target in targets:
             if not (isinstance(target, type) and issubclass(target, nn.Module)) and not isinstance(target, str):
-                raise ArgumentTypeError(f"targets: {target!r} is neither the name of a class nor a class of modules")
+                raise ArgumentTypeError(f"targets: {target!r} is neither a class name nor a module class")
 
     def aims_at(self, module: nn.Module) -> bool:
         """Is this one of the blocks to drop?"""
@@ -203,25 +203,25 @@ def apply_stochastic_depth(  # noqa: PLR0913  settings are those of the referenc
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
     generator: torch.Generator | None = None,
 ) -> list[str]:
-    """Let the residual blocks of a model be dropped at random in training, and return their names, of a shared one all.
+    """Drop the residual blocks of a model at random in training, and return their names, all of a shared one.
 
     Source: Huang et al. 2016, Deep Networks with Stochastic Depth, arXiv 1603.09382; for the layers of transformers
-    Fan et al. 2019, arXiv 1909.11556. What a block adds to its input is divided by the likeliness of keeping it in
-    training, where the paper multiplies by it in evaluation. See `StochasticBlock`.
+    Fan et al. 2019, arXiv 1909.11556. In training, what a block adds to its input is divided by the probability of
+    keeping it; the paper multiplies by it in evaluation instead. See `StochasticBlock`.
 
     Args:
-        targets: names of classes, compared with a block's own class only, or classes, where subclasses count too.
-            Blocks within blocks are left alone.
-        drop_rate: how likely the last block is dropped, in [0, 1).
-        drop_distribution: `linear`: block l of L, from 1, is dropped as often as `drop_rate * l / L` says;
-            `uniform`: each as often as `drop_rate` says.
-        drop_per: `sample`: each sample has its own luck; `batch`: one for all, as in the papers, and a block that is
-            dropped is not computed.
-        optimizers: the one or those that exist already; some keep the names of parameters, which change.
-        generator: where the gates are drawn from; None: a private one, seeded by the system.
+        targets: names of classes, compared only with a block's own class, or classes, where subclasses count too.
+            Blocks within blocks are skipped.
+        drop_rate: the probability that the last block is dropped, in [0, 1).
+        drop_distribution: `linear`: block l of L, from 1, is dropped with probability `drop_rate * l / L`;
+            `uniform`: each with probability `drop_rate`.
+        drop_per: `sample`: each sample is drawn for by itself; `batch`: one draw for all, as in the papers, and a
+            dropped block is not computed.
+        optimizers: existing ones, or one; some keep the names of parameters, which change.
+        generator: draws the gates; None: a private one, seeded by the system.
 
     Raises:
-        ValueError, TypeError: for arguments that are none of these.
+        ValueError, TypeError: for invalid arguments.
 
     Example:
         >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2)
@@ -241,7 +241,7 @@ def wrap_blocks(
     draws: Draws,
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
 ) -> list[str]:
-    """Put the blocks into stochastic ones, give new settings to those that are in one; return all their names."""
+    """Wrap the blocks in stochastic ones, give new settings to those already wrapped; return all their names."""
     blocks = find_blocks(model, settings)
     rates = dict(zip(blocks, drop_rates(len(blocks), settings.drop_rate, settings.drop_distribution), strict=True))
     wrapped: dict[int, StochasticBlock] = {}
@@ -258,7 +258,7 @@ def wrap_blocks(
 
 
 def drop_rates(count: int, drop_rate: float, drop_distribution: str) -> list[float]:
-    """Return how likely each of so many blocks is dropped, the first one first.
+    """Return the probability that each of `count` blocks is dropped, the first one first.
 
     Example:
         >>> drop_rates(4, 0.5, "linear")
@@ -270,7 +270,7 @@ def drop_rates(count: int, drop_rate: float, drop_distribution: str) -> list[flo
 
 
 def find_blocks(model: nn.Module, settings: Settings) -> dict[str, nn.Module]:
-    """Return the outermost blocks by name, in the order of the model; one that stands in several places once."""
+    """Return the outermost blocks by name, in the order of the model; one used in several places only once."""
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
 
@@ -289,12 +289,12 @@ def find_blocks(model: nn.Module, settings: Settings) -> dict[str, nn.Module]:
 
 
 def _version(x: torch.Tensor) -> int:
-    """Return how often a tensor was written to in place; in inference mode nobody counts."""
+    """Return how often a tensor was written to in place; inference mode does not count."""
     return 0 if x.is_inference() else x._version  # noqa: SLF001  torch has no public name for it
 
 
 def _samples_dim(block: nn.Module, x: torch.Tensor) -> int | None:
-    """Return the dimension of the samples, None if x is one: the first, but torch's layer may have it otherwise."""
+    """Return the dimension of the samples, None if x is one sample: the first, except in some of torch's layers."""
     if isinstance(block, nn.TransformerEncoderLayer):
         return None if x.dim() == 2 else 0 if block.self_attn.batch_first else 1
     return 0

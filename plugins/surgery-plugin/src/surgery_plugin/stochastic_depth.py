@@ -28,12 +28,12 @@ class StochasticDepth(Operation):
     Fan et al. 2019, arXiv 1909.11556. See `apply_stochastic_depth`.
 
     Args:
-        targets: names of classes, compared with a block's own class only, or classes, where subclasses count too.
-        drop_rate: how likely the last block is dropped, in [0, 1).
-        drop_distribution: `linear`: block l of L, from 1, is dropped as often as `drop_rate * l / L` says;
-            `uniform`: each as often as `drop_rate` says.
-        drop_per: `sample`: each sample has its own luck; `batch`: one for all, as in the papers, and a block that is
-            dropped is not computed.
+        targets: names of classes, compared only with a block's own class, or classes, where subclasses count too.
+        drop_rate: the probability that the last block is dropped, in [0, 1).
+        drop_distribution: `linear`: block l of L, from 1, is dropped with probability `drop_rate * l / L`;
+            `uniform`: each with probability `drop_rate`.
+        drop_per: `sample`: each sample is drawn for by itself; `batch`: one draw for all, as in the papers, and a
+            dropped block is not computed.
 
     Example:
         >>> StochasticDepth(drop_rate=0.5, drop_per="batch").find_unused_parameters
@@ -68,7 +68,7 @@ class StochasticDepth(Operation):
         return self.settings.drop_per == "batch"
 
     def operate(self, model: nn.Module, state: State) -> list[str]:
-        """Wrap the blocks; they draw from the run's seed."""
+        """Wrap the blocks; their draws are seeded by the run."""
         self._refuse_shared(model, state)
         self._run = weakref.ref(state)
         self._draws = Draws(self._own.of(state, self), self._refresh)
@@ -76,43 +76,43 @@ class StochasticDepth(Operation):
         return wrap_blocks(model, self.settings, self._draws, state.optimizers)
 
     def looked_for(self) -> str:
-        """Blocks of the classes that are aimed at."""
+        """Blocks of the target classes."""
         targets = (target if isinstance(target, str) else target.__name__ for target in self.settings.targets)
         return f"block of class {' or '.join(targets)}"
 
     def drops(self, block: StochasticBlock) -> bool:
-        """Is this a block that is dropped by this instance?"""
+        """Is this block dropped by this instance?"""
         return block.draws is self._draws
 
     def _refuse_shared(self, model: nn.Module, state: State) -> None:
-        """Raise if another instance in this run drops one of the blocks, for its settings would be lost."""
+        """Raise if another instance in this run drops one of the blocks, as its settings would be lost."""
         others = [other for other in state.algorithms if isinstance(other, StochasticDepth) and other is not self]
         for name, block in find_blocks(model, self.settings).items():
             if isinstance(block, StochasticBlock) and any(other.drops(block) for other in others):
                 raise ArgumentError(
-                    f"{_NAME}: two of them in one run drop the block {name!r} ({type(block.block).__name__}); take one "
-                    "of them out, or give them targets that differ"
+                    f"{_NAME}: two instances in one run drop the block {name!r} ({type(block.block).__name__}); remove "
+                    "one of them, or give them different targets"
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the generator, and what is known of the outputs of blocks."""
+        """Return the state of the generator, and what is known about the outputs of blocks."""
         known = self._loaded if self._loaded is not None else self._draws.gives if self._draws else {}
         gives = {name: dtype and str(dtype).removeprefix("torch.") for name, dtype in known.items()}
         return {**self._own.state_dict(), "gives": gives}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing where the saved run stood, in whichever run draws next.
+        """Continue the draws of the saved run, in whichever run draws next.
 
         Raises:
-            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a state that `state_dict` can't have made;
-                nothing is taken from it.
+            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a state that is not from `state_dict`;
+                nothing is loaded from it.
         """
         gives = _dtypes_of(state.get("gives", {}))
         self._own.load_state_dict({key: value for key, value in state.items() if key != "gives"})
         self._loaded = gives
 
     def _refresh(self, draws: Draws) -> None:
-        """Give the draws of the run that goes on what was loaded meanwhile."""
+        """Give the draws of the current run what was loaded in the meantime."""
         run = None if self._run is None else self._run()
         if draws is not self._draws or run is None:
             return
@@ -129,6 +129,6 @@ def _dtypes_of(gives: object) -> dict[str, torch.dtype | None]:
     for name, dtype in dtypes.items():
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise ArgumentError(
-                f"{gives[name]!r} in the state of {_NAME}, for the block {name!r}, is no dtype of torch"
+                f"{gives[name]!r} in the state of {_NAME}, for the block {name!r}, is not a dtype of torch"
             )
     return dtypes
