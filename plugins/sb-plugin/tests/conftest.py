@@ -1,4 +1,4 @@
-"""What tests of sb-plugin share beside what all plugins' do: an engine to drive."""
+"""What the tests of sb-plugin share besides what all plugins' tests do: an engine to drive."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

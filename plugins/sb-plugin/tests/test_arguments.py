@@ -30,7 +30,7 @@ WRONG = [
     ({"start": math.nan}, ValueError, "start=nan"),
     ({"start": False}, TypeError, "start=False"),
     ({"end": "1"}, TypeError, "end='1'"),
-    ({"interrupt": -1}, ValueError, r"interrupt=-1 .*\[0, inf\).*0: never"),
+    ({"interrupt": -1}, ValueError, r"interrupt=-1 .*\[0, inf\).*0: none"),
     ({"interrupt": 2.0}, TypeError, r"interrupt=2\.0 \(float\) has to be a whole number"),
     ({"interrupt": True}, TypeError, "interrupt=True"),
     ({"interrupt": None}, TypeError, "interrupt=None"),
@@ -85,7 +85,7 @@ def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
         (
             {"scale_factor": 0.5},
             ValueError,
-            r"3, 4 or 5 dimensions, these have 2 \(shape \(8, 3\)\): set scale_factor=1",
+            r"3, 4 or 5 dimensions, but these have 2 \(shape \(8, 3\)\): set scale_factor=1",
         ),
         ({"loss_fun": "mse"}, TypeError, "'mse' can't be called"),
         ({"loss_fun": lambda a, b: a}, TypeError, "takes no `reduction`.*reduction='mean'"),
@@ -110,7 +110,7 @@ class ScoresWhenCalled:
     ("given", "said"),
     [
         ({"scorer": lambda batch: batch}, "scorer=<lambda> can't be called with (batch, state): too many positional"),
-        ({"scorer": dict}, "scorer=dict is a class: give a function (batch, state), or an instance that is called so"),
+        ({"scorer": dict}, "scorer=dict is a class: give a function (batch, state), or an instance to call like this"),
         ({"scorer": ScoresWhenCalled}, "scorer=ScoresWhenCalled is a class"),
         ({"selector": lambda scores, k: scores}, "selector=<lambda> can't be called with (scores, k, generator): too"),
         ({"selector": lambda a, b, c, d: a}, "missing a required argument: 'd'"),

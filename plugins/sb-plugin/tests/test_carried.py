@@ -252,5 +252,5 @@ def test_a_table_is_no_table_of_visits_and_a_refused_state_changes_nothing(engin
 def test_targets_that_are_not_paired_with_inputs_are_refused_without_scores_too(engine_of: Any, pruned: Any) -> None:
     for given in ({"selector": "uniform"}, {"scorer": lambda batch, state: batch[0].sum(1)}):
         engine = engine_of(SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, **given))
-        with pytest.raises(ArgumentError, match="paired by rows"):
+        with pytest.raises(ArgumentError, match="each row needs one target"):
             pruned(engine, (torch.randn(8, 3), torch.zeros(4).long()))

@@ -1,4 +1,4 @@
-"""Which arguments exclude each other, told when the algorithm is made."""
+"""Which arguments exclude each other, reported when the algorithm is created."""
 
 import re
 from typing import Any
@@ -26,30 +26,30 @@ def named(value: Any) -> str:
     [
         ({"scorer": "carried"}, "scorer='carried' keeps scores by example and needs index_key"),
         ({"scorer": "stale"}, "scorer='stale' keeps scores by example and needs index_key"),
-        ({"selector": "uniform", "scorer": "carried", **IDS}, "'carried' has no part with selector='uniform'"),
+        ({"selector": "uniform", "scorer": "carried", **IDS}, "'carried' is not used with selector='uniform'"),
         ({"selector": "uniform", "floor": 0.1}, "floor=0.1 mixes with the uniform law, which selector='uniform' is"),
-        ({"selector": selector, "floor": 0.1}, "floor=0.1 has no part in a selector of your own"),
+        ({"selector": selector, "floor": 0.1}, "floor=0.1 is not used with your own selector"),
         (IDS, "index_key=2 needs scorer='stale' or scorer='carried'; leave it out"),
         ({"refresh": 4}, "refresh=4 needs scorer='stale'"),
         ({"scorer": "carried", "refresh": 4, **IDS}, "refresh=4 needs scorer='stale'"),
         ({"momentum": 0.1}, "momentum=0.1 needs scorer='carried'"),
-        ({"scorer": "carried", "bn": "eval", **IDS}, "bn='eval' needs a forward for scoring, and there is none with"),
-        ({"selector": "uniform", "bn": "train"}, "bn='train' needs a forward for scoring, and there is none with"),
-        ({"scorer": "carried", "precision": "bf16", **IDS}, "precision='bf16' needs a forward for scoring"),
+        ({"scorer": "carried", "bn": "eval", **IDS}, "bn='eval' needs a scoring forward, and there is none with"),
+        ({"selector": "uniform", "bn": "train"}, "bn='train' needs a scoring forward, and there is none with"),
+        ({"scorer": "carried", "precision": "bf16", **IDS}, "precision='bf16' needs a scoring forward"),
         ({"selector": "uniform", "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward' or scorer='stale'"),
         ({"scorer": "carried", "scale_factor": 0.3, **IDS}, "scale_factor=0.3 needs scorer='forward'"),
         ({"scorer": scorer, "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward'"),
         ({"reuse": "on"}, "needs scale_factor=1, not 0.5"),
-        ({"reuse": "auto"}, "reuse='auto' takes over what the scoring forward has computed"),
+        ({"reuse": "auto"}, "reuse='auto' reuses what the scoring forward computed"),
         ({"reuse": "on", "scale_factor": 1, "bn": "eval"}, "needs bn='frozen', not 'eval'"),
         ({"reuse": "on", "scale_factor": 1, "precision": "bf16"}, "needs precision='engine', not 'bf16'"),
         ({"reuse": "on", "scale_factor": 1, "scorer": "stale", **IDS}, "needs scorer='forward', not 'stale'"),
-        ({"reuse": "on", "scale_factor": 1, "selector": "uniform"}, "needs a forward for scoring"),
+        ({"reuse": "on", "scale_factor": 1, "selector": "uniform"}, "needs a scoring forward"),
         ({"scorer": "carried", "index_key": 1}, "index_key=1 is where inputs or targets are"),
         ({"selector": "cfd"}, "selector='cfd' has to be one of 'composer', 'cdf', 'topk', 'uniform', or"),
         (
             {"scorer": "carry"},
-            "scorer='carry' has to be one of 'forward', 'stale', 'carried', or, where it is made in Python, a function",
+            "scorer='carry' has to be one of 'forward', 'stale', 'carried', or, in Python, a function",
         ),
         ({"bn": "freeze"}, "bn='freeze' has to be one of 'frozen', 'eval', 'train'"),
         ({"precision": "fp16"}, "precision='fp16' has to be one of 'engine', 'fp32', 'bf16'"),

@@ -174,7 +174,7 @@ def test_ids_may_be_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
         (torch.tensor([[1]]), ArgumentError, r"have shape \(1, 1\), not \(n,\)"),
         (torch.tensor(1), ArgumentError, r"have shape \(\), not \(n,\)"),
         (torch.tensor([3, -1]), ArgumentError, "these go from -1 to 3: number the examples from 0, as sb_plugin.With"),
-        (torch.tensor([0, 2**28]), ArgumentError, "within 0 and 268435455, these go from 0 to 268435456"),
+        (torch.tensor([0, 2**28]), ArgumentError, "from 0 to 268435455, but these go from 0 to 268435456"),
     ],
 )
 def test_what_can_be_no_ids_is_refused_and_nothing_grows(ids: Any, error: type[Exception], message: str) -> None:

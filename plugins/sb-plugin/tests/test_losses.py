@@ -97,7 +97,7 @@ def test_a_builtin_without_signature_is_refused() -> None:
     [
         (torch.zeros(6, 4), ValueError, r"shape \(6, 4\), not \(6,\).*losses.flatten\(1\).mean\(1\)"),
         (torch.zeros(6, 1), ValueError, r"shape \(6, 1\), not \(6,\)"),
-        (torch.zeros(()), ValueError, r"shape \(\), not \(6,\).*heed reduction='none'"),
+        (torch.zeros(()), ValueError, r"shape \(\), not \(6,\).*respect reduction='none'"),
         (torch.zeros(24), ValueError, r"shape \(24,\), not \(6,\).*losses.view\(n, -1\).mean\(1\)"),
         ([0.5], TypeError, r"gave 0\.5, not a tensor of shape \(6,\)"),
         (None, TypeError, "gave None"),

@@ -1,4 +1,4 @@
-"""Steps that use the outputs of their scoring forward again have the bits of steps that compute them anew."""
+"""Steps that reuse the outputs of their scoring forward have the bits of steps that recompute them."""
 
 import copy
 import gc
@@ -148,7 +148,7 @@ def test_any_widths_depths_and_numbers_of_rows_keep_their_bits(
 
 
 def replayed(layer: nn.Linear, x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows of `x`, and what a layer gives for them that was compared before, and is no more."""
+    """Return the rows of `x`, and the output for them of a layer that was compared before, and no longer is."""
     reuse, kept = LinearOutputs(), x[rows].detach().requires_grad_(x.requires_grad)
     for _ in range(2):
         with torch.no_grad(), reuse.recording(layer, len(x)):

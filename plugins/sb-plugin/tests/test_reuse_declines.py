@@ -54,7 +54,7 @@ def assert_exact(model: nn.Module, reuse: LinearOutputs, rows: torch.Tensor = RO
     assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
 
 
-OTHER_INPUTS = "layer '2' gets other inputs for 16 rows than for the same among 32"
+OTHER_INPUTS = "layer '2' gets other inputs for 16 rows than for the same rows among 32"
 NOT_REPEATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "F.dropout": lambda x: F.dropout(x, 0.1),
     "rare F.dropout": lambda x: F.dropout(x, 0.001),

@@ -172,7 +172,7 @@ def test_where_it_is_not_sound_auto_warns_once_and_is_off(make: Any, settings: A
     messages = [str(w.message) for w in caught if "selective_backprop" in str(w.message)]
     assert len(messages) == 1
     assert words in messages[0]
-    assert "reuse='auto' goes on without" in messages[0]
+    assert "reuse='auto' continues without it" in messages[0]
     assert same(without, with_it)
 
 
@@ -214,7 +214,7 @@ def test_what_raises_in_the_forward_leaves_the_layers_as_they_were() -> None:
 
 
 class RoundsFew(nn.Module):
-    """Rounds few rows otherwise than many, as convolutions may, or drops from some step on."""
+    """Rounds few rows differently from many, as convolutions may, or drops from some step on."""
 
     def __init__(self, drops_from: float = float("inf")) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ def test_few_rows_whose_inputs_round_otherwise_are_computed_and_the_others_go_on
 
 def test_dropout_that_begins_late_is_told_also_after_a_batch_of_few_rows() -> None:
     model = mlp(RoundsFew(drops_from=7))
-    with pytest.raises(ArgumentError, match="gets other inputs for 4 rows than for the same among 16"):
+    with pytest.raises(ArgumentError, match="gets other inputs for 4 rows than for the same rows among 16"):
         train(model, SelectiveBackprop(0, 1, 0.25, 1, 0, reuse="on"))
     assert model[4].steps == 7
 

@@ -38,7 +38,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_values_in_other_places_or_of_other_sign_are_other_inputs(change: Any) -> None:
-    """Rows of halves that are each other's negative, whose sums tell nothing."""
+    """Rows of halves that are each other's negative, whose sums show nothing."""
     half = torch.randn(32, 32).round()
     x, reuse, layer = torch.cat([half, -half], 1), LinearOutputs(), nn.Linear(64, 512)
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_each_place_of_a_row_is_compared_before_anything_is_taken(monkeypatch: p
 
 
 class Two(nn.Module):
-    """One that rounds as it likes beside one that does not, and one after it."""
+    """One that rounds arbitrarily next to one that does not, and one after it."""
 
     def __init__(self) -> None:
         super().__init__()

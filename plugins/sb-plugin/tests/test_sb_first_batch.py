@@ -36,8 +36,8 @@ class Opaquely(nn.Module):
 
 IMAGES = torch.randn(8, 1, 4, 4, generator=torch.Generator().manual_seed(2))  # the ids of tests name them
 REFUSED = [
-    ({}, {"batch": (X, Y)}, ValueError, r"3, 4 or 5 dimensions, these have 2 \(shape \(8, 3\)\): set scale_factor=1"),
-    ({}, {"batch": ([X], Y)}, ValueError, "scale_factor scales one tensor, the input is a list: set it to 1"),
+    ({}, {"batch": (X, Y)}, ValueError, r"dimensions, but these have 2 \(shape \(8, 3\)\): set scale_factor=1"),
+    ({}, {"batch": ([X], Y)}, ValueError, "scale_factor scales one tensor, but the input is a list: set it to 1"),
     ({}, {"batch": {"x": IMAGES, "y": Y}}, LookupError, "input_key=0: .*dict has no item 0.*known: x, y; set"),
     ({"target_key": 2}, {"batch": (IMAGES, Y)}, LookupError, "target_key=2: .*2 items has no item 2; set target_key"),
     ({"input_key": "z"}, {"batch": Opaque()}, LookupError, "input_key='z': .*Opaque has no attribute 'z'.*known: x, y"),

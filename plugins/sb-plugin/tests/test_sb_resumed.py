@@ -1,4 +1,4 @@
-"""Runs that are gone on with from a checkpoint pick the rows that the uninterrupted run picks, in every mode."""
+"""Runs resumed from a checkpoint pick the rows that the uninterrupted run picks, in every mode."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scores from tables, functions and nowhere, in whole trainings; what is kept equals a record made by hand."""
+"""Scores from tables, functions and nowhere, in whole training runs; what is kept equals a hand-made record."""
 
 import math
 from typing import Any
@@ -205,7 +205,7 @@ def test_a_loop_that_tells_no_loss_is_told(engine_of: Any, pruned: Any) -> None:
     batch = (torch.randn(8, 3), torch.zeros(8).long(), torch.arange(8))
     for _ in range(3):
         pruned(engine, batch)
-    with pytest.raises(EngineError, match=r"told no loss of the last 3 batches.*AFTER_LOSS"):
+    with pytest.raises(EngineError, match=r"got no losses for the last 3 batches.*AFTER_LOSS"):
         pruned(engine, batch)
 
 
@@ -232,7 +232,7 @@ def test_what_is_no_id_is_refused_at_the_first_batch(ids: Any, words: str) -> No
 
 @pytest.mark.parametrize(("key", "settings"), [(-1, {}), (-2, {}), (0, {"input_key": -2})])
 def test_targets_and_inputs_are_not_taken_for_ids(key: int, settings: dict[str, Any]) -> None:
-    """As by somebody who has forgotten to number the examples, and looks for the ids at the end."""
+    """As when the examples were never numbered, and the ids are looked for at the end."""
     batch = (torch.arange(8), torch.arange(8) % 2)
     algorithm = SelectiveBackprop(0, 1, scale_factor=1, scorer="carried", index_key=key, **settings)
     state = State(nn.Embedding(8, 2), algorithms=[algorithm], loss_fn=F.cross_entropy, max_duration="9ba", batch=batch)

@@ -1,4 +1,4 @@
-"""Scores are in single precision whatever autocast does, and training beside them is as ever."""
+"""Scores are in single precision whatever autocast does, and training is not affected."""
 
 from collections.abc import Callable
 from typing import Any

@@ -19,7 +19,7 @@ LABELS = torch.arange(8) % 4
 
 
 class Spied(nn.Module):
-    """Tells what each of its forwards was like."""
+    """Records what each of its forwards was like."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -237,10 +237,10 @@ def test_the_number_kept_is_a_multiple_where_one_is_asked_for() -> None:
     [
         ({"selector": "top"}, ValueError, "selector='top' has to be one of 'composer', 'cdf', 'topk', 'uniform'"),
         ({"selector": 0.5}, TypeError, r"selector=0\.5 \(float\) has to be one of 'composer'"),
-        ({"floor": 1.0}, ValueError, r"floor=1\.0 has to be within \[0, 1\): the share of the uniform law"),
+        ({"floor": 1.0}, ValueError, r"floor=1\.0 has to be within \[0, 1\): the share of the uniform distribution"),
         ({"floor": "0"}, TypeError, r"floor='0' \(str\) has to be a number"),
         ({"floor": 0.1, "selector": "uniform"}, ValueError, r"floor=0\.1 .* selector='uniform' is: set floor=0"),
-        ({"floor": 0.1, "selector": torch.topk}, ValueError, r"floor=0\.1 .* selector of your own"),
+        ({"floor": 0.1, "selector": torch.topk}, ValueError, r"floor=0\.1 .* your own selector"),
         ({"multiple_of": 0}, ValueError, r"multiple_of=0 has to be within \[1, inf\)"),
         ({"multiple_of": 8.0}, TypeError, r"multiple_of=8\.0 \(float\) has to be a whole number"),
         ({"generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch\.Generator"),

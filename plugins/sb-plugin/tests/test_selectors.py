@@ -150,21 +150,21 @@ def test_a_selector_of_ones_own_gets_scores_that_it_may_change() -> None:
     assert scores.tolist() == [3.0, 1.0, 2.0]
 
 
-REMEDY = r"return the places of 2 rows, as scores\.topk\(k\)\.indices does"
+REMEDY = r"return the positions of 2 rows, as scores\.topk\(k\)\.indices does"
 
 
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        (None, TypeError, rf"the selector .*hardest returned None \(NoneType\), which is no tensor: {REMEDY}"),
-        ([0, 1], TypeError, rf"returned \[0, 1\] \(list\), which is no tensor: {REMEDY}"),
+        (None, TypeError, rf"the selector .*hardest returned None \(NoneType\), which is not a tensor: {REMEDY}"),
+        ([0, 1], TypeError, rf"returned \[0, 1\] \(list\), which is not a tensor: {REMEDY}"),
         (torch.tensor([True, False, True]), TypeError, rf"a tensor of torch\.bool, not of whole numbers: {REMEDY}"),
         (torch.tensor([0.0, 1.0]), TypeError, r"a tensor of torch\.float32, not of whole numbers"),
         (torch.tensor([0]), ValueError, rf"a tensor of shape \(1,\), not \(2,\): {REMEDY}"),
         (torch.tensor([[0, 1]]), ValueError, r"a tensor of shape \(1, 2\), not \(2,\)"),
-        (torch.tensor([0, 3]), ValueError, rf"the place 3, there are only the places 0 to 2: {REMEDY}"),
-        (torch.tensor([-1, 1]), ValueError, "the place -1, there are only the places 0 to 2"),
-        (torch.tensor([1, 1]), ValueError, "the place 1 more than once: return 2 diff"),
+        (torch.tensor([0, 3]), ValueError, rf"the position 3, but there are only 0 to 2: {REMEDY}"),
+        (torch.tensor([-1, 1]), ValueError, "the position -1, but there are only 0 to 2"),
+        (torch.tensor([1, 1]), ValueError, "the position 1 more than once: return 2 diff"),
     ],
 )
 def test_a_selector_of_ones_own_is_told_what_is_wrong(returned: Any, error: type[Exception], message: str) -> None:

@@ -1,4 +1,4 @@
-"""A look at the model tells why outputs of its scoring forward can't be used again."""
+"""The model shows why outputs of its scoring forward can't be reused."""
 
 import re
 from collections.abc import Callable
@@ -41,8 +41,8 @@ def of_torch(name: str) -> nn.Module:
 
 
 REASONS: dict[str, tuple[Callable[[], Any], str]] = {
-    "BatchNorm": (lambda: net(nn.BatchNorm1d(512)), r"'1' \(BatchNorm1d\) takes the statistics of the batch"),
-    "SyncBatchNorm": (lambda: net(nn.SyncBatchNorm(512)), r"'1' \(SyncBatchNorm\) takes the statistics"),
+    "BatchNorm": (lambda: net(nn.BatchNorm1d(512)), r"'1' \(BatchNorm1d\) uses the statistics of the batch"),
+    "SyncBatchNorm": (lambda: net(nn.SyncBatchNorm(512)), r"'1' \(SyncBatchNorm\) uses the statistics"),
     "Dropout": (lambda: net(nn.Dropout(0.1)), r"dropout is active in '1' \(Dropout\)"),
     "AlphaDropout": (lambda: net(nn.AlphaDropout(0.1)), r"dropout is active in '1' \(AlphaDropout\)"),
     "attention": (lambda: net(nn.MultiheadAttention(512, 1, 0.1)), r"dropout is active in '1' \(MultiheadAttention"),
@@ -59,7 +59,7 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
     "FSDP": (lambda: net(of_torch("FullyShardedDataParallel")), "'1' .*is wrapped by FSDP"),
     "fully_shard": (lambda: net(of_torch("FSDPModule")), "'1' .*is wrapped by fully_shard"),
     "no Linear": (lambda: nn.Sequential(nn.Conv2d(1, 1, 1)), "Sequential has no layer that is exactly"),
-    "own forward": (with_own_forward, r"'1' \(Linear\) has a forward of its own"),
+    "own forward": (with_own_forward, r"'1' \(Linear\) has its own forward"),
 }
 
 

@@ -52,7 +52,7 @@ class Codebook(nn.Module):
 
 
 class OwnNorm(nn.BatchNorm2d):
-    """A BatchNorm of somebody's own, which heeds no flag."""
+    """A custom BatchNorm, which ignores the flag."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, 0.1)

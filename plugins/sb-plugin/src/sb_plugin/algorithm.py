@@ -32,32 +32,32 @@ class SelectiveBackprop(Algorithm):
     """Train on the hard rows of each batch.
 
     Source: Jiang et al. 2019, Accelerating Deep Learning by Focusing on the Biggest Losers, arXiv 1910.00762. In
-    steps within `[start, end)` of the training, the rows of the batch are scored, and the step trains on
+    steps within `[start, end)` of training, the rows of the batch are scored, and the step trains on
     `max(1, floor(keep * n))` of them, drawn by the rank of their score. See `select_using_loss`.
 
     Args:
         start, end: the interval, as fractions of the whole training.
         keep: the fraction of rows that is kept, in (0, 1].
         scale_factor: the factor for the spatial size of the input in the scoring forward, in (0, 1].
-        interrupt: every how many batches an ordinary step comes in between; 0: never.
+        interrupt: make every `interrupt`-th batch of an epoch an ordinary step; 0: none.
         input_key, target_key: where inputs and targets are in a batch. A model with its own loss gets the whole
-            batch; then `input_key` says what `scale_factor` scales and `target_key` has no part.
-        selector: the law of the draw: `"composer"`, `"cdf"` (the paper's), `"topk"`, `"uniform"` (without scores), or
-            a function `(scores, k, generator) -> rows`.
+            batch; then `input_key` says what `scale_factor` scales; `target_key` is unused.
+        selector: how rows are drawn: `"composer"`, `"cdf"` (the paper's), `"topk"`, `"uniform"` (without scores), or a
+            function `(scores, k, generator) -> rows`.
         scorer: `"forward"`: a forward without gradients; `"stale"`: one for each example every `refresh` visits;
             `"carried"`: the losses of earlier training steps, no forward at all; or a function
             `(batch, state) -> scores`.
         index_key: where the ids of the examples are in a batch, whole numbers from 0, as `WithIndex` gives them.
-        refresh: how many visits of an example its score lasts, for `"stale"`.
+        refresh: for how many visits of an example its score is used, for `"stale"`.
         momentum: the share of the old value in a new carried loss.
-        bn: BatchNorm in the scoring forward: `"frozen"` takes the batch's statistics and records none, `"train"`
+        bn: BatchNorm in the scoring forward: `"frozen"` uses the batch's statistics and records none, `"train"`
             records them, `"eval"` scores the model in eval mode.
         precision: of the scoring forward: `"engine"`, that of the run, `"fp32"` or `"bf16"`.
-        reuse: take over what the linear layers gave in the scoring forward: `"off"`, `"auto"` where that changes no
-            bit, `"on"` to be told where it would.
-        floor: the share of the uniform law in the law of the draw, in [0, 1).
+        reuse: use the outputs of linear layers in the scoring forward again: `"off"`, `"auto"` where that changes no
+            bit, `"on"` to raise where it would.
+        floor: the share of the uniform distribution in the draw, in [0, 1).
         multiple_of: the number of kept rows is rounded down to a multiple, but never below 1.
-        generator_seed: takes the place of the run's seed in the draws.
+        generator_seed: seeds the draws instead of the run's seed.
 
     Example:
         >>> SelectiveBackprop(start=0.0, end=1.0, keep=0.25, scale_factor=1, interrupt=0).keep
@@ -125,7 +125,7 @@ class SelectiveBackprop(Algorithm):
         self._loaded: Mapping[str, Any] = {}
 
     def match(self, event: Event, state: State) -> bool:
-        """AFTER_DATALOADER in selective steps; elsewhere what its scorer needs, and what is told of the run."""
+        """AFTER_DATALOADER in selective steps; otherwise what its scorer and the log of the run need."""
         if event is Event.AFTER_DATALOADER:
             return self.keep != 1 and self._is_selective(state)
         if event is Event.INIT or event is Event.FIT_START:
@@ -138,19 +138,19 @@ class SelectiveBackprop(Algorithm):
         return run.scorer.wants(event) and (event is not Event.BEFORE_TRAIN_BATCH or _done(state) < self.end)
 
     def validate(self, state: State) -> None:
-        """Raise if the loss, the length of the training or the batch make selection impossible."""
+        """Raise if the loss, the length of training or the batch make selection impossible."""
         if self.keep == 1:
             return
         run = self._run_of(state)
         run.scorer.check(run.subject, state.batch)
         if state.get_elapsed_duration() is None and (self.start, self.end) != (0, 1):
             raise ArgumentError(
-                f"max_duration is not known, so start={self.start} and end={self.end} have no place in the training: "
+                f"max_duration is not known, so start={self.start} and end={self.end} can't be located in it: "
                 "set max_duration, or start=0 and end=1 to select at any time"
             )
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Replace the batch by its hard rows; at INIT take the loss of the model."""
+        """Replace the batch with its hard rows; at INIT take the loss of the model."""
         if event is Event.INIT:
             self._begin(state)
             return
@@ -166,14 +166,14 @@ class SelectiveBackprop(Algorithm):
             run.scorer.react(event, run.subject, state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the generator, and what the scorer knows of the examples."""
+        """Return the state of the generator, and what the scorer knows about the examples."""
         run = self._run
         if run is None:
             return {**self._loaded, **self._generator.state_dict()}
         return {**run.scorer.state_dict(), "dropped": run.dropped, **self._generator.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing and scoring where the saved run stood."""
+        """Continue the draws and scores of the saved run."""
         run = self._run
         scorer = make_scorer(vars(self), torch.device("cpu") if run is None else run.subject.device)
         scorer.load_state_dict(state)
@@ -182,7 +182,7 @@ class SelectiveBackprop(Algorithm):
         if run is None:
             self._loaded = dict(state)
         else:
-            run.go_on(scorer, dropped)
+            run.restore(scorer, dropped)
 
     def _prune(self, run: _Run, state: State, logger: Logger) -> None:
         n = run.scorer.count(run.subject, state.batch)
@@ -212,7 +212,7 @@ class SelectiveBackprop(Algorithm):
         )
 
     def _run_of(self, state: State) -> _Run:
-        """Return what belongs to the run of `state`, also where INIT was not fired."""
+        """Return what belongs to the run of `state`, even if INIT was not fired."""
         run = self._run
         return run if run is not None and run.subject.is_of(state) else self._begin(state)
 
@@ -221,15 +221,15 @@ class SelectiveBackprop(Algorithm):
         self._run = run = _Run(subject, make_scorer(vars(self), subject.device))
         if self._loaded:
             run.scorer.load_state_dict(self._loaded)
-            run.go_on(run.scorer, self._loaded.get("dropped", 0))
+            run.restore(run.scorer, self._loaded.get("dropped", 0))
             self._loaded = {}
-        self._generator.of(state, self)  # whose state is saved from now on
+        self._generator.of(state, self)  # its state is saved from now on
         return run
 
 
 @dataclass
 class _Run:
-    """What belongs to one run, never kept for the next one.
+    """What belongs to one run; never kept for the next one.
 
     Args:
         dropped: how many rows were left out.
@@ -243,8 +243,8 @@ class _Run:
     scoring_s: float = 0.0
     since_s: float = 0.0
 
-    def go_on(self, scorer: Scorer, dropped: int) -> None:
-        """Go on with what was saved; a run that goes back has left out all the rows that it has left out so far."""
+    def restore(self, scorer: Scorer, dropped: int) -> None:
+        """Continue from what was saved; a run that goes back keeps its count of dropped rows."""
         self.scorer, self.dropped = scorer, max(self.dropped, dropped)
 
     def shares(self, clock: Timestamp) -> dict[str, float]:
@@ -258,13 +258,13 @@ class _Run:
 
 
 def _done(state: State) -> float:
-    """Return the fraction of the training that is done."""
+    """Return the fraction of training that is done."""
     elapsed = state.get_elapsed_duration()
     return 0.0 if elapsed is None else elapsed.value
 
 
 def _summary(scores: torch.Tensor, rows: torch.Tensor) -> dict[str, float]:
-    """Return what is logged of the scores of a step; one transfer from the device."""
+    """Return what is logged about the scores of a step, with one transfer from the device."""
     known = scores.abs() < torch.finfo(scores.dtype).max  # neither NaN nor infinite, nor an example never seen
     zeroed, unbounded = scores.where(known, 0.0), ~scores.isfinite()
     total = torch.stack([zeroed, known.float(), unbounded.float()])

@@ -1,4 +1,4 @@
-"""What arguments may be, checked where they are given. Knows nothing of what they are for."""
+"""What arguments may be, checked where they are given."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ SCORERS = ("forward", "stale", "carried")
 BN_MODES = ("frozen", "eval", "train")
 PRECISIONS = ("engine", "fp32", "bf16")
 REUSES = ("off", "auto", "on")
-_OR_A_FUNCTION = ", or, where it is made in Python, a function"
+_OR_A_FUNCTION = ", or, in Python, a function"
 
 Selector: TypeAlias = "str | Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]"
-"""A law by name, or a function that takes scores (n,), k and a generator, and returns k different places (k,)."""
+"""A distribution by name, or a function that takes scores (n,), k and a generator, and returns k positions (k,)."""
 
 ScorerArgument: TypeAlias = "str | Callable[[Any, State], torch.Tensor]"
 """Where scores come from, by name, or a function that takes the batch and the State, and returns scores (n,)."""
@@ -70,7 +70,7 @@ def check_choice(name: str, value: object, choices: Sequence[str], otherwise: st
 
 
 def check_selector(selector: Any) -> Selector:
-    """Return the name of a law, or a function that draws."""
+    """Return the name of a distribution, or a function that draws."""
     if not callable(selector):
         return check_choice("selector", selector, SELECTORS, _OR_A_FUNCTION)
     _check_takes("selector", selector, "scores", "k", "generator")
@@ -88,10 +88,10 @@ def check_scorer(scorer: Any) -> ScorerArgument:
 
 
 def _check_takes(name: str, function: Any, *parameters: str) -> None:
-    """Raise for a function that can't be called with these; its first call is in the middle of a training."""
+    """Raise for a function that can't be called with these; its first call would be in the middle of training."""
     what, call = getattr(function, "__qualname__", type(function).__name__), f"({', '.join(parameters)})"
     if isinstance(function, type):
-        raise ArgumentTypeError(f"{name}={what} is a class: give a function {call}, or an instance that is called so")
+        raise ArgumentTypeError(f"{name}={what} is a class: give a function {call}, or an instance to call like this")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some builtins have none
@@ -103,18 +103,18 @@ def _check_takes(name: str, function: Any, *parameters: str) -> None:
 
 
 def check_floor(floor: object) -> float:
-    """Return the share of the uniform law, if it is in [0, 1)."""
-    return check_number("floor", floor, "[0, 1)", "the share of the uniform law that is mixed in")
+    """Return the share of the uniform distribution, if it is in [0, 1)."""
+    return check_number("floor", floor, "[0, 1)", "the share of the uniform distribution that is mixed in")
 
 
 def check_multiple_of(multiple_of: object) -> int:
-    """Return of what the number of kept rows is a multiple, if it is a whole number from 1 on."""
+    """Return what the number of kept rows is a multiple of, if it is a positive whole number."""
     return check_whole("multiple_of", multiple_of, "[1, inf)", "the number of kept rows is rounded down to a multiple")
 
 
 def check_refresh(refresh: object) -> int:
-    """Return how many visits a score lasts, if it is a whole number from 1 on."""
-    return check_whole("refresh", refresh, "[1, inf)", "how many visits of an example its score lasts")
+    """Return for how many visits a score is used, if it is a positive whole number."""
+    return check_whole("refresh", refresh, "[1, inf)", "for how many visits of an example its score is used")
 
 
 def check_momentum(momentum: object) -> float:
@@ -123,37 +123,37 @@ def check_momentum(momentum: object) -> float:
 
 
 def check_generator_seed(seed: object) -> int | None:
-    """Return the seed that takes the place of the run's, if there is one."""
+    """Return the seed that replaces the run's, if there is one."""
     if seed is None:
         return None
-    return check_whole("generator_seed", seed, "[0, inf)", "the seed of the draws, None: the run's")
+    return check_whole("generator_seed", seed, "[0, inf)", "the seed of the draws; None: the run's")
 
 
 def check_selection(selector: Selector, floor: float) -> None:
-    """Raise if there is no law of ours that `floor` could be mixed into."""
+    """Raise if there is no built-in distribution to mix `floor` into."""
     if not floor:
         return
     if callable(selector):
-        raise ArgumentError(f"floor={floor!r} has no part in a selector of your own: mix there, or set floor=0")
+        raise ArgumentError(f"floor={floor!r} is not used with your own selector: mix there, or set floor=0")
     if selector == "uniform":
         raise ArgumentError(f"floor={floor!r} mixes with the uniform law, which selector='uniform' is: set floor=0")
 
 
 def check_scoring(settings: Mapping[str, Any]) -> None:
-    """Raise for arguments of scoring that exclude each other, or that would have no part.
+    """Raise for scoring arguments that exclude each other, or that would not be used.
 
     Args:
-        settings: by the names of the constructor's arguments, each checked for itself.
+        settings: by the names of the constructor's arguments, each checked by itself.
     """
     selector, scorer, reuse = settings["selector"], settings["scorer"], settings["reuse"]
     if selector == "uniform" and scorer != "forward":
-        raise ArgumentError(f"scorer={scorer!r} has no part with selector='uniform', which draws without scores")
+        raise ArgumentError(f"scorer={scorer!r} is not used with selector='uniform', which draws without scores")
     if scorer in ("stale", "carried") and settings["index_key"] is None:
         raise ArgumentError(
             f"scorer={scorer!r} keeps scores by example and needs index_key, where the ids are in a batch: "
             "sb_plugin.WithIndex(dataset) puts them last in each item, at index_key=2 for pairs"
         )
-    forward = "a forward for scoring, and there is none with " + (
+    forward = "a scoring forward, and there is none with " + (
         "selector='uniform'" if selector == "uniform" else f"scorer={scorer!r}"
     )
     without_forward = selector == "uniform" or scorer == "carried"
@@ -165,8 +165,8 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
         ("bn", ("frozen",), without_forward, forward),
         ("precision", ("engine",), without_forward, forward),
     )
-    for name, harmless, has_no_part, needed in idle:
-        if has_no_part and settings[name] not in harmless:
+    for name, harmless, is_unused, needed in idle:
+        if is_unused and settings[name] not in harmless:
             raise ArgumentError(f"{name}={settings[name]!r} needs {needed}; leave it out")
     if reuse == "off":
         return
@@ -179,8 +179,8 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
     for name, value in needs:
         if settings[name] != value:
             raise ArgumentError(
-                f"reuse={reuse!r} takes over what the scoring forward has computed, which has to be what the step "
-                f"would compute: that needs {name}={value!r}, not {settings[name]!r}"
+                f"reuse={reuse!r} reuses what the scoring forward computed, which has to be what the step would "
+                f"compute: that needs {name}={value!r}, not {settings[name]!r}"
             )
     if selector == "uniform":
         raise ArgumentError(f"reuse={reuse!r} needs {forward}; leave it out")
@@ -192,7 +192,7 @@ def _listed(choices: Sequence[str]) -> str:
 
 def check_keep(keep: object) -> float:
     """Return the fraction of rows to keep, if it is in (0, 1]."""
-    return check_number("keep", keep, "(0, 1]", "the fraction of rows to keep, as 0.5 is")
+    return check_number("keep", keep, "(0, 1]", "the fraction of rows to keep, such as 0.5")
 
 
 def check_scale_factor(scale_factor: object) -> float:
@@ -219,12 +219,12 @@ def check_keys(
         check_key("index_key", index_key)
         if index_key in (input_key, target_key):
             raise ArgumentError(
-                f"index_key={index_key!r} is where inputs or targets are, and has to be where the id of each example "
-                "is; sb_plugin.WithIndex(dataset) puts them last in each item, at index_key=2 for pairs"
+                f"index_key={index_key!r} is where inputs or targets are, but has to be where the ids of the examples "
+                "are; sb_plugin.WithIndex(dataset) puts them last in each item, at index_key=2 for pairs"
             )
     return input_key, target_key, index_key
 
 
 def check_interrupt(interrupt: object) -> int:
-    """Return after how many steps an ordinary one comes, if it is a whole number from 0 on."""
-    return check_whole("interrupt", interrupt, "[0, inf)", "every how many batches an ordinary step comes, 0: never")
+    """Return the interval of ordinary steps, if it is a whole number, at least 0."""
+    return check_whole("interrupt", interrupt, "[0, inf)", "batches from one ordinary step to the next; 0: none")

@@ -1,4 +1,4 @@
-"""Selective Backprop as a function of one batch. Knows no engine."""
+"""Selective Backprop as a function of one batch. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -43,24 +43,25 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     floor: float = 0.0,
     multiple_of: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows of a batch that are worth training on, the hard ones rather than the easy ones.
+    """Return the rows of a batch that are worth training on, hard ones rather than easy ones.
 
     Source: Jiang et al. 2019, Accelerating Deep Learning by Focusing on the Biggest Losers, arXiv 1910.00762. One
     forward without gradients scores the rows; `number_kept` of them are drawn by the rank of their loss and returned
-    in their original order. Model, gradients and global generators are left as they were.
+    in their original order. Model, gradients and global generators do not change.
 
     Args:
         loss_fun: a function with a `reduction` argument, or a loss module such as `nn.CrossEntropyLoss()`.
         keep: in (0, 1]; 1 returns the batch as it is.
         scale_factor: in (0, 1]; scales the spatial size of inputs of 3, 4 or 5 dimensions for scoring.
         generator: where the draws come from; None: a private one, seeded by the system.
-        selector: a law of `draw_rows`, or a function `(scores, k, generator) -> rows`; "uniform" scores nothing.
-        floor: the share of the uniform law that is mixed in, in [0, 1).
+        selector: a distribution of `draw_rows`, or a function `(scores, k, generator) -> rows`; "uniform" scores
+            nothing.
+        floor: the share of the uniform distribution that is mixed in, in [0, 1).
         multiple_of: the number of kept rows is rounded down to a multiple, but never below 1.
 
     Raises:
         ValueError: for numbers out of range, inputs that can't be scaled, a loss that is not (n,), or a selector that
-            gives other than k different rows.
+            does not give k different rows.
         TypeError: for a loss that can't be called or takes no `reduction`.
 
     Example:
@@ -93,7 +94,7 @@ def _count(inputs: object, targets: object, keep: float, multiple_of: int) -> tu
             raise ArgumentTypeError(f"{name} has to be a tensor of rows, not {rows!r}")
         counts.append(rows.shape[0])
     if counts[0] != counts[1]:
-        raise ArgumentError(f"input has {counts[0]} rows and target {counts[1]}: they have to be paired")
+        raise ArgumentError(f"input has {counts[0]} rows and target {counts[1]}: each row needs one target")
     return counts[0], number_kept(counts[0], keep, multiple_of)
 
 

@@ -1,4 +1,4 @@
-"""A dataset that tells which example it gives. Knows no table, no batch and no engine."""
+"""A dataset that gives each example with its index. Independent of tables, batches and the engine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["WithIndex"]
 
 
 class WithIndex(Dataset[Any]):
-    """Give each example of a dataset together with its index, which is its id in tables of losses.
+    """Give each example of a dataset together with its index, its id in tables of losses.
 
-    A tuple or list becomes a plain tuple with the index as last item; a named tuple becomes one too and loses its
+    A tuple or list becomes a plain tuple with the index as last item; so does a named tuple, which loses its
     names. A mapping becomes a dict with a further key `"index"`, and anything else the pair `(item, index)`.
 
     Args:
-        dataset: a map-style dataset. Wrap the whole one before it is split: an index counts in what is given here.
+        dataset: a map-style dataset. Wrap the whole one before splitting it: the index is that in this dataset.
 
     Raises:
         ArgumentTypeError: (a TypeError) for a dataset whose examples have no index.
@@ -38,8 +38,8 @@ class WithIndex(Dataset[Any]):
         name = type(dataset).__name__
         if isinstance(dataset, IterableDataset):
             raise ArgumentTypeError(
-                f"{name} is an iterable dataset, whose examples have no index: let it yield the number of each "
-                "example itself, always the same one, and set index_key to where that is"
+                f"{name} is an iterable dataset, whose examples have no index: let it yield a fixed number "
+                "for each example itself, and set index_key to where that is"
             )
         if not hasattr(dataset, "__getitem__"):
             remedy = "wrap its dataset" if hasattr(dataset, "dataset") else "give a map-style dataset"
@@ -53,7 +53,7 @@ class WithIndex(Dataset[Any]):
         return self._paired(self.dataset[index], index)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """Return the examples of a batch, all at once where the dataset can do that."""
+        """Return the examples of a batch, all at once if the dataset can do that."""
         fetch = getattr(self.dataset, "__getitems__", None)
         items = fetch(indices) if callable(fetch) else [self.dataset[index] for index in indices]
         if not isinstance(items, list) or len(items) != len(indices):
@@ -73,18 +73,18 @@ class WithIndex(Dataset[Any]):
         if "index" in item:
             raise ArgumentError(
                 f"example {place} of {type(self.dataset).__name__} has a key 'index' already: rename it, or, if it is "
-                "the number of the example, leave WithIndex out and set index_key='index'"
+                "the example's number, leave WithIndex out and set index_key='index'"
             )
         return {**item, "index": place}
 
     def _place(self, index: Any) -> int:
-        """Return an index as a whole number, counted from the front where the length is known."""
+        """Return an index as a whole number, counted from the front if the length is known."""
         try:
             place = operator.index(index)
         except TypeError as error:
             raise ArgumentTypeError(
                 f"{index!r} ({type(index).__name__}) can't be the id of one example: fetch examples by whole numbers, "
-                "in a DataLoader by batch_size and not by a sampler of lists"
+                "in a DataLoader with batch_size, not with a sampler of lists"
             ) from error
         if place >= 0:
             return place

@@ -1,4 +1,4 @@
-"""Which weight, and which chance to be kept, each rank of a batch has. Knows no scores and draws nothing."""
+"""The weight of each rank of a batch, and its probability of being kept. Uses no scores and draws nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 __all__ = ["ONE", "inclusion", "log_weights", "ticks"]
 
 ONE = 2**36
-"""The probability 1 in whole ticks: with thousands of rows a chance is exact to 1e-8, and all sums fit in 64 bits."""
+"""Probability 1 in whole ticks: with thousands of rows probabilities are exact to 1e-8, and sums fit in 64 bits."""
 
-# Above it only the hardest are kept anyway, and below it all logarithms are finite, in single precision too.
+# Above it only the hardest are kept anyway; below it all logarithms are finite, in single precision too.
 _STEEPEST = 1e30
 
 
@@ -21,16 +21,16 @@ def log_weights(n: int, keep: float, device: torch.device) -> torch.Tensor:
     """Return the logarithm of the weight of each rank (n,), the easiest row's first.
 
     The weight is `((r + 0.5) / n) ** (1 / keep - 1)`: the percentile of the rank to the power that the paper calls
-    beta (arXiv 1910.00762), in the form that Composer gave it.
+    beta (arXiv 1910.00762), as Composer writes it.
     """
     return _log_weights(n, keep).float().to(device)
 
 
 def inclusion(m: int, k: int, keep: float, floor: float, law: str) -> torch.Tensor:
-    """Return the probability of each of `m` ranks (m,) to be among the `k` kept ones, the easiest row's first.
+    """Return the probability that each of `m` ranks (m,) is among the `k` kept ones, the easiest row's first.
 
     Args:
-        floor: the share of the uniform law; no rank has less than `floor * k / m`.
+        floor: the share of the uniform distribution; no rank has less than `floor * k / m`.
         law: `"cdf"` caps multiples of the weights at 1, `"topk"` takes the `k` hardest ranks.
 
     Example:
@@ -54,7 +54,7 @@ def _log_weights(m: int, keep: float) -> torch.Tensor:
 def _capped(logs: torch.Tensor, k: int) -> torch.Tensor:
     """Return `min(1, c * w)` with the `c` that makes it sum to `k`, for ascending weights given as logarithms."""
     totals = logs.logcumsumexp(0)
-    # With the j hardest ranks at 1, the others share k - j; the next one is above 1 as long as its share is.
+    # With the j hardest ranks at 1, the others share k - j; the next one is capped too if its share is above 1.
     left = torch.arange(k, 0, -1, dtype=logs.dtype).log()
     above = left + (logs - totals)[-k:].flip(0) > 0
     j = min(int(above.cumprod(0).sum()), k - 1)
@@ -67,8 +67,8 @@ def ticks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums of `inclusion` up to each rank (m,), and the `k` first ticks of a systematic sample (k,).
 
-    In whole ticks: the last sum is exactly `k * ONE`, and no sum is more than `ONE` above the one before it. So
-    however the `k` ticks, each `ONE` after the other, are shifted by less than `ONE`, they fall on `k` different ranks.
+    In whole ticks: the last sum is exactly `k * ONE`, and no sum is more than `ONE` above the one before it. So the `k`
+    ticks, `ONE` apart, fall on `k` different ranks for any shift below `ONE`.
     """
     bound = torch.arange(1, m + 1) * ONE
     sums = (inclusion(m, k, keep, floor, law).cumsum(0) * ONE).round().long()

@@ -1,4 +1,4 @@
-"""The loss of each row instead of the loss of the batch. Knows no batch and no model."""
+"""The loss of each row instead of the loss of the batch. Independent of the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Loss: TypeAlias = Callable[[Any, Any], Any]
 
 
 def per_sample(loss: object) -> Loss:
-    """Return `loss` without its reduction; a loss module stays as it is, a copy is evaluated, not compiled.
+    """Return `loss` without its reduction; a loss module does not change: a copy, not compiled, is evaluated.
 
     Raises:
         TypeError: if `loss` can't be called or takes no `reduction`.
@@ -31,7 +31,7 @@ def per_sample(loss: object) -> Loss:
         tensor([1., 2.])
     """
     if not callable(loss):
-        raise ArgumentTypeError(f"the loss {loss!r} can't be called; give one like torch.nn.functional.cross_entropy")
+        raise ArgumentTypeError(f"the loss {loss!r} can't be called: give one like torch.nn.functional.cross_entropy")
     while isinstance(loss, nn.Module) and isinstance(inner := getattr(loss, "_orig_mod", None), nn.Module):
         loss = inner  # what `torch.compile` wraps; the wrapper takes any argument and passes it on
     if isinstance(loss, nn.Module) and isinstance(getattr(loss, "reduction", None), str):
@@ -40,8 +40,8 @@ def per_sample(loss: object) -> Loss:
         return partial(loss, reduction="none")
     name = getattr(loss, "__qualname__", type(loss).__name__)
     raise ArgumentTypeError(
-        f"the loss {name} takes no `reduction`, so it gives no loss per sample: let it take reduction='mean' and, "
-        "where that is 'none', return a tensor of shape (n,)"
+        f"the loss {name} takes no `reduction`, so it gives no loss per sample: let it take reduction='mean' and "
+        "return a tensor of shape (n,) for 'none'"
     )
 
 
@@ -60,7 +60,7 @@ def _unreduced(loss: nn.Module, outputs: Any, targets: Any) -> Any:
 
 
 def in_fp32(loss: Loss, outputs: Any, targets: Any) -> Any:
-    """Evaluate `loss` in single precision, also where autocast made the outputs."""
+    """Evaluate `loss` in single precision, even if autocast made the outputs."""
     tensor = _first_tensor(outputs)
     if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
         return loss(outputs, targets)
@@ -69,7 +69,7 @@ def in_fp32(loss: Loss, outputs: Any, targets: Any) -> Any:
 
 
 def to_fp32(leaf: Any) -> Any:
-    """Return a tensor of half precision in single precision, anything else as it is."""
+    """Return a half-precision tensor in single precision, anything else unchanged."""
     if isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.bfloat16, torch.float16):
         return leaf.float()
     return leaf
@@ -86,7 +86,7 @@ def _first_tensor(outputs: Any) -> torch.Tensor | None:
 def check_losses(losses: Any, n: int) -> torch.Tensor:
     """Return the losses as scores (n,) in single precision.
 
-    A dict's `total` wins, other parts of a dict or tuple are summed, as the Trainer does.
+    A dict's `total` wins; otherwise the parts of a dict or tuple are summed, as in the Trainer.
 
     Raises:
         ValueError: if there is not exactly one loss for each of the `n` rows.
@@ -107,7 +107,7 @@ def check_losses(losses: Any, n: int) -> torch.Tensor:
 
 def _remedy(losses: torch.Tensor, n: int) -> str:
     if losses.dim() == 0:
-        return "it has to heed reduction='none'"
+        return "it has to respect reduction='none'"
     if losses.shape[0] == n:
         return "take the mean over the rest, as losses.flatten(1).mean(1) does"
-    return "bring it back to the rows, as losses.view(n, -1).mean(1) does"
+    return "reduce it to the rows, as losses.view(n, -1).mean(1) does"

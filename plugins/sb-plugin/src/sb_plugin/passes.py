@@ -1,4 +1,4 @@
-"""The place of Selective Backprop among other algorithms: first."""
+"""The pass that places Selective Backprop before other algorithms."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def sort_selective_backprop_first(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
-    """Put SelectiveBackprop first: it scores rows as they come from the loader, and saves others work on the rest.
+    """Put SelectiveBackprop first: it scores rows as the loader gives them, and saves others the work on dropped rows.
 
-    Later in the step it reads what is trained on, before others put back what they have changed.
+    Later in the step it reads what is trained on, before others restore what they have changed.
     """
     return passes.sort_to_front(algorithms, SelectiveBackprop)

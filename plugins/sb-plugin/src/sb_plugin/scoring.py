@@ -1,4 +1,4 @@
-"""The scoring forward: the loss of each row of a batch, all else left as it was. Knows no engine."""
+"""The scoring forward: the loss of each row of a batch, without side effects. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Objective:
     """How a model and its loss see a batch.
 
     Args:
-        loss: gives the loss of each row; None where nothing is scored.
+        loss: gives the loss of each row; None if nothing is scored.
         whole_batch: do model and loss get the whole batch, instead of inputs and targets?
-        holder: the loss as it was given; where that is a module, its buffers are held still too.
+        holder: the loss as it was given; if that is a module, its buffers are held too.
     """
 
     loss: Loss | None
@@ -78,14 +78,14 @@ class Objective:
         return in_fp32(self.loss, outputs, received if self.whole_batch else get_item(batch, self.target_key))
 
     def _with_small_input(self, batch: Any, scale_factor: float) -> Any:
-        twin = map_batch(copy.copy(batch), lambda leaf: leaf)  # a user's setter may write to what it gets
+        twin = map_batch(copy.copy(batch), lambda leaf: leaf)  # a user's setter may write to its argument
         return set_item(twin, self.input_key, _scaled(get_item(batch, self.input_key), scale_factor))
 
     def _check_pair(self, batch: Any) -> None:
-        """Raise unless inputs and targets have the same rows, and taking rows of the batch takes them of both."""
+        """Raise unless inputs and targets have the same rows, and taking rows of the batch takes them from both."""
         rows, others = (count_rows(self._item(batch, which)) for which in ("input_key", "target_key"))
         if others != rows:
-            raise ArgumentError(f"the inputs have {rows} rows and the targets {others}: they have to be paired by rows")
+            raise ArgumentError(f"the inputs have {rows} rows and the targets {others}: each row needs one target")
         first = take_rows(batch, rows, torch.zeros(1, dtype=torch.long))
         for which in ("input_key", "target_key"):
             if count_rows(self._item(first, which)) != 1:
@@ -101,10 +101,10 @@ class Objective:
 def check_scalable(inputs: Any) -> None:
     """Raise if inputs have no spatial dimensions to scale."""
     if not isinstance(inputs, torch.Tensor):
-        raise ArgumentError(f"scale_factor scales one tensor, the input is a {type(inputs).__name__}: set it to 1")
+        raise ArgumentError(f"scale_factor scales one tensor, but the input is a {type(inputs).__name__}: set it to 1")
     if inputs.dim() not in _MODES:
         raise ArgumentError(
-            f"scale_factor needs inputs of 3, 4 or 5 dimensions, these have {inputs.dim()} "
+            f"scale_factor needs inputs of 3, 4 or 5 dimensions, but these have {inputs.dim()} "
             f"(shape {tuple(inputs.shape)}): set scale_factor=1"
         )
 
@@ -119,7 +119,7 @@ def autocast_of(precision: str, device: torch.device) -> AbstractContextManager[
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context in which a forward runs in the precision of the weights, whatever is around it."""
+    """Return the context in which a forward runs in the precision of the weights, whatever surrounds it."""
     return torch.autocast(device.type, enabled=False)
 
 
@@ -130,7 +130,7 @@ class Manner:
     Args:
         scale_factor: for the spatial size of the input, in (0, 1].
         bn: see `frozen_buffers`.
-        autocast: the context for its precision; None: the one that is around it.
+        autocast: the context for its precision; None: the surrounding one.
     """
 
     scale_factor: float = 1
@@ -145,7 +145,7 @@ PLAIN = Manner()
 def leaving_no_trace(model: object, loss: object, seed: int, manner: Manner = PLAIN) -> Iterator[None]:
     """Run a block without a graph, recorded statistics or a draw from a global generator.
 
-    Dropout within it draws from `seed`. The loss is held still too, where it is a module.
+    Dropout within it draws from `seed`. If the loss is a module, it is held too.
     """
     with (
         torch.no_grad(),
@@ -162,8 +162,8 @@ def score(
 ) -> tuple[torch.Tensor, bool]:
     """Return the loss of each row (n,) in single precision, and whether the model took the input as scaled.
 
-    The model runs as it is, with dropout drawn from `seed`, and leaves no trace. Where it can't take a scaled input,
-    as a net of fixed input size can't, it gets the full one, and a warning says so.
+    The model runs as it is, with dropout drawn from `seed`, and leaves no trace. If it can't take a scaled input, like
+    a net with a fixed input size, it gets the full one, with a warning.
     """
 
     def run(factor: float) -> Any:
@@ -179,7 +179,7 @@ def score(
             losses = run(scale_factor)
         except torch.cuda.OutOfMemoryError:
             raise
-        except Exception as error:  # noqa: BLE001  a model may raise anything there; at full size it will count
+        except Exception as error:  # noqa: BLE001  a model may raise anything here; at full size it is not caught
             refusal = f"{type(error).__name__}: {error}"
     if scale_factor == 1 or refusal is not None:
         losses = run(1)
@@ -194,7 +194,7 @@ def score(
 
 
 def rank_correlation(scores: torch.Tensor, others: torch.Tensor) -> float:
-    """Return Spearman's rank correlation of two scorings of the same rows; NaN where one has nothing to rank.
+    """Return Spearman's rank correlation of two scorings of the same rows; NaN if one has nothing to rank.
 
     Example:
         >>> rank_correlation(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0.1, 0.3, 0.2]))
@@ -205,7 +205,7 @@ def rank_correlation(scores: torch.Tensor, others: torch.Tensor) -> float:
 
 
 def _mid_ranks(scores: torch.Tensor) -> torch.Tensor:
-    """Return the rank of each score, equal ones at the middle of theirs."""
+    """Return the rank of each score; equal scores share their mean rank."""
     _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     middles: torch.Tensor = counts.cumsum(0) - (counts + 1) / 2
     return middles[place]

@@ -1,4 +1,4 @@
-"""Which rows of a batch are kept: a decision from ranks alone. Knows no model, no batch and no engine."""
+"""Which rows of a batch are kept, decided from ranks alone. Independent of model, batch and engine."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def draw_rows(
     selector: Selector = "composer",
     floor: float = 0.0,
 ) -> torch.Tensor:
-    """Draw `k` rows without replacement, hard ones rather than easy ones, and return their places, ascending (k,).
+    """Draw `k` rows without replacement, hard ones rather than easy ones, and return their positions, ascending (k,).
 
     Rows of equal score are ranked at random. Rows whose score is NaN or infinite come last: the `m` others are ranked
     and drawn as if those were not there. "composer" never waits for the device; "cdf" and "topk" wait once, for `m`.
 
     Args:
-        scores: one per row, higher is harder (n,).
+        scores: one per row (n,), higher is harder.
         generator: where all randomness comes from; if on another device than `scores`, the noise is copied over.
-        selector: "composer" picks one row after the other with the weights of `log_weights`; "cdf" keeps each rank
-            with exactly the probability `min(1, c * weight)`, as the paper does; "topk" keeps the hardest, "uniform"
-            any; or a function of your own, see `draw_with`.
-        floor: the share of the uniform law, in [0, 1). "composer" keeps each row with at least
+        selector: "composer" picks one row after another with the weights of `log_weights`; "cdf" keeps each rank with
+            exactly the probability `min(1, c * weight)`, as the paper does; "topk" keeps the hardest, "uniform" any; or
+            your own function, see `draw_with`.
+        floor: the share of the uniform distribution, in [0, 1). "composer" keeps each row with at least
             `1 - (1 - floor / m) ** k`, "cdf" and "topk" with at least `floor * k / m`.
 
     Example:
@@ -73,7 +73,7 @@ def draw_rows(
 
 
 def _ranked(scores: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the scores in ascending order, with infinity for those that are not finite, and their places."""
+    """Return the scores in ascending order, with infinity for those that are not finite, and their positions."""
     shuffled = torch.randperm(scores.shape[0], generator=generator, device=generator.device)
     shuffled = shuffled.to(scores.device, non_blocking=True)
     last = scores.nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)
@@ -82,10 +82,10 @@ def _ranked(scores: torch.Tensor, generator: torch.Generator) -> tuple[torch.Ten
 
 
 def _successive(ascending: torch.Tensor, k: int, keep: float, generator: torch.Generator, floor: float) -> torch.Tensor:
-    """Draw `k` ranks, each pick among those that are left with probabilities proportional to their weights.
+    """Draw `k` ranks, each pick among the remaining ones with probabilities proportional to their weights.
 
-    Adding Gumbel noise to the log weights and taking the `k` largest has exactly this law, with nothing to wait for
-    on the device (Kool et al. 2019, arXiv 1903.06059).
+    Adding Gumbel noise to the log weights and taking the `k` largest has exactly this distribution, without waiting
+    for the device (Kool et al. 2019, arXiv 1903.06059).
     """
     n, device = ascending.shape[0], ascending.device
     noise = torch.empty(n, device=generator.device).exponential_(generator=generator).to(device, non_blocking=True)
@@ -99,7 +99,7 @@ def _successive(ascending: torch.Tensor, k: int, keep: float, generator: torch.G
 
 
 def _systematic(m: int, k: int, keep: float, generator: torch.Generator, law: str, floor: float) -> torch.Tensor:
-    """Draw `k` ranks, each with its probability in `inclusion`, all by one uniform number (Madow 1949)."""
+    """Draw `k` ranks, each with its probability in `inclusion`, from one uniform number (Madow 1949)."""
     if k >= m:
         return torch.arange(k)
     sums, firsts = ticks(m, k, keep, floor, law, generator.device)
@@ -108,7 +108,7 @@ def _systematic(m: int, k: int, keep: float, generator: torch.Generator, law: st
 
 
 def draw_uniform(n: int, k: int, generator: torch.Generator, device: torch.device) -> torch.Tensor:
-    """Draw `k` of `n` rows, each set of them as likely as any other, and return their places, ascending (k,).
+    """Draw `k` of `n` rows, all sets equally likely, and return their positions, ascending (k,).
 
     Example:
         >>> draw_uniform(3, 3, torch.Generator(), torch.device("cpu"))
@@ -124,13 +124,13 @@ def draw_with(
     k: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Let a function of the user's draw `k` rows, and return their places, ascending (k,).
+    """Let the user's function draw `k` rows, and return their positions, ascending (k,).
 
     It gets a copy of the scores, which it may change and keep.
 
     Raises:
-        TypeError: if it returns no tensor of whole numbers; a list is none, and neither is a mask.
-        ValueError: if these are not `k` different places of rows.
+        TypeError: if it does not return a tensor of whole numbers, but a list or a mask, for example.
+        ValueError: if these are not `k` different positions of rows.
 
     Example:
         >>> draw_with(lambda scores, k, generator: scores.topk(k).indices, torch.tensor([5.0, 1.0, 7.0]), 2, None)
@@ -138,9 +138,9 @@ def draw_with(
     """
     n, name = scores.shape[0], getattr(selector, "__qualname__", type(selector).__name__)
     rows = selector(scores.detach().clone(), k, generator)
-    what, remedy = f"the selector {name} returned", f"return the places of {k} rows, as scores.topk(k).indices does"
+    what, remedy = f"the selector {name} returned", f"return the positions of {k} rows, as scores.topk(k).indices does"
     if not isinstance(rows, torch.Tensor):
-        raise ArgumentTypeError(f"{what} {rows!r} ({type(rows).__name__}), which is no tensor: {remedy}")
+        raise ArgumentTypeError(f"{what} {rows!r} ({type(rows).__name__}), which is not a tensor: {remedy}")
     if rows.dtype not in _WHOLE:
         raise ArgumentTypeError(f"{what} a tensor of {rows.dtype}, not of whole numbers: {remedy}")
     if rows.shape != (k,):
@@ -149,8 +149,8 @@ def draw_with(
     places = ascending.tolist()
     if places[0] < 0 or places[-1] >= n:
         wrong = places[0] if places[0] < 0 else places[-1]
-        raise ArgumentError(f"{what} the place {wrong}, there are only the places 0 to {n - 1}: {remedy}")
+        raise ArgumentError(f"{what} the position {wrong}, but there are only 0 to {n - 1}: {remedy}")
     if len(set(places)) < k:
         twice = next(place for place, other in pairwise(places) if place == other)
-        raise ArgumentError(f"{what} the place {twice} more than once: return {k} different ones")
+        raise ArgumentError(f"{what} the position {twice} more than once: return {k} different ones")
     return ascending

@@ -1,4 +1,4 @@
-"""What is scored in one run: its model and loss, taken from State, and in which manner. Knows no law and no event."""
+"""What is scored in one run, and how: its model and loss, taken from State."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Subject"]
 
 
 class Subject:
-    """The model and the loss of one run, never kept for the next one.
+    """The model and the loss of one run; never kept for the next one.
 
-    The loss is taken when this is made, at INIT, before somebody wraps the model.
+    The loss is taken when this is created, at INIT, before anything wraps the model.
 
     Args:
         precision: `"engine"`, that of the run, or `"fp32"` or `"bf16"`, for scoring only.
@@ -42,7 +42,7 @@ class Subject:
         self._whole_batch = state.loss_fn is None
         self._loss = getattr(state.model, "loss", None) if self._whole_batch else state.loss_fn
         self.rows = Objective(None, input_key, target_key, self._whole_batch)
-        """Where inputs and targets are, for those who need no loss."""
+        """Where inputs and targets are, for scorers that need no loss."""
         self._objective: Objective | None = None
         self.precision = state.precision
         self.device = _device_of(state)
@@ -54,18 +54,18 @@ class Subject:
 
     @property
     def model(self) -> Any:
-        """The model as it is now."""
+        """The current model."""
         state = self._state()
         if state is None:
-            raise EngineError("selective_backprop is asked for a run that is gone")
+            raise EngineError("selective_backprop belongs to a run that no longer exists")
         return state.model
 
     @property
     def objective(self) -> Objective:
-        """The loss of each row, and where it is found in a batch.
+        """The loss of each row, and where to find it in a batch.
 
         Raises:
-            ArgumentError: (a ValueError) if there is no loss, or one that can't be had per row.
+            ArgumentError: (a ValueError) if there is no loss, or none per row.
         """
         if self._objective is None:
             if self._loss is None:
@@ -90,7 +90,7 @@ class Subject:
         return leaving_no_trace(self.model, self._loss, seed, self.manner)
 
     def losses_of(self, outputs: Any, batch: Any, seed: int) -> torch.Tensor:
-        """Return the loss of each row (n,) of what a forward that trains has given, all else left as it was."""
+        """Return the loss of each row (n,) from the outputs of a training forward, without side effects."""
         objective = self.objective
         with leaving_no_trace(self.model, self._loss, seed):
             received = objective.received(batch)

@@ -1,4 +1,4 @@
-"""The loss of each example, kept by its id, and for how many visits. Knows no model, no batch and no engine."""
+"""The loss of each example, by its id, and for how many visits it is kept. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LossTable", "StaleScores", "check_ids", "home"]
 
 _LARGEST = 2**28  # ids; a table of 1 GiB
 _ON_DEVICE = 64 * 2**20 // 4  # ids; a table of 64 MiB
-_FEW = 512  # ids, with which Python is faster than the many calls of torch
+_FEW = 512  # ids, for which Python is faster than torch's many calls
 _WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
@@ -35,24 +35,24 @@ class LossTable:
     def __init__(self, device: torch.device | str) -> None:
         self._device = torch.device(device)
         self.losses = torch.empty(0, dtype=torch.float32, device=self._device)
-        """Place i belongs to id i; +inf where that is unseen, NaN where the last loss was not finite."""
+        """Position i belongs to id i; +inf if it is unseen, NaN if the last loss was not finite."""
 
     def __len__(self) -> int:
         return self.losses.shape[0] - int(self.losses.isposinf().sum())
 
     def places(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return `ids` (n,) as places of the table, which grows to have them; one read from the device.
+        """Return `ids` (n,) as positions in the table, which grows to hold them; one read from the device.
 
         Raises:
-            ArgumentTypeError: (a TypeError) for what is no tensor of whole numbers.
-            ArgumentError: (a ValueError) for one of another shape, and for ids that no table has.
+            ArgumentTypeError: (a TypeError) for anything but a tensor of whole numbers.
+            ArgumentError: (a ValueError) for a tensor of another shape, and for ids out of range.
         """
         length = check_ids(ids)
         self.losses = _grown(self.losses, length, math.inf, self._device)
         return ids.to(self.losses.device, torch.int64)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return what is recorded of each id (n,), on the device of `ids`; +inf for one that is unseen."""
+        """Return what is recorded for each id (n,), on the device of `ids`; +inf for an unseen one."""
         places = self.places(ids)
         return self.losses.index_select(0, places).to(ids.device)
 
@@ -60,15 +60,15 @@ class LossTable:
     def record(
         self, ids: torch.Tensor, losses: torch.Tensor, momentum: float = 0.0, *, keep_finite: bool = False
     ) -> None:
-        """Let the loss of each id be `momentum * old + (1 - momentum) * loss`.
+        """Set the loss of each id to `momentum * old + (1 - momentum) * loss`.
 
-        Where there is no finite old one it is `loss` itself. A loss that is not finite is recorded as NaN. An id that
-        occurs several times counts once, with the mean of its losses.
+        Without a finite old one it is `loss` itself. A loss that is not finite is recorded as NaN. An id that occurs
+        several times counts once, with the mean of its losses.
 
         Args:
             losses: one for each id (n,).
             momentum: within [0, 1).
-            keep_finite: pass over losses that are not finite, where the id has another one, old or new.
+            keep_finite: skip losses that are not finite, if the id has another one, old or new.
         """
         places = self.places(ids)
         if losses.shape != ids.shape:
@@ -92,19 +92,19 @@ class LossTable:
         return {"table": self.losses[:length].clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved table.
+        """Continue with a saved table.
 
         Raises:
-            ArgumentError: (a ValueError) for what `state_dict` can't have returned; nothing is taken from it.
+            ArgumentError: (a ValueError) for a state that is not from `state_dict`; nothing is loaded from it.
         """
         table = _saved_column(state, "table", torch.float32)
         if bool((table == -math.inf).any()):
-            raise ArgumentError("'table' in the state has -inf, and losses that are not finite are saved as NaN")
+            raise ArgumentError("'table' in the state has -inf, but losses that are not finite are saved as NaN")
         self.losses = table.to(home(self._device, table.shape[0]), copy=True)
 
 
 class StaleScores:
-    """The score of each example, by its id, which every `refresh` visits has to be made anew.
+    """The score of each example, by its id, which is due again every `refresh` visits.
 
     Args:
         refresh: 3 scores an example at its visits 1, 4, 7 and so on; 1 at each.
@@ -121,8 +121,8 @@ class StaleScores:
     """
 
     def __init__(self, refresh: int, device: torch.device | str) -> None:
-        self.refresh = check_whole("refresh", refresh, "[1, inf)", "every how many visits an example is scored")
-        self._longest = min(self.refresh, 2**31) - 1  # visits are of int32, which a larger one would wrap around
+        self.refresh = check_whole("refresh", refresh, "[1, inf)", "visits of an example from one score to the next")
+        self._longest = min(self.refresh, 2**31) - 1  # visits are int32 and would wrap around beyond it
         self._device = torch.device(device)
         self._table = LossTable(device)
         self._visits = torch.empty(0, dtype=torch.int32, device=self._device)  # since the last score
@@ -130,8 +130,8 @@ class StaleScores:
     def due(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the positions in a batch that have to be scored now, ascending.
 
-        Where that is one row only and there are others, the one that has waited longest comes with it: BatchNorm in
-        train mode can't take a batch of one row.
+        If that is only one of several rows, the one that has waited longest is added: BatchNorm in train mode can't
+        take a batch of one row.
         """
         places = self._places(ids)
         waited = self._visits.index_select(0, places)
@@ -157,23 +157,23 @@ class StaleScores:
         return self._table.losses.index_select(0, places).to(ids.device)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return copies of the scores and of the visits since then, up to the highest id that has a score."""
+        """Return copies of the scores and of the visits since them, up to the highest id that has a score."""
         state = self._table.state_dict()
         return {**state, "visits": self._visits[: state["table"].shape[0]].clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved scores.
+        """Continue with saved scores.
 
         Raises:
-            ArgumentError: (a ValueError) for what `state_dict` can't have returned; nothing is taken from it.
+            ArgumentError: (a ValueError) for a state that is not from `state_dict`; nothing is loaded from it.
         """
         visits, table = _saved_column(state, "visits", torch.int32), _saved_column(state, "table", torch.float32)
         if visits.shape != table.shape:
             raise ArgumentError(
-                f"the state has {visits.shape[0]} 'visits' for a 'table' of {table.shape[0]}: they have to be as many"
+                f"the state has {visits.shape[0]} 'visits' for a 'table' of {table.shape[0]}: they have to match"
             )
         if bool((visits < 0).any()):
-            raise ArgumentError("'visits' in the state has negative numbers, and they are counted from 0")
+            raise ArgumentError("'visits' in the state has negative numbers, but visits count from 0")
         self._table.load_state_dict(state)
         self._visits = visits.to(home(self._device, visits.shape[0]), copy=True)
 
@@ -194,7 +194,7 @@ def home(device: torch.device, length: int) -> torch.device:
 
 
 def _grown(column: torch.Tensor, length: int, empty: float, device: torch.device) -> torch.Tensor:
-    """Return a column with `length` places or more: itself, or a copy of at least twice its length."""
+    """Return a column with `length` positions or more: itself, or a copy of at least twice its length."""
     have = column.shape[0]
     if length <= have:
         return column
@@ -208,7 +208,7 @@ def _saved_column(state: Mapping[str, Any], name: str, dtype: torch.dtype) -> to
     """Return the values by id that a state has under a name, detached.
 
     Raises:
-        ArgumentError: (a ValueError) for what is no such thing.
+        ArgumentError: (a ValueError) for anything else.
     """
     given: Any = state
     if not isinstance(given, Mapping) or name not in given:
@@ -216,7 +216,7 @@ def _saved_column(state: Mapping[str, Any], name: str, dtype: torch.dtype) -> to
         raise ArgumentError(f"the state has no {name!r}, {what}: give what state_dict() returned")
     column = given[name]
     if not isinstance(column, torch.Tensor):
-        raise ArgumentError(f"{name!r} in the state is a {type(column).__name__}, and has to be a tensor")
+        raise ArgumentError(f"{name!r} in the state is a {type(column).__name__}, but has to be a tensor")
     plain = column.layout is torch.strided and not column.is_nested and not column.is_meta
     if not plain or column.dtype is not dtype or column.dim() != 1 or column.shape[0] > _LARGEST:
         shape = "nested" if column.is_nested else tuple(column.shape)
@@ -231,8 +231,8 @@ def check_ids(ids: object) -> int:
     """Return how long a table has to be for these ids (n,); one read from the device.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no tensor of whole numbers.
-        ArgumentError: (a ValueError) for one of another shape, and for ids that no table has.
+        ArgumentTypeError: (a TypeError) for anything but a tensor of whole numbers.
+        ArgumentError: (a ValueError) for a tensor of another shape, and for ids out of range.
     """
     if not isinstance(ids, torch.Tensor) or ids.dtype not in _WHOLE:
         what = f"a tensor of {ids.dtype}" if isinstance(ids, torch.Tensor) else type(ids).__name__
@@ -248,7 +248,7 @@ def check_ids(ids: object) -> int:
     lowest, highest = min(some), max(some)
     if lowest < 0 or highest >= _LARGEST:
         raise ArgumentError(
-            f"ids of examples have to be within 0 and {_LARGEST - 1}, these go from {lowest} to {highest}: number "
+            f"ids of examples have to be from 0 to {_LARGEST - 1}, but these go from {lowest} to {highest}: number "
             "the examples from 0, as sb_plugin.WithIndex does"
         )
     return int(highest) + 1
@@ -260,7 +260,7 @@ def _are_few_and_distinct(ids: torch.Tensor) -> bool:
 
 
 def _means(places: torch.Tensor, losses: torch.Tensor, *, finite_ones: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each place once, with the mean of its losses; of the finite ones only, if asked, and NaN for none."""
+    """Return each position once, with the mean of its losses; if asked, of the finite ones only, NaN for none."""
     places, row_of = torch.unique(places, return_inverse=True)
     counted = losses.isfinite() if finite_ones else torch.ones_like(losses, dtype=torch.bool)
     sums = losses.new_zeros(places.shape[0]).index_add_(0, row_of, losses.where(counted, 0.0))

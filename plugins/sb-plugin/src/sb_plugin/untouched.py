@@ -1,5 +1,5 @@
-"""What a scoring forward would change, held still: buffers, modes and global generators. Knows no batch and no loss."""
-# ruff: noqa: SLF001  what torch keeps to itself is what has to be put back, and its public ways make copies
+"""What a scoring forward would change, held: buffers, modes and global generators."""
+# ruff: noqa: SLF001  torch's private state is what has to be restored, and its public ways make copies
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 __all__ = ["fresh_seed", "frozen_buffers", "own_randomness"]
 
-# These take the statistics of the batch, and leave the running ones alone, where `track_running_stats` is off.
+# These use the statistics of the batch, and do not touch the running ones, if `track_running_stats` is off.
 _OBEDIENT = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
 
 
@@ -29,18 +29,18 @@ class _Held(NamedTuple):
     buffer: torch.Tensor
     copy: torch.Tensor
     version: int | None
-    """None where it may change without its version changing, as `F.batch_norm` changes running statistics."""
+    """None if it may change without its version changing, as running statistics do in `F.batch_norm`."""
 
 
 @contextmanager
 def frozen_buffers(model: object, bn: str = "frozen") -> Iterator[None]:
-    """Leave every buffer of `model` bit-equal, running statistics first of all, whatever its forward does.
+    """Keep every buffer of `model` bit-equal, above all running statistics, whatever its forward does.
 
-    Each module is left in the mode, train or eval, that it was in.
+    Each module keeps its mode, train or eval.
     `model` may be any callable: the modules it calls are found as they are called.
 
     Args:
-        bn: `"frozen"`: BatchNorm normalises with the statistics of the batch, as in the training step, and does not
+        bn: `"frozen"`: BatchNorm normalises with the statistics of the batch, as in the training step, but does not
             record them; `"train"`: it records them; `"eval"`: the whole model runs in eval mode.
     """
     hold = _Hold(records_statistics=bn == "train")
@@ -59,7 +59,7 @@ def frozen_buffers(model: object, bn: str = "frozen") -> Iterator[None]:
 
 
 class _Hold:
-    """The modules that are held still."""
+    """The modules that are held."""
 
     def __init__(self, *, records_statistics: bool = False) -> None:
         self._records_statistics = records_statistics
@@ -68,7 +68,7 @@ class _Hold:
         self._buffers: list[_Held] = []
 
     def tree(self, root: nn.Module) -> None:
-        """Hold a module and all below it; `root.modules()` does this at twice the cost, for it makes names."""
+        """Hold a module and all below it; `root.modules()` costs twice as much, as it makes names."""
         if root in self._modes:
             return
         modes, left = self._modes, [root]
@@ -83,12 +83,12 @@ class _Hold:
                     left.append(child)
 
     def _keep(self, module: nn.Module) -> None:
-        """Hold the buffers of a module still, those of its children not."""
+        """Hold the buffers of a module, without those of its children."""
         if self._records_statistics and isinstance(module, _BatchNorm):
             return
         if _obeys(module):
-            if module.track_running_stats:  # has no part in eval mode, but a forward may set the mode
-                module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which takes its time
+            if module.track_running_stats:  # unused in eval mode, but a forward may set the mode
+                module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which is slow
                 self._norms.append(module)
             return
         silent = "running_mean" in module._buffers
@@ -98,7 +98,7 @@ class _Hold:
                 self._buffers.append(_Held(module._buffers, name, buffer, buffer.detach().clone(), version))
 
     def release(self) -> None:
-        """Put back what was changed, and write to nothing else: a graph may have saved it for its backward pass."""
+        """Restore what was changed, and write to nothing else: a graph may have saved it for its backward pass."""
         for module, training in self._modes.items():
             if module.training is not training:
                 module.training = training
@@ -118,9 +118,9 @@ def _obeys(module: nn.Module) -> TypeGuard[_BatchNorm]:
 
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
-    """Give torch's global generators another stream from `seed`, and put those of torch, NumPy and Python back.
+    """Seed torch's global generators with `seed`, and restore those of torch, NumPy and Python afterwards.
 
-    Dropout takes no generator of its own, so it is the global ones that are lent.
+    Dropout takes no generator of its own, so the global ones are borrowed.
     """
     restores: list[Callable[[], object]] = []
     for generator in _torch_generators():
@@ -142,9 +142,9 @@ def _restore(setter: Callable[[Any], object], state: Any) -> Callable[[], object
 
 
 def _state_of(numpy: Any) -> dict[str, Any]:
-    """Return the state of NumPy's global generator, made ready to be put back."""
+    """Return the state of NumPy's global generator, in a form that is fast to restore."""
     state: dict[str, Any] = numpy.random.get_state(legacy=False)
-    if state["bit_generator"] == "MT19937":  # it takes its 624 words one after the other, ten times as fast from a list
+    if state["bit_generator"] == "MT19937":  # it reads its 624 words one by one, ten times as fast from a list
         state["state"]["key"] = state["state"]["key"].tolist()
     return state
 
@@ -158,7 +158,7 @@ def _torch_generators() -> list[torch.Generator]:
 
 
 def fresh_seed(generator: torch.Generator) -> int:
-    """Return a seed that is another one whenever `generator` has been drawn from, without waiting for a device."""
+    """Return a seed that differs whenever `generator` has been drawn from, without waiting for a device."""
     if generator.device.type == "cpu":
         return int(torch.randint(2**31, (), generator=generator))
     return zlib.crc32(bytes(generator.get_state().tolist()))

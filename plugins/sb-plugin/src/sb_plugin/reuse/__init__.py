@@ -1,4 +1,4 @@
-"""Exact reuse: what the linear layers gave in the scoring forward, given again in the forward that trains."""
+"""Exact reuse: the outputs of linear layers in the scoring forward, used again in the training forward."""
 
 from .outputs import LinearOutputs
 from .policy import Reuse

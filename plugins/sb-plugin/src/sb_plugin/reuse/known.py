@@ -1,4 +1,4 @@
-"""A product of matrices whose result is known, for autograd. Knows neither where it is from nor whether it is right."""
+"""A matrix product whose result is already known, for autograd. Does not check that the result is right."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["known_linear"]
 
 
 def known_linear(inputs: torch.Tensor, layer: nn.Linear, output: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return what F.linear gives for these inputs: those rows of an output that is known."""
+    """Return what F.linear gives for these inputs: `rows` of a known output."""
     flat, weight_t = inputs.flatten(0, -2), layer.weight.t()
     known: torch.Tensor = _KnownProduct.apply(layer.bias, flat, weight_t, output, rows)  # type: ignore[no-untyped-call]
     return known
 
 
 class _KnownProduct(torch.autograd.Function):
-    """`addmm`, or `mm` without bias, where the result is known, in the shape that the layer gives it.
+    """`addmm`, or `mm` without bias, with a known result, in the shape that the layer gives it.
 
-    It saves what torch saves, in the same form and only where a gradient needs it, and computes the same products in
+    It saves what torch saves, in the same form and only if a gradient needs it, and computes the same products in
     backward (derivatives.yaml, `mm_mat1_grad` and `mm_mat2_grad`), so that gradients have the same bits.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        bias: torch.Tensor | None,  # noqa: ARG004  takes part in the graph alone
+        bias: torch.Tensor | None,  # noqa: ARG004  only part of the graph
         mat1: torch.Tensor,
         mat2: torch.Tensor,
         output: torch.Tensor,

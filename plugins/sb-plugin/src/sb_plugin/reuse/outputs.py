@@ -1,4 +1,4 @@
-"""The outputs of `nn.Linear` in a scoring forward, used again for the rows that are kept. Knows no engine, no loss."""
+"""The outputs of `nn.Linear` in a scoring forward, used again for the kept rows. Independent of the engine and loss."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .recorded import Call, fits, have_same_bits
 __all__ = ["LinearOutputs"]
 
 _ENOUGH = 4096
-"""After how many values that are alike a kernel is taken to round alike: few values may be so by chance."""
+"""After how many equal values a kernel is assumed to round alike: a few may be equal by chance."""
 
 
 class LinearOutputs:
     """The outputs that each exact `nn.Linear` of a model gave in one scoring forward.
 
-    `recording` around the scoring forward keeps them, `keep` tells which rows the step trains on, and from `replay`
-    to `end` the layers give those rows instead of computing them. Outputs and gradients have the bits that they have
-    without: each layer's input is compared with the one that was scored, and the outputs are compared themselves, at
-    each place of a row, until enough were alike for these numbers of rows. What differs is computed anew. One object
-    serves all steps of a run, one after the other.
+    `recording` around the scoring forward keeps them, `keep` says which rows the step trains on, and from `replay` to
+    `end` the layers return those rows instead of computing them. Outputs and gradients have the same bits as without
+    reuse: each layer's input is compared with the one that was scored, and the outputs themselves are compared, at each
+    position of a row, until enough were equal for these numbers of rows. What differs is recomputed. One object serves
+    all steps of a run, one after another.
 
-    Weights that somebody writes by way of `.data` between scoring and training are told by a sum over one word in 16
-    alone: what changes few values, or their order in place, is not seen.
+    Weights written through `.data` between scoring and training are detected only by a sum over one word in 16: a
+    change of few values, or of their order, is missed.
 
     Example:
         >>> net, x, rows, outputs = nn.Linear(8, 4), torch.randn(16, 8), torch.arange(8), LinearOutputs()
@@ -46,11 +46,11 @@ class LinearOutputs:
 
     def __init__(self) -> None:
         self.fault: str | None = None
-        """Why the last training forward was no repetition of the scoring one; the step is exact all the same."""
+        """Why the last training forward did not repeat the scoring one; the step is exact all the same."""
         self.rounding: str | None = None
-        """Which layer of the last step rounds by the number of rows, or by their place; it is computed anew."""
+        """Which layer of the last step rounds by the number of rows, or by their position; it is recomputed."""
         self.reused = 0
-        """How many outputs of the last step were used again, or computed and found alike."""
+        """How many outputs of the last step were reused, or computed and found equal."""
         self._alike: Counter[tuple[Any, ...]] = Counter()
         self._uneven: set[tuple[Any, ...]] = set()
         self._model: nn.Module | None = None
@@ -81,15 +81,15 @@ class LinearOutputs:
             self.end()
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Let the step train on these rows (k,) of those that were scored."""
+        """Train the step on these rows (k,) of the scored ones."""
         self._rows = rows
 
     def replay(self) -> None:
-        """Let the layers give the rows that are kept of what they gave before, call by call."""
+        """Make the layers return the kept rows of their recorded outputs, call by call."""
         self._swap(self._replay)
 
     def end(self) -> None:
-        """Leave the model as it was, and free what was recorded; may be called at any time."""
+        """Restore the model, and free what was recorded; may be called at any time."""
         self._put_back()
         self._calls, self._model = {}, None
 
@@ -123,7 +123,7 @@ class LinearOutputs:
         if self.fault is not None:
             return nn.Linear.forward(layer, input)
         if not call.repeats(input, self._rows):
-            if self.rounding is None:  # else it may follow from the layer that rounds otherwise
+            if self.rounding is None:  # else it may follow from the layer that rounds differently
                 self.fault = self._other_inputs(layer)
             return nn.Linear.forward(layer, input)
         if self._alike[key] < _ENOUGH:
@@ -135,7 +135,7 @@ class LinearOutputs:
         """Return why what was recorded is no longer what this layer would give, or None."""
         if call.was_changed():
             return (
-                f"the input or the output of layer {self._name(layer)} was changed in place after scoring had "
+                f"the input or the output of layer {self._name(layer)} was changed in place after scoring "
                 "computed it: write nn.ReLU(inplace=True) and the like without inplace"
             )
         if not call.has_weights(layer):
@@ -144,9 +144,9 @@ class LinearOutputs:
 
     def _other_inputs(self, layer: nn.Linear) -> str:
         return (
-            f"layer {self._name(layer)} gets other inputs for {len(self._rows)} rows than for the same among "
-            f"{self._n}: up to there, what becomes of a row has to depend on it alone, not on other rows, not on "
-            "chance as with F.dropout, and not on its place, as the last bits of F.silu do at odd widths"
+            f"layer {self._name(layer)} gets other inputs for {len(self._rows)} rows than for the same rows among "
+            f"{self._n}: up to there, the result for a row must depend on it alone, not on other rows, not on chance "
+            "as with F.dropout, and not on its position, as the last bits of F.silu do at odd widths"
         )
 
     def _compared(self, key: tuple[Any, ...], call: Call, layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
@@ -174,7 +174,7 @@ class LinearOutputs:
 
 
 class _Swapped:
-    """A forward in the place of a layer's own; copies of the layer compute as nn.Linear does."""
+    """A forward that replaces a layer's own; copies of the layer compute as nn.Linear does."""
 
     def __init__(self, forward: Callable[[torch.Tensor], torch.Tensor], layer: nn.Linear) -> None:
         self._forward, self._layer = forward, layer

@@ -1,4 +1,4 @@
-"""When a step takes over what its scoring forward has computed, and what is said where it can't. Knows no score."""
+"""When a step reuses what its scoring forward computed, and what happens if it can't."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["Reuse"]
 
 
 class Reuse:
-    """Takes the outputs of a scoring forward over into the next forward that trains.
+    """Reuse the outputs of a scoring forward in the next training forward.
 
     Args:
-        is_demanded: raise where that is not sound, instead of going on without after a warning.
+        is_demanded: raise if that is not sound, instead of warning and turning reuse off.
     """
 
     def __init__(self, *, is_demanded: bool) -> None:
@@ -33,33 +33,33 @@ class Reuse:
         self._is_off = False
         self._outputs = LinearOutputs()
         self.awaited: Event | None = None
-        """At which event of the step there is something to do; after the step None, if the kept rows came."""
+        """The event of the step at which there is something to do; after the step None, if the kept rows came."""
         self._numbers = 0, 0
         self._taken: Counter[tuple[int, int]] = Counter()
-        """In how many steps something was taken over, for each two numbers of rows."""
+        """In how many steps something was reused, for each pair of row counts."""
         self._left: set[tuple[int, int]] = set()
-        """The numbers of rows for which nothing is."""
+        """The pairs of row counts for which nothing is reused."""
 
     def begin_fit(self) -> None:
-        """Forget the step that an exception has ended."""
+        """Forget the step that an exception ended."""
         self._outputs.end()
         self.awaited = None
 
     def check(self, model: Any, precision: str) -> None:
-        """Raise if it is demanded and a look at the model, and the run's precision, tells that it is not sound."""
+        """Raise if reuse is demanded but, judging by the model and the run's precision, not sound."""
         if self._is_demanded:
-            self._tell(_why_not(model, precision))
+            self._decline_if(_why_not(model, precision))
 
     @contextmanager
     def recording(self, model: Any, batch: Any, precision: str) -> Iterator[None]:
-        """Record what the linear layers of `model` give in a run of that precision."""
+        """Record the outputs of the linear layers of `model` in a run of that precision."""
         if self.awaited is not None:
             self._decline(
-                "the training forward did not get the kept rows at once, as with microbatches or a second "
+                "the training forward did not get all kept rows at once, as with microbatches or a second "
                 "SelectiveBackprop, or this loop does not fire BEFORE_FORWARD and AFTER_FORWARD around it"
             )
         if not self._is_off:
-            self._tell(_why_not(model, precision))
+            self._decline_if(_why_not(model, precision))
         if self._is_off:
             yield
             return
@@ -70,7 +70,7 @@ class Reuse:
         self._judge()
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Hear which rows (k,) the step trains on."""
+        """Note which rows (k,) the step trains on."""
         self._numbers = self._numbers[0], len(rows)
         if self._is_off or self._outputs.fault is not None or self._numbers in self._left:
             self._outputs.end()
@@ -79,7 +79,7 @@ class Reuse:
             self.awaited = Event.BEFORE_FORWARD
 
     def react(self, event: Event) -> None:
-        """Begin to take over at BEFORE_FORWARD, and end at AFTER_FORWARD."""
+        """Start reuse at BEFORE_FORWARD, and end it at AFTER_FORWARD."""
         if event is Event.BEFORE_FORWARD:
             self._outputs.replay()
             self.awaited = Event.AFTER_FORWARD
@@ -90,9 +90,9 @@ class Reuse:
         self._judge()
 
     def _judge(self) -> None:
-        """Tell why nothing can be taken over, unless it is for others than the usual numbers of rows.
+        """Decline if nothing can be reused, unless only unusual row counts are affected.
 
-        For the few rows of an epoch's last batch layers may round otherwise; these steps are exact all the same.
+        For the few rows of an epoch's last batch, layers may round differently; these steps are exact all the same.
         """
         outputs, numbers = self._outputs, self._numbers
         reason = outputs.fault or (None if outputs.reused else outputs.rounding)
@@ -103,21 +103,21 @@ class Reuse:
         else:
             self._decline(reason)
 
-    def _tell(self, reason: str | None) -> None:
+    def _decline_if(self, reason: str | None) -> None:
         if reason is not None:
             self._decline(reason)
 
     def _decline(self, reason: str) -> None:
-        message = f"selective_backprop can't use what its scoring forward computed again: {reason}"
+        message = f"selective_backprop can't reuse what its scoring forward computed: {reason}"
         self.begin_fit()
         if self._is_demanded:
             raise ArgumentError(f"{message}; or set reuse='off'")
         if not self._is_off:
             self._is_off = True
-            warnings.warn(f"{message}; reuse='auto' goes on without", stacklevel=2)
+            warnings.warn(f"{message}; reuse='auto' continues without it", stacklevel=2)
 
 
 def _why_not(model: Any, precision: str) -> str | None:
     if precision != "fp32":
-        return f"autocast is on, by precision={precision!r}: outputs are used again in unchanged precision only"
+        return f"autocast is on, by precision={precision!r}: outputs are reused only in unchanged precision"
     return unsound(model) if isinstance(model, nn.Module) else f"the model is a {type(model).__name__}"

@@ -1,5 +1,5 @@
-"""One call of a linear layer in a scoring forward, and whether another repeats it. Knows no model and no step."""
-# ruff: noqa: SLF001  torch tells by `_version` alone whether a tensor was changed in place
+"""One call of a linear layer in a scoring forward, and whether another call repeats it."""
+# ruff: noqa: SLF001  only `_version` says whether a tensor was changed in place
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["Call", "fits", "have_same_bits"]
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _READ, _OF = 64, 1024
-"""How many words are read of how many, of weights that have more."""
+"""How many of how many words are read, if the weights have more."""
 
 
 class _Weight(NamedTuple):
-    """A weight, and what tells whether it was changed: its version misses what is written by way of `.data`."""
+    """A weight, and what shows whether it was changed: its version misses writes through `.data`."""
 
     tensor: torch.Tensor
     version: int
     address: int
     total: int
-    """A sum over some of its bits, spread over all of it: a product of few rows costs little more than to read all."""
+    """A sum over some of its bits, spread over all of it: reading all would cost almost as much as a small product."""
 
     @classmethod
     def all_of(cls, layer: nn.Linear) -> list[_Weight]:
@@ -47,12 +47,12 @@ class Call(NamedTuple):
 
     @classmethod
     def of(cls, layer: nn.Linear, inputs: torch.Tensor, output: torch.Tensor) -> Call:
-        """Take what was computed."""
+        """Return a record of what was computed."""
         versions = inputs._version, output._version
         return cls(inputs.detach(), output.detach(), versions, _Weight.all_of(layer))
 
     def has_form(self, inputs: torch.Tensor, rows: torch.Tensor) -> bool:
-        """Are these inputs like those of this call, but of `rows`?"""
+        """Do these inputs have the form of this call's, but for `rows`?"""
         there = inputs.device == rows.device == self.output.device and inputs.dtype == self.inputs.dtype
         return there and inputs.shape[:1] == rows.shape and inputs.shape[1:] == self.inputs.shape[1:]
 
@@ -61,18 +61,18 @@ class Call(NamedTuple):
         return (self.inputs._version, self.output._version) != self.versions
 
     def has_weights(self, layer: nn.Linear) -> bool:
-        """Has the layer the weights still that it had?"""
+        """Does the layer still have the weights that it had?"""
         now = _Weight.all_of(layer)
         return len(now) == len(self.weights) and all(map(_Weight.is_same, now, self.weights))
 
     def repeats(self, inputs: torch.Tensor, rows: torch.Tensor) -> bool:
-        """Are these inputs, bit by bit, those rows of what the layer got?"""
+        """Are these inputs, bit for bit, those rows of what the layer got?"""
         return have_same_bits(inputs, self.inputs.index_select(0, rows))
 
     def rounds_by_place(self, layer: nn.Linear, k: int) -> bool:
-        """Has some row other bits in a product of k rows than in that of all?
+        """Does some row have other bits in a product of k rows than in that of all?
 
-        Kernels round by the place of a row, so that each place among all is compared, and each among k with several.
+        Kernels may round by the position of a row, so each position among all is compared, each among k several times.
         """
         n = len(self.inputs)
         for start in {*range(0, n - k, k), n - k, min(1, n - k)}:
@@ -83,9 +83,9 @@ class Call(NamedTuple):
 
 
 def fits(layer: nn.Linear, inputs: torch.Tensor) -> bool:
-    """Is this a call of which is known what torch does with it?
+    """Is it known what torch does in such a call?
 
-    A single output feature is a product of a matrix and a vector, which rounds by the place of a row.
+    A single output feature is a matrix-vector product, which rounds by the position of a row.
     """
     weight = layer.weight
     return (
@@ -104,7 +104,7 @@ def fits(layer: nn.Linear, inputs: torch.Tensor) -> bool:
 
 
 def have_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Are these contiguous tensors equal bit by bit, NaN and the sign of zero too?"""
+    """Are these contiguous tensors equal bit for bit, including NaN and the sign of zero?"""
     return torch.equal(_words(one), _words(other))
 
 
@@ -114,7 +114,7 @@ def _total(weight: torch.Tensor) -> int:
 
 
 def _words(values: torch.Tensor) -> torch.Tensor:
-    """Return the bits, in long words where they fill some, as read fastest."""
+    """Return the bits, as 64-bit words if they fill whole ones, which reads fastest."""
     flat = values.detach().reshape(-1)  # one row may be contiguous with the strides of many
     size = flat.element_size()
     if flat.numel() * size % 8:

@@ -1,4 +1,4 @@
-"""Why what a scoring forward computed can't be used again, as far as a look at the model tells. Runs no forward."""
+"""Why the outputs of a scoring forward can't be reused, as far as the model shows without running it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _WRAPPERS = {
     "FSDPModule": "fully_shard",
     "OptimizedModule": "torch.compile",
 }
-"""Classes of torch that give a model another way to compute, by what users call them; not all are imported."""
+"""Torch classes that make a model compute differently, with the names users know; not all are imported."""
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _LINEAR_FORWARD = nn.Linear.forward
 
 
 def unsound(model: nn.Module) -> str | None:
-    """Return why no output of the model's `nn.Linear` layers may be used again, or None.
+    """Return why no output of the model's `nn.Linear` layers may be reused, or None.
 
-    What depends on modes, hooks and wrappers may change from step to step, so it is cheap enough to ask before each.
-    A forward may have reasons of its own, such as dropout as a function; `LinearOutputs.fault` tells those.
+    Modes, hooks and wrappers may change from step to step, so this is cheap enough to call before each. A forward may
+    have further reasons, such as functional dropout; `LinearOutputs.fault` names those.
 
     Example:
         >>> unsound(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)))
@@ -55,7 +55,7 @@ def _why_not_now(model: nn.Module) -> str | None:
         return "torch.nn.Linear.forward was replaced by another function"
     device = next((parameter.device.type for parameter in model.parameters()), "cpu")
     if torch.is_autocast_enabled(device):
-        return "autocast is on: outputs are used again in unchanged precision only"
+        return "autocast is on: outputs are reused only in unchanged precision"
     return None
 
 
@@ -65,13 +65,13 @@ def _why_not(module: nn.Module) -> str | None:
     if any(getattr(module, kind) for kind in _HOOKS):
         return "{where} has hooks: remove them"
     if type(module) is nn.Linear and "forward" in module.__dict__:
-        return "{where} has a forward of its own"
+        return "{where} has its own forward"
     return _why_not_in_training(module) if module.training else None
 
 
 def _why_not_in_training(module: nn.Module) -> str | None:
     if isinstance(module, _BatchNorm):
-        return "{where} takes the statistics of the batch: set it to eval mode, or use a norm of each row"
+        return "{where} uses the statistics of the batch: set it to eval mode, or use a per-row norm"
     if _drops(module):
         return "dropout is active in {where}: set it to 0"
     return None

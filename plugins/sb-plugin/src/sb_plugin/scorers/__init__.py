@@ -1,4 +1,4 @@
-"""Where the scores of a batch come from: a forward, tables by example, or a function of the user's."""
+"""Where the scores of a batch come from: a forward, tables by example, or the user's function."""
 
 from __future__ import annotations
 

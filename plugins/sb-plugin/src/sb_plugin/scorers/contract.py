@@ -1,4 +1,4 @@
-"""What a scorer is: it gives each row of a batch a score. Knows no way to score."""
+"""What a scorer is: it gives each row of a batch a score."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..subject import Subject
 __all__ = ["ByLoss", "Log", "Scorer"]
 
 Log: TypeAlias = dict[str, float] | None
-"""What is logged of a step, by name; None where nobody listens."""
+"""What is logged about a step, by name; None without a logger."""
 
 
 class Scorer:
-    """Gives each row of a batch a score, higher is harder; this one knows rows alone, for draws without scores.
+    """Gives each row of a batch a score, higher is harder; this one only counts rows, for draws without scores.
 
-    A run begins with a new one. What it has learnt of the examples is in `state_dict`.
+    A run starts with a new one. What it has learnt about the examples is in `state_dict`.
     """
 
     def count(self, subject: Subject, batch: Any) -> int:
@@ -33,14 +33,14 @@ class Scorer:
         subject.rows.check(batch, 1)
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
-        """Return the score of each row (n,); what is good to know besides goes into `log`, where one is kept."""
+        """Return the score of each row (n,); further figures go into `log`, if there is one."""
         raise NotImplementedError
 
     def begin_fit(self) -> None:
-        """Forget what waits for a step that will not come: an exception may have ended the last fit."""
+        """Forget what was kept for a step that will not come: an exception may have ended the last fit."""
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Hear which rows (k,) the step trains on."""
+        """Note which rows (k,) the step trains on."""
 
     def wants(self, event: Event) -> bool:
         """Is there something to do at this event of the step?"""
@@ -50,20 +50,20 @@ class Scorer:
         """Do it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of the examples."""
+        """Return what is known about the examples."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned; what another kind of scorer has saved is left alone."""
+        """Restore what `state_dict` returned; what another kind of scorer has saved is ignored."""
 
 
 class ByLoss(Scorer):
-    """Scores that are losses of rows, as the run's loss gives them."""
+    """Scores that are row losses, as the run's loss gives them."""
 
     def count(self, subject: Subject, batch: Any) -> int:
-        """Return the number of rows of what the model gets."""
+        """Return the number of rows that the model gets."""
         return count_rows(subject.objective.received(batch))
 
     def check(self, subject: Subject, batch: Any) -> None:
-        """Raise also if there is no loss of each row."""
+        """Raise also if there is no loss per row."""
         subject.objective.check(batch, 1)

@@ -20,14 +20,14 @@ from .contract import ByLoss, Log
 __all__ = ["ByForward"]
 
 WORTHLESS = 0.5
-"""The rank correlation below which scores of scaled inputs are warned of."""
+"""The rank correlation below which scores of scaled inputs cause a warning."""
 
 
 class ByForward(ByLoss):
     """The loss that a forward on the whole batch gives each row.
 
     Args:
-        reuse: `"off"`, or what to do where the step can't take over what its linear layers gave: `"auto"`, `"on"`.
+        reuse: `"off"`, or what to do if the step can't reuse the outputs of its linear layers: `"auto"`, `"on"`.
     """
 
     def __init__(self, reuse: str = "off") -> None:
@@ -36,7 +36,7 @@ class ByForward(ByLoss):
         self._refuses_scaled = False
 
     def check(self, subject: Subject, batch: Any) -> None:
-        """Raise also if the input can't be scaled, or something is to be taken over that can't be."""
+        """Raise also if the input can't be scaled, or reuse is demanded but impossible."""
         subject.objective.check(batch, subject.manner.scale_factor)
         if self._reuse is not None:
             self._reuse.check(subject.model, subject.precision)
@@ -44,7 +44,7 @@ class ByForward(ByLoss):
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return the losses; the first time compare those of scaled inputs with the true ones.
 
-        A model that has once refused the scaled input gets the full one from then on.
+        A model that has refused a scaled input gets the full one from then on.
         """
         seed, reuse, model = fresh_seed(generator), self._reuse, subject.model
         with nullcontext() if reuse is None else reuse.recording(model, batch, subject.precision):
@@ -61,31 +61,31 @@ class ByForward(ByLoss):
         return losses
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Hear which rows (k,) the step trains on."""
+        """Note which rows (k,) the step trains on."""
         if self._reuse is not None:
             self._reuse.keep(rows)
 
     def begin_fit(self) -> None:
-        """Forget what waits for a step that an exception has ended."""
+        """Forget what was kept for a step that an exception ended."""
         if self._reuse is not None:
             self._reuse.begin_fit()
 
     def wants(self, event: Event) -> bool:
-        """BEFORE_FORWARD, where there is something to take over, and AFTER_FORWARD, where it was."""
+        """BEFORE_FORWARD if there is something to reuse, and AFTER_FORWARD if it was."""
         return self._reuse is not None and self._reuse.awaited is event
 
     def react(self, event: Event, subject: Subject, state: State) -> None:
-        """Begin and end to take over what was computed."""
+        """Start and end the reuse of what was computed."""
         if self._reuse is not None:
             self._reuse.react(event)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of the model and scaled inputs."""
+        """Return what is known about the model and scaled inputs."""
         known = {"has_compared": self._has_compared, "refuses_scaled": self._refuses_scaled}
         return {name: True for name, is_known in known.items() if is_known}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._has_compared = state.get("has_compared") is True
         self._refuses_scaled = state.get("refuses_scaled") is True
 
@@ -94,7 +94,7 @@ def _warn_if_worthless(correlation: float, scale_factor: float) -> None:
     if correlation < WORTHLESS:
         warnings.warn(
             f"selective_backprop: with scale_factor={scale_factor} the losses of the scaled inputs rank the rows "
-            f"otherwise than their true losses do (rank correlation {correlation:.2f}), so that it picks rows nearly "
-            "at random: set scale_factor=1",
+            f"differently from their true losses (rank correlation {correlation:.2f}), so rows are picked nearly at "
+            "random: set scale_factor=1",
             stacklevel=3,
         )

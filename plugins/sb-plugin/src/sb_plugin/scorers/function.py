@@ -1,4 +1,4 @@
-"""Scores from a function of the user's."""
+"""Scores from the user's function."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["ByFunction"]
 
 
 class ByFunction(Scorer):
-    """What a function gives for the batch and the State; its forwards leave no trace."""
+    """What a function returns for the batch and the State; its forwards leave no trace."""
 
     def __init__(self, function: Callable[[Any, State], Any]) -> None:
         self._function = function
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
-        """Return what the function gives, in single precision."""
+        """Return what the function returns, in single precision."""
         n = self.count(subject, batch)
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
         with subject.untouched(fresh_seed(generator)):

@@ -1,4 +1,4 @@
-"""Scores that are kept by the id of the example: made anew now and then, or left by the steps that train."""
+"""Scores kept by the id of the example: recomputed now and then, or left by training steps."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Carried", "Stale"]
 
 REMEDY = "sb_plugin.WithIndex(dataset) puts the ids last in each item, at index_key=2 for pairs"
 PATIENCE = 3
-"""Selective batches after which a loop that has told no loss is taken for one that never does."""
+"""Selective batches after which a loop that has given no loss is assumed to never give one."""
 
 
 class ByTable(ByLoss):
-    """What is kept of the examples by their ids."""
+    """What is kept about the examples by their ids."""
 
     def __init__(self, index_key: BatchKey) -> None:
         self._index_key = index_key
 
     def check(self, subject: Subject, batch: Any) -> None:
-        """Raise also if there is not an id for each row, which goes where the row goes."""
+        """Raise also unless each row has an id that is taken along with it."""
         super().check(subject, batch)
         n = self.count(subject, batch)
         ids = self.ids_in(batch, n)
@@ -63,7 +63,7 @@ class ByTable(ByLoss):
 
 
 class Stale(ByTable):
-    """The loss of a forward that each example gets every `refresh` visits."""
+    """The loss from a forward that each example gets every `refresh` visits."""
 
     def __init__(self, index_key: BatchKey, refresh: int, device: torch.device) -> None:
         super().__init__(index_key)
@@ -76,7 +76,7 @@ class Stale(ByTable):
         self._forward.check(subject, batch)
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
-        """Return what is kept, with the rows that are due scored anew."""
+        """Return what is kept, with the rows that are due scored again."""
         n = self.count(subject, batch)
         ids = self.ids_in(batch, n)
         due = self._kept.due(ids)
@@ -93,7 +93,7 @@ class Stale(ByTable):
         return {**self._forward.state_dict(), **self._kept.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned; a run with another scorer has kept no scores."""
+        """Restore what `state_dict` returned; a run with another scorer has kept no scores."""
         self._forward.load_state_dict(state)
         if "visits" in state:
             self._kept.load_state_dict(state)
@@ -114,9 +114,9 @@ class Carried(ByTable):
         self._unanswered += 1
         if self._unanswered > PATIENCE:
             raise EngineError(
-                f"selective_backprop with scorer='carried' has been told no loss of the last {PATIENCE} batches: it "
-                "takes them at AFTER_LOSS, after BEFORE_TRAIN_BATCH, from state.outputs; let this loop fire both, or "
-                "take scorer='forward'"
+                f"selective_backprop with scorer='carried' got no losses for the last {PATIENCE} batches: it computes "
+                "them at AFTER_LOSS, after BEFORE_TRAIN_BATCH, from state.outputs; let this loop fire both, or use "
+                "scorer='forward'"
             )
         scores = self._table.look_up(self.ids_in(batch, self.count(subject, batch)))
         if log is not None:
@@ -128,9 +128,9 @@ class Carried(ByTable):
         return event is Event.BEFORE_TRAIN_BATCH or (event is Event.AFTER_LOSS and self._rows_left > 0)
 
     def react(self, event: Event, subject: Subject, state: State) -> None:
-        """Take the losses of the rows that train, once: those of a second forward of the step are others.
+        """Record the losses of the rows that are trained on, once: those of a second forward in the step differ.
 
-        A loss that is not finite takes the place of no finite one: one bad batch would exclude its rows for good.
+        A loss that is not finite does not replace a finite one: one bad batch would exclude its rows for good.
         """
         if event is Event.BEFORE_TRAIN_BATCH:
             self._rows_left = self.count(subject, state.batch)
@@ -146,6 +146,6 @@ class Carried(ByTable):
         return self._table.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned; a run with a scoring forward has kept no table."""
+        """Restore what `state_dict` returned; a run with a scoring forward has kept no table."""
         if "table" in state:
             self._table.load_state_dict(state)
