@@ -1,9 +1,9 @@
-"""What audit mode costs: training steps with and without the callback `audit`, for a small and a larger net.
+"""What audit mode costs: training steps with and without the `audit` callback, for a small and a larger net.
 
     python benchmarks/audit.py [--rounds 20]
 
-One algorithm runs once a step and changes nothing. Runs with and without audit take turns in short rounds of the same
-process, each timed in process CPU time with one thread; what is printed are medians over the rounds.
+One algorithm runs once a step and changes nothing. Runs with and without audit take turns in short rounds in the same
+process, each timed in process CPU time with one thread; medians over the rounds are printed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def trainer(widths: Sequence[int], rows: int, audit: dict[str, object] | None) -
 
 
 def step_ms(trainers: dict[str, Trainer], steps: int, rounds: int) -> dict[str, float]:
-    """Return the CPU milliseconds of a step for each trainer, which take turns; the median over the rounds."""
+    """Return the CPU milliseconds of a step for each trainer, as medians over rounds in which they take turns."""
     times: dict[str, list[float]] = {name: [] for name in trainers}
     for made in trainers.values():
         made.fit("3ba")

@@ -2,9 +2,9 @@
 
     python benchmarks/checkpoint.py [--rounds 5]
 
-Both sides write the same tensors and fsync; they take turns in going first. What is printed are medians of wall-clock
-seconds, since most of it is waiting for the disk; in memory (TMPDIR=/dev/shm) the disk's noise is gone. A stall is by
-how much longer the step is that saves, while a thread writes.
+Both sides write the same tensors and fsync; they take turns going first. Medians of wall-clock seconds are printed,
+since most of the time is spent waiting for the disk; in memory (TMPDIR=/dev/shm) there is no noise from the disk. A
+stall is how much longer the saving step takes, while a thread writes.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ WIDTH, LAYERS, STEPS = 2048, 6, 4
 
 
 class Watch(Callback):
-    """Keeps how long the end of each step took, where savers save."""
+    """Records how long the end of each step took, where savers save."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.since_s = 0.0
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self.since_s = time.perf_counter()
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Count; it stands behind the saver."""
+        """Stop the clock; this callback comes after the saver."""
         self.seconds.append(time.perf_counter() - self.since_s)
 
 
@@ -60,7 +60,7 @@ def made(folder: Path, *callbacks: Callback, interval: str = "2ba", **settings: 
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Return how long a call takes, the second time: the first one also waits for the system to find the memory."""
+    """Return how long a call takes, the second time: the first one also waits for the system to allocate memory."""
     call()
     began_s = time.perf_counter()
     call()
@@ -68,7 +68,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def saved_by_torch(trainer: Trainer, path: Path) -> None:
-    """Write weights and optimizer as a loop by hand does, and see to it that they are on the disk."""
+    """Write weights and optimizer as a hand-written loop does, and make sure that they are on disk."""
     state: Any = trainer.state
     with path.open("wb") as file:
         torch.save({"model": state.model.state_dict(), "optimizer": state.optimizers[0].state_dict()}, file)
@@ -77,7 +77,7 @@ def saved_by_torch(trainer: Trainer, path: Path) -> None:
 
 
 def measure(folder: Path, *, is_turned_round: bool) -> dict[str, float]:
-    """Run once, and return seconds and bytes by what they are of."""
+    """Run once, and return seconds and megabytes by what they measure."""
     watch, store, by_torch = Watch(), folder / "saved", folder / "run.pt"
     with made(store, watch) as trainer:
         trainer.fit()

@@ -2,16 +2,16 @@
 
     python benchmarks/digits.py NAME [key=value ...] [--seeds 5] [--epochs 10] [--model conv]
 
-NAME is a registered name, as `label_smoothing`; `key=value` are arguments of its constructor, as `smoothing=0.2`: what
-Python does not read as a literal is a string. Of the 1797 digits a fixed fifth is the test. Each seed trains twice,
-with the same first weights and order of data, and the two take turns in going first. The line tells the mean test
-accuracy over the seeds with its standard deviation, and what a training costs in CPU time of the process on one thread,
-evaluation not included, against the training without: the median over the seeds, least and most. A net this small pays
-more for an algorithm than a large one does, so the ratio is the worse end of what is to be expected.
+NAME is a registered name, such as `label_smoothing`; `key=value` are constructor arguments, such as `smoothing=0.2`: a
+value that is not a Python literal is a string. A fixed fifth of the 1797 digits is the test set. Each seed trains
+twice, with the same initial weights and data order, and the two take turns going first. The output is the mean test
+accuracy over the seeds with its standard deviation, and the training cost in CPU time of the process on one thread,
+without evaluation, compared with training without the algorithm: the median over the seeds, least and most. A net this
+small pays more for an algorithm than a large one does, so expect the ratio to be a worst case.
 
-The nets hold what algorithms look for: `conv` a strided convolution, a max-pool, two residual blocks, BatchNorm,
+The nets contain what algorithms look for: `conv` a strided convolution, a max-pool, two residual blocks, BatchNorm,
 LayerNorm and a head Linear-ReLU-Linear; `mlp` LayerNorm and such heads; `transformer` two encoder layers over the rows
-of the picture.
+of the image.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BATCH = 64
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions around a shortcut, under the name by which residual blocks are looked for."""
+    """Two convolutions with a shortcut, under the name by which residual blocks are found."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def head(width: int) -> list[nn.Module]:
 
 
 def conv() -> nn.Module:
-    """Return the conv net, which takes images from 4x4 on."""
+    """Return the conv net, which takes images of 4x4 or larger."""
     stem = [nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
     down = [nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     blocks = [BasicBlock(64), nn.MaxPool2d(2), BasicBlock(64)]
@@ -83,7 +83,7 @@ def mlp() -> nn.Module:
 
 
 class Transformer(nn.Module):
-    """Two encoder layers over the eight rows of a picture as tokens."""
+    """Two encoder layers over the eight rows of an image as tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optim
 
 @dataclass
 class Batches:
-    """Shuffles and slices tensors: on data this small a DataLoader costs as much as the training."""
+    """Shuffles and slices tensors: on data this small a DataLoader costs as much as training."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -127,7 +127,7 @@ class Batches:
 
 @functools.cache
 def split_digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return images (n, 1, 8, 8), 0 to 1, and labels (n,) of the training, then those of the test."""
+    """Return images (n, 1, 8, 8), 0 to 1, and labels (n,) of the training set, then those of the test set."""
     digits: Any = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -137,7 +137,7 @@ def split_digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tens
 
 
 def train(model_name: str, algorithms: list[Any], seed: int, epochs: int) -> tuple[float, float]:
-    """Train a new net; return its test accuracy and the CPU seconds of the training."""
+    """Train a new net; return its test accuracy and the CPU seconds of training."""
     images, labels, test_images, test_labels = split_digits()
     torch.manual_seed(seed)
     make_model, make_optimizer = MODELS[model_name]
@@ -183,7 +183,7 @@ def percent(accuracies: list[float]) -> str:
 
 
 def argument(text: str) -> tuple[str, Any]:
-    """Return `key=value` as a pair; a value that is no literal of Python is a string."""
+    """Return `key=value` as a pair; a value that is not a Python literal is a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
@@ -194,7 +194,7 @@ def argument(text: str) -> tuple[str, Any]:
 
 
 def main() -> None:
-    """Print the line."""
+    """Compare, and print the result as one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("arguments", nargs="*", type=argument, metavar="key=value")

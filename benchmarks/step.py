@@ -3,8 +3,8 @@
     python benchmarks/step.py [--rounds 60]
 
 A tiny MLP (32-32-10, batch 16, SGD, one thread). Bare loop and trainers take turns in short rounds, each timed in
-process CPU time; the ratio is the median over the rounds, so that a machine whose speed drifts does not matter.
-Exits with 1 where a goal is missed.
+process CPU time; the ratio is the median over the rounds, so a machine whose speed drifts does not matter.
+Exits with 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def no_op_algorithm(events: tuple[str, ...]) -> Algorithm:
 
 
 def no_op_callback(events: tuple[str, ...]) -> Callback:
-    """Return a callback with a method for each event that does nothing."""
+    """Return a callback with a method that does nothing for each event."""
     return type("NoOpCallback", (Callback,), dict.fromkeys(events, lambda self, state, logger: None))()
 
 
 def trainer(plugins: int, over: int = 1) -> Callable[[], None]:
-    """Return a trainer's `fit` over `STEPS` steps, with so many no-op algorithms and callbacks over so many pairs."""
+    """Return a trainer's `fit` over `STEPS` steps, with `plugins` no-op algorithms and callbacks over `over` pairs."""
     net = model()
     pairs = [PAIRS[i % over] for i in range(plugins)]
     made = Trainer(
@@ -114,7 +114,7 @@ def interleaved(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, l
 
 
 def per_event_us(algorithms: int, callbacks: int, calls: int = 20_000) -> float:
-    """Return the microseconds of one event with so many listeners, the best of several tries."""
+    """Return the microseconds of one event with these numbers of listeners, the best of several tries."""
     event = "batch_end"
     state = State(
         algorithms=[no_op_algorithm((event,)) for _ in range(algorithms)],
@@ -144,7 +144,7 @@ def import_cpu_s(module: str, tries: int = 9) -> float:
 
 
 def step_rows(rounds: int) -> Iterator[tuple[str, float, float | None]]:
-    """Yield what a step costs against the bare loop: what, ratio, goal."""
+    """Yield what a step costs compared with the bare loop: what, ratio, goal."""
     runs = {"bare": bare(), "none": trainer(0), "pair": trainer(10), "pairs": trainer(10, over=3)}
     times = interleaved(runs, rounds)
     us = {name: statistics.median(values) / STEPS * 1e6 for name, values in times.items()}
@@ -159,7 +159,7 @@ def step_rows(rounds: int) -> Iterator[tuple[str, float, float | None]]:
 
 def event_rows() -> Iterator[tuple[str, float, float | None]]:
     """Yield what events and imports cost: what, microseconds or seconds, goal."""
-    yield "us an event that nobody listens to", per_event_us(0, 0), 0.30
+    yield "us an event without listeners", per_event_us(0, 0), 0.30
     yield "us each further matching algorithm", (per_event_us(11, 0) - per_event_us(1, 0)) / 10, 0.35
     yield "us each further callback", (per_event_us(0, 11) - per_event_us(0, 1)) / 10, 0.50
     yield "CPU s to import engine_core", import_cpu_s("engine_core"), 0.15

@@ -45,7 +45,7 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
 
 
 class Hook(SphinxDirective):
-    """`{hook} before_loss` shows the text of an event's specification, and the pair that the event belongs to."""
+    """`{hook} before_loss` shows the text of an event's specification, and the pair of the event."""
 
     required_arguments = 1
 

@@ -1,11 +1,11 @@
-"""What the tests of all plugins share: a shell without habits, one thread, and the same numbers each time."""  # noqa: INP001
+"""What the tests of all plugins share: a clean environment, one thread, and the same random numbers each time."""  # noqa: INP001
 
 import os
 
 import pytest
 import torch
 
-for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may have them
+for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may set them
     os.environ.pop(variable, None)
 
 

@@ -4,18 +4,18 @@
 
 For each algorithm the same steps run four times: a bare loop with the mathematics written into it (for surgery: with a
 model made of hand-written layers), `Trainer(algorithms=[X])`, and both without the algorithm. They take turns in blocks
-of 4 steps in one process, on one thread, in CPU time of the process, and are made anew a few times in between. Both
-sides draw the same random numbers and have to end with the same weights, or the run fails: all bit-equal, but for the
-row whose rounding is torch's.
+of 4 steps in one process, on one thread, in CPU time of the process, and are rebuilt a few times in between. Both sides
+draw the same random numbers and have to end with the same weights, or the run fails: all bit-equal, except the row
+whose rounding is torch's.
 
     hand, trainer   the median of a step with the algorithm
     ratio           trainer / hand, the median over the blocks; the goal is 1.02
     best            trainer / hand of the shortest blocks, with the least noise
-    engine          the same ratio as `ratio` without the algorithm: what of it is the engine's
-    own             (trainer - hand) less the same without the algorithm: what of it is the algorithm's, a step
-    weights         by how much those of the two sides differ at most
+    engine          the same as `ratio` without the algorithm: the engine's part of it
+    own             (trainer - hand) less the same without the algorithm: the algorithm's part of a step
+    weights         the largest difference between the weights of the two sides
 
-Noise raises `ratio` or `best`, a cost both: a goal is missed where both are above it. On a busy machine trust a single
+Noise raises `ratio` or `best`, a real cost both: a goal is missed if both are above it. On a busy machine, run a single
 NAME with more rounds.
 """
 

@@ -1,4 +1,4 @@
-"""augmentation-plugin, by hand. What is drawn, and in which order, is the plugin's, so that the weights agree."""
+"""augmentation-plugin, by hand. Draws are the plugin's, in the same order, so that the weights agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from augmentation_plugin import CutMix, CutOut, MixUp, ProgressiveResizing
 
 
 def beta(alpha: float, generator: torch.Generator) -> tuple[float, float, float, torch.Generator]:
-    """Draw lambda, a place and a generator for the pairing."""
+    """Draw lambda, a position and a generator for the pairing."""
     source = random.Random(int(torch.randint(2**63 - 1, (), generator=generator)))  # noqa: S311
     lam = source.betavariate(alpha, alpha)
     lam = 1 - lam if source.random() < 0.5 else lam
@@ -106,7 +106,7 @@ def cutout(hand: Hand) -> Loop:
 
 
 def progressive_resizing(hand: Hand) -> Loop:
-    """Interpolate images to a size that grows from half to all between 0.5 and 0.8 of the training."""
+    """Interpolate images to a size that grows from half to full between 0.5 and 0.8 of training."""
     model, optimizer, batches, total = hand.model, hand.optimizer, hand.batches, hand.total
     step = 0
 

@@ -1,4 +1,4 @@
-"""Algorithms that are named and never act, against the plain loop."""
+"""Algorithms that are named but never act, against the plain loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ print(*(name for name in sys.modules if name.endswith("_plugin")))
 
 
 def imported_unnamed() -> list[str]:
-    """Return the plugin packages that a training imports which names no algorithm."""
+    """Return the plugin packages that are imported by a training run that names no algorithm."""
     done = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, check=True, text=True)
     return done.stdout.split()
 
 
 def never_acting() -> list[Algorithm]:
-    """Return those that have a way to be there and not to act."""
+    """Return those that can be configured never to act."""
     return [
         LabelSmoothing(smoothing=0),
         ProgressiveResizing(initial_scale=1),

@@ -28,7 +28,7 @@ def dense(hand: Hand) -> Loop:
 
 
 def in_the_loss(hand: Hand) -> Loop:
-    """Let torch's cross entropy smooth, whose rounding is another one."""
+    """Let torch's cross entropy smooth, which rounds differently."""
     model, optimizer, batches = hand.model, hand.optimizer, hand.batches
 
     def run() -> None:

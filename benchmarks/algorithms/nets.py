@@ -1,4 +1,4 @@
-"""The two nets of the benchmark, of layers that a hand-made model can have otherwise; steps of 10 to 50 ms."""
+"""The two nets of the benchmark, with layers that a hand-written model can replace; steps of 10 to 50 ms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Layer = Callable[..., nn.Module]
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions around a shortcut; the name is one that StochasticDepth looks for."""
+    """Two convolutions with a shortcut; the name is one that StochasticDepth looks for."""
 
     def __init__(self, width: int, out: int, stride: int, conv: Layer = nn.Conv2d) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 """optim-plugin, by hand."""
-# ruff: noqa: SLF001  torch.optim's own kernels for many tensors at once have no public name
+# ruff: noqa: SLF001  torch.optim's multi-tensor kernels have no public name
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ema(hand: Hand) -> Loop:
 
 
 def swa(hand: Hand) -> Loop:
-    """Take the weights of each step into their mean."""
+    """Average the weights of all steps equally."""
     return averaging(hand, lambda taken: 1 / (taken + 1))
 
 
@@ -74,7 +74,7 @@ def sam(hand: Hand) -> Loop:
 
 
 def layer_freezing(hand: Hand) -> Loop:
-    """Freeze layer after layer in the second half."""
+    """Freeze layers one after another in the second half."""
     model, optimizer, batches, total = hand.model, hand.optimizer, hand.batches, hand.total
     layers = [m for m in model.modules() if list(m.parameters(recurse=False))]
     step = frozen = 0
@@ -98,7 +98,7 @@ def layer_freezing(hand: Hand) -> Loop:
 
 
 def gradient_penalty(hand: Hand) -> Loop:
-    """Add the squared gradient by the inputs to the loss."""
+    """Add the squared gradient with respect to the inputs to the loss."""
     model, optimizer, batches = hand.model, hand.optimizer, hand.batches
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The two sides of a comparison, the hand-written loop and the Trainer: made alike, timed in turns, and compared."""
+"""The two sides of a comparison, the hand-written loop and the Trainer: built alike, timed in turns, and compared."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, Trainer
 
-STEPS = 4  # of a block, the unit of timing
+STEPS = 4  # in a block, the unit of timing
 WARM = 2  # blocks that are not timed
-PLACEMENTS = 4  # how often all sides are made anew: where tensors lie in memory makes half a percent
+PLACEMENTS = 4  # how often all sides are rebuilt: where tensors lie in memory makes half a percent
 ROWS = {nets.resnet: 64, nets.transformer: 32}
 SHAPES = {nets.resnet: (3, 32, 32), nets.transformer: (32, 64)}
 
@@ -32,8 +32,8 @@ class Hand:
 
     Args:
         total: the steps of the whole training, for schedules.
-        generator: gives a generator that draws what that of the algorithm of a name draws.
-        average: where a loop leaves its averaged weights by name, to be compared.
+        generator: returns a generator that draws what that of the named algorithm draws.
+        average: where a loop leaves its averaged weights by name, for comparison.
     """
 
     model: nn.Module
@@ -85,9 +85,9 @@ class Case:
     Args:
         algorithms: makes what the Trainer gets.
         hand: makes the hand-written loop.
-        hand_net: makes the hand-made model, whose parameters stand in the order of those that surgery leaves.
+        hand_net: makes the hand-written model, with its parameters in the order that surgery leaves.
         plain: the hand-written loop without the algorithm.
-        tolerance: by how much weights may differ at the end; 0: they are bit-equal.
+        tolerance: how much weights may differ at the end; 0: they have to be bit-equal.
     """
 
     algorithms: Callable[[], list[Algorithm]]
@@ -106,9 +106,9 @@ class Result:
     Args:
         hand_ms, trainer_ms: medians of a step with the algorithm.
         ratio, best: of these two: the median of the blocks' ratios, and the ratio of the shortest blocks.
-        engine: the median ratio of Trainer and loop without the algorithm.
-        own_us: what a step of the Trainer takes above the hand-written one, less what the engine takes by itself.
-        apart: the largest difference of a weight at the end; 0 where all are bit-equal.
+        engine: the median ratio of Trainer to loop without the algorithm.
+        own_us: what a step of the Trainer takes more than the hand-written one, less what the engine takes by itself.
+        apart: the largest difference of a weight at the end; 0 if all are bit-equal.
     """
 
     hand_ms: float
@@ -124,7 +124,7 @@ Blocks = dict[str, list[float]]
 
 
 def compare(case: Case, rounds: int) -> Result:
-    """Return what an algorithm costs against its mathematics by hand.
+    """Return what an algorithm costs compared with its mathematics by hand.
 
     Raises:
         ValueError: if the two did not compute the same.
@@ -150,7 +150,7 @@ def compare(case: Case, rounds: int) -> Result:
 
 
 def measure(case: Case, rounds: int) -> tuple[Blocks, float]:
-    """Make all sides, and return the CPU seconds of their blocks and how far apart their weights are at the end."""
+    """Build all sides, and return the CPU seconds of their blocks and how far apart their weights end."""
     total = (WARM + rounds) * STEPS
     batches = make_batches(case.net)
     trainer, run_trainer = trainer_side(case, batches, total, case.algorithms())
@@ -166,12 +166,12 @@ def measure(case: Case, rounds: int) -> tuple[Blocks, float]:
     seconds = in_turns(runs, rounds)
     apart = difference(hand, trainer)
     if not apart <= case.tolerance or difference(plain_hand, plain_trainer):
-        raise ValueError(f"the two sides end with different weights, {apart} apart: they do not compute the same")
+        raise ValueError(f"the two sides end with different weights, {apart} apart: they don't compute the same")
     return seconds, apart
 
 
 def make_batches(net: Callable[..., nn.Module]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the batches of a block, random ones."""
+    """Return random batches for a block."""
     rows = ROWS[net]
     return [(torch.randn(rows, *SHAPES[net]), torch.randint(nets.CLASSES, (rows,))) for _ in range(STEPS)]
 
@@ -196,7 +196,7 @@ def trainer_side(case: Case, batches: Any, total: int, algorithms: list[Algorith
 
 
 def hand_side(case: Case, trainer: Trainer, batches: Any, total: int, *, with_algorithm: bool) -> tuple[Hand, Loop]:
-    """Return the hand-written loop on a model of its own, with the weights that the Trainer's has now."""
+    """Return the hand-written loop on its own model, with the current weights of the Trainer's."""
 
     def generator(name: str) -> torch.Generator:
         return torch.Generator().manual_seed(trainer.state.derive_seed(name))
@@ -215,7 +215,7 @@ def weights_of(model: Any) -> list[torch.Tensor]:
 
 
 def difference(hand: Hand, trainer: Trainer) -> float:
-    """Return by how much the weights of the two sides differ at most, averaged ones too."""
+    """Return the largest difference between the weights of the two sides, including averaged ones."""
     pairs = list(zip(weights_of(hand.model), weights_of(trainer.state.model), strict=True))
     for algorithm in trainer.state.algorithms:
         if hasattr(algorithm, "averaged_state_dict") and hand.average:
@@ -225,7 +225,7 @@ def difference(hand: Hand, trainer: Trainer) -> float:
 
 
 def in_turns(runs: dict[str, Loop], rounds: int) -> Blocks:
-    """Return the CPU seconds of the blocks of each run, taken in turns whose order rotates, and runs backwards then."""
+    """Return the CPU seconds of each run's blocks, in turns whose order rotates and alternates direction."""
     seconds: Blocks = {name: [] for name in runs}
     names = list(runs)
     gc.collect()

@@ -28,7 +28,7 @@ class Blur(nn.Module):
 
 
 def blurred_conv(width: int, out: int, kernel: int, stride: int, padding: int = 0, *, bias: bool) -> nn.Module:
-    """Return a convolution, with a stride one that blurs; pointwise ones blur first."""
+    """Return a convolution, one that blurs if it has a stride; pointwise ones blur first."""
     if stride == 1:
         return nn.Conv2d(width, out, kernel, 1, padding, bias=bias)
     dense = nn.Conv2d(width, out, kernel, 1, padding, bias=bias)
@@ -41,7 +41,7 @@ def blurred_pool(size: int) -> nn.Module:
 
 
 class Excited(nn.Module):
-    """A convolution and the gates of its channels."""
+    """A convolution with gates on its channels."""
 
     def __init__(self, width: int, out: int, *settings: Any, **options: Any) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class Excited(nn.Module):
 
 
 def excited_conv(width: int, out: int, *settings: Any, **options: Any) -> nn.Module:
-    """Return a convolution, from 32 channels on with gates."""
+    """Return a convolution, with gates if it has 32 channels or more."""
     return (Excited if min(width, out) >= 32 else nn.Conv2d)(width, out, *settings, **options)
 
 
 def stochastic_blocks(generator: torch.Generator) -> Callable[..., nn.Module]:
-    """Return what makes blocks that drop out, one in five at the end; those that change the shape only draw."""
+    """Return a class of blocks that drop out, the last with probability 1/5; those that change the shape only draw."""
     made: list[BasicBlock] = []
 
     class Dropping(BasicBlock):

@@ -4,9 +4,9 @@
     python benchmarks/sb_study report
     python benchmarks/sb_study tune [--case fashion] [--epochs 8]
 
-`run` appends a line of JSON for each run to --out and leaves out those that are there, so it can be stopped and
-continued, and several can work on parts, each with a file of its own; `report` joins the files that it is given into
-RESULTS.md and compute.svg; `tune` prints the loss of vanilla at several learning rates.
+`run` appends a line of JSON for each run to --out and skips those already there, so it can be stopped and continued,
+and several processes can share the work, each with its own file; `report` combines the given files into RESULTS.md and
+compute.svg; `tune` prints the loss of vanilla at several learning rates.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     methods = f"default: all of the case; {' | '.join(METHODS)}"
     run.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=methods)
     run.add_argument("--epochs", nargs="+", type=float, help="default: the lengths of the case")
-    run.add_argument("--seeds", nargs="+", type=int, help="default: as many as the case has")
+    run.add_argument("--seeds", nargs="+", type=int, help="default: those of the case")
     run.add_argument("--out", type=Path, default=RESULTS)
     report = commands.add_parser("report")
     report.add_argument("files", nargs="*", type=Path, default=[RESULTS])

@@ -1,4 +1,4 @@
-"""Compute, counted: the rows that go through a model, with gradients and without. Knows no training."""
+"""Count compute: the rows that go through a model, with and without gradients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 STEP = 3
-"""What a training step costs in forwards: one forward, and a backward of two."""
+"""What a training step costs in forwards: one forward, and a backward that costs two."""
 
 
 @dataclass
 class Counter:
-    """Rows trained on, and rows that only went forward; one scaled to a half in both sizes is a quarter."""
+    """Rows trained on, and rows that only went forward; a row scaled to half height and width counts a quarter."""
 
     trained: float = 0.0
     scored: float = 0.0
@@ -30,7 +30,7 @@ class Counter:
 
 @contextmanager
 def counting(model: nn.Module, shape: tuple[int, ...]) -> Iterator[Counter]:
-    """Count what goes through `model` meanwhile, in rows of `shape`."""
+    """Count what goes through `model` within the block, in rows of `shape`."""
     counter, size = Counter(), math.prod(shape)
 
     def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The data: Fashion-MNIST from IDX files and scikit-learn's digits, split, and cut into batches. Knows no model."""
+"""The data: Fashion-MNIST from IDX files and scikit-learn's digits, split, and cut into batches."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def read_idx(path: Path) -> torch.Tensor:
     """Return the bytes of an IDX file, plain or gzipped, in their shape.
 
     Raises:
-        ValueError: for a file that is not IDX, holds something else than bytes, or is not as long as it says.
+        ValueError: for a file that is not IDX, holds anything but bytes, or does not have the length it declares.
     """
     content = path.read_bytes()
     if content[:2] == GZIP:
         content = gzip.decompress(content)
     if content[:2] != b"\0\0" or len(content) < 4 or content[2] != UBYTE:
-        raise ValueError(f"{path} is no IDX file of bytes: it begins with {content[:4]!r}, not with 00 00 08")
+        raise ValueError(f"{path} is not an IDX file of bytes: it begins with {content[:4]!r}, not with 00 00 08")
     begin = 4 + 4 * content[3]
     if len(content) < begin:
         raise ValueError(f"{path} ends within its header, after {len(content)} of {begin} bytes")
@@ -61,10 +61,10 @@ def find_idx(folder: Path, name: str) -> Path:
 
 @functools.cache
 def load_fashion(folder: Path = DEBIAN, *, tested: bool = False) -> Split:
-    """Return 10,000 images to validate on and the 50,000 others of the training file, in one order for all runs.
+    """Return 10,000 images to validate on and the other 50,000 of the training file, in the same order for all runs.
 
     Args:
-        tested: validate on the test file. Rates and methods are chosen by the validation, which this confirms.
+        tested: validate on the test file, to confirm the rates and methods that were chosen on the validation set.
     """
     images, labels = _read(folder, "train")
     rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
@@ -84,8 +84,8 @@ def _read(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 @functools.cache
 def load_digits(fold: int) -> Split:
-    """Return four fifths of the digits to train on, and the fold of that number to validate on."""
-    from sklearn import datasets  # noqa: PLC0415  seconds, for this one dataset
+    """Return four fifths of the digits to train on, and the numbered fold to validate on."""
+    from sklearn import datasets  # noqa: PLC0415  takes seconds, for this one dataset
 
     digits: Any = datasets.load_digits()
     images, labels = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(digits.target)
@@ -100,7 +100,7 @@ def _split(images: torch.Tensor, labels: torch.Tensor, train: torch.Tensor, vali
 
 
 def with_noise(split: Split, share: float, seed: int) -> Split:
-    """Return the split with a share of the labels for training replaced by ones drawn from all ten."""
+    """Return the split with a share of the training labels replaced by ones drawn from all ten."""
     generator = torch.Generator().manual_seed(1000 + seed)
     labels = split.labels.clone()
     wrong = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
@@ -109,15 +109,15 @@ def with_noise(split: Split, share: float, seed: int) -> Split:
 
 
 def first_rows(split: Split, count: int) -> Split:
-    """Return the split with the first rows for training only."""
+    """Return the split with only the first `count` training rows."""
     return split._replace(images=split.images[:count], labels=split.labels[:count])
 
 
 @dataclass
 class Batches:
-    """Shuffles and slices tensors into `(images, labels, ids)`: a DataLoader would cost as much as the training.
+    """Shuffles and slices tensors into `(images, labels, ids)`: a DataLoader would cost as much as training.
 
-    The last rows of an epoch, too few for a batch, are left out, so that all steps are of one size.
+    The last rows of an epoch, too few for a batch, are left out, so that all steps have one size.
     """
 
     images: torch.Tensor

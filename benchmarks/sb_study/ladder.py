@@ -1,4 +1,4 @@
-"""Ladders: the loss of a method at several lengths, and what it costs to reach a loss. Knows no training."""
+"""Ladders: the loss of a method at several lengths, and what it costs to reach a loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rung(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """What a loss costs; `is_bound`: no more than that, for the shortest run has it already."""
+    """What a loss costs; `is_bound`: at most that, as the shortest run has already reached it."""
 
     cost: float
     is_bound: bool
@@ -39,9 +39,9 @@ def ladder_of(records: Iterable[Record]) -> list[Rung]:
 
 
 def reach(costs: Sequence[float], losses: Sequence[float], target: float) -> Reached | None:
-    """Return the cost at which a ladder first comes down to `target`, None if it never does.
+    """Return the cost at which a ladder first reaches `target`, None if it never does.
 
-    Between two rungs the loss is taken to be linear in the logarithm of the cost.
+    Between two rungs the loss is assumed to be linear in the logarithm of the cost.
 
     Example:
         >>> reach([1, 4], [0.5, 0.3], 0.4)
@@ -76,9 +76,9 @@ def ratios_by_seed(of: Iterable[Record], baseline: Iterable[Record]) -> list[flo
 
 
 def price(records: Iterable[Record]) -> float | None:
-    """Return the CPU seconds for a unit of compute: the median of the runs, for single ones vary by a sixth.
+    """Return the CPU seconds for a unit of compute: the median of the runs, as single ones vary by a sixth.
 
-    None where runs have no time, as they were made on another machine than those which they are compared with.
+    None if runs have no time, because they were made on another machine than those they are compared with.
     """
     records = list(records)
     if any("cpu_s" not in record for record in records):
@@ -87,7 +87,7 @@ def price(records: Iterable[Record]) -> float | None:
 
 
 def complete(records: Iterable[Record]) -> list[Record]:
-    """Return the runs of one method with the seeds that were run at all its lengths."""
+    """Return the runs of one method, only for seeds that were run at all its lengths."""
     records = list(records)
     lengths = {record["epochs"] for record in records}
     of_seed: dict[int, set[float]] = {}

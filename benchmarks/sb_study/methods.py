@@ -1,4 +1,4 @@
-"""The methods of the study by name: what each trains with, and for how long. Knows no data and no training."""
+"""The methods of the study by name: what each trains with, and for how long."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Method(NamedTuple):
     """What makes a run.
 
     Args:
-        parts: gives algorithms and callbacks, new ones for each run, from its number of epochs.
+        parts: makes algorithms and callbacks, new ones for each run, from its number of epochs.
         kind: which lengths of the case it runs at: `vanilla`, `pruned`, or fewer for a `variant`.
         load: rows of the loader's batch, as a share of the case's batch size.
-        trained: the rows of a batch by which the learning rate is chosen, as such a share.
+        trained: the rows of a batch that the learning rate is chosen for, as such a share.
     """
 
     parts: Callable[[float], Parts]

@@ -1,4 +1,4 @@
-"""The net of the study: four convolutions with BatchNorm, for images of any size. Knows no data."""
+"""The net of the study: four convolutions with BatchNorm, for images of any size."""
 
 from __future__ import annotations
 

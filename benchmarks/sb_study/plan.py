@@ -1,4 +1,4 @@
-"""Which runs a study is made of, in which order; runs what is missing. Knows not how a run goes."""
+"""Which runs a study consists of, and in which order; runs what is missing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from report import read
 from training import CASES, rate_factor, train
 
 SECONDS = {"fashion": 3.3, "fashion tested": 3.3, "digits": 0.2}
-"""What an epoch of vanilla takes on the machine of RESULTS.md, in CPU time."""
+"""The CPU time of a vanilla epoch on the machine of RESULTS.md."""
 RATES = (0.1, 0.2, 0.4, 0.8)
 
 
 class Run(NamedTuple):
-    """What tells one run from another."""
+    """What distinguishes one run from another."""
 
     case: str
     method: str
@@ -32,9 +32,9 @@ def runs_of(
     epochs: Iterable[float] | None = None,
     seeds: Iterable[int] | None = None,
 ) -> list[Run]:
-    """Return the runs of a case: all of one seed before the next, the long ones first, the methods in turns.
+    """Return the runs of a case: all of one seed before the next, long ones first, the methods in turns.
 
-    The methods take turns so that what slows a machine down for a while slows all of them.
+    The methods take turns so that whatever slows the machine down for a while slows all of them.
     """
     case, given = CASES[name], None if epochs is None else list(epochs)
     chosen = list(methods or case.methods or METHODS)
@@ -48,7 +48,7 @@ def runs_of(
 
 
 def estimate_s(run: Run) -> float:
-    """Return about how long a run takes, from the compute of an epoch."""
+    """Return roughly how long a run takes, from the compute of an epoch."""
     case, method = CASES[run.case], METHODS[run.method]
     share = {"vanilla": 1.0, "pruned": 0.75, "variant": 0.6}[method.kind]
     return SECONDS[case.data] * run.epochs * share
@@ -66,7 +66,7 @@ def run_missing(
     done = {tuple(record[field] for field in Run._fields) for record in read(out)}
     missing = [run for name in cases for run in runs_of(name, methods, epochs, seeds) if run not in done]
     left_s = sum(map(estimate_s, missing))
-    print(f"{len(missing)} runs, {len(done)} in {out} already; about {left_s / 60:.0f} minutes", flush=True)
+    print(f"{len(missing)} runs, {len(done)} already in {out}; about {left_s / 60:.0f} minutes", flush=True)
     for run in missing:
         record = {**run._asdict(), **train(run.method, CASES[run.case], run.epochs, run.seed, folder)}
         with out.open("a") as file:
@@ -80,7 +80,7 @@ def _said(record: dict[str, object]) -> str:
 
 
 def tune(name: str, epochs: float, seeds: Iterable[int], folder: Path) -> None:
-    """Print the mean loss of vanilla in a case at each batch size and learning rate."""
+    """Print the mean vanilla loss in a case at each batch size and learning rate."""
     for method in (name for name, method in METHODS.items() if method.kind == "vanilla"):
         for rate in RATES:
             case = CASES[name]._replace(lr=rate / rate_factor(METHODS[method]))

@@ -1,4 +1,4 @@
-"""The validation loss over the compute of some methods as an SVG picture, readable on light and on dark pages."""
+"""The validation loss of some methods over their compute, as an SVG image for light and dark pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ladder import Rung
 
 WIDTH, HEIGHT = 800, 420
 HIGHEST = 1.2
-"""The loss at the top of the picture, of the least: short runs are far above where methods differ."""
+"""The loss at the top, as a multiple of the lowest: short runs are far above the range where methods differ."""
 LEFT, RIGHT, TOP, BOTTOM = 60, 560, 20, 370
 STYLE = (
     "text{font:13px sans-serif;fill:#333}.axis{stroke:#8888;fill:none}.line{fill:none;stroke-width:2}"
@@ -23,7 +23,7 @@ Scale = Callable[[float], float]
 
 
 def draw(ladders: dict[str, list[Rung]], unit: str) -> str:
-    """Return the picture: compute on a logarithmic axis, a dot for each length."""
+    """Return the image: compute on a logarithmic axis, a dot for each length."""
     rungs = [rung for ladder in ladders.values() for rung in ladder]
     x = _scale([math.log(rung.compute) for rung in rungs], LEFT, RIGHT)
     low = min(rung.loss for rung in rungs)

@@ -1,4 +1,4 @@
-"""The results as a Markdown table for each case. Knows no training: it reads what the runs have written."""
+"""The results as a Markdown table for each case, from what the runs have written."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ of compute, the median of all runs; it is left out where the runs were made on a
 
 
 def read(path: Path) -> list[Record]:
-    """Return the records of a file of JSON lines; no file, no records."""
+    """Return the records of a file of JSON lines, none if there is no file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def by_method(records: list[Record], case: str) -> dict[str, list[Record]]:
-    """Return the records of a case by method, in the order in which they came."""
+    """Return the records of a case by method, in their original order."""
     found: dict[str, list[Record]] = {}
     for record in records:
         if record["case"] == case:
@@ -87,14 +87,14 @@ def _seeds(records: list[Record]) -> set[int]:
 
 
 def _with_seeds_of(records: list[Record], baseline: list[Record] | None) -> list[Record]:
-    """Return the runs of a baseline that have the same seeds; none where one of them was not run."""
+    """Return the runs of a baseline that have the same seeds; none if one of them was not run."""
     wanted = _seeds(records)
     found = [record for record in baseline or () if record["seed"] in wanted]
     return found if _seeds(found) == wanted else []
 
 
 def _share(records: list[Record], baseline: list[Record]) -> str:
-    """Return the compute to a baseline's loss, and in how many seeds that is reached."""
+    """Return the compute to reach a baseline's loss, and how many seeds reach it."""
     if not baseline:
         return ""
     found, seeds = ratios_by_seed(records, baseline), len(_seeds(records))
@@ -109,7 +109,7 @@ def _time(records: list[Record], baseline: list[Record]) -> str:
 
 
 def _reached(records: list[Record], baseline: list[Record], factor: float) -> str:
-    """Return the compute to a baseline's loss times a factor, or the limit that is known of it."""
+    """Return the compute to reach a baseline's loss times a factor, or its known limit."""
     ladder, other = ladder_of(records), ladder_of(baseline)
     reached = ratio(ladder, other)
     if reached is None:
@@ -120,7 +120,7 @@ def _reached(records: list[Record], baseline: list[Record], factor: float) -> st
 def write_report(records: list[Record], folder: Path) -> None:
     """Write RESULTS.md, and compute.svg of one case."""
     if not records:
-        raise ValueError("there are no results to report: begin with `python benchmarks/sb_study run`")
+        raise ValueError("there are no results to report: start with `python benchmarks/sb_study run`")
     (folder / "RESULTS.md").write_text(as_markdown(records))
     methods = by_method(records, DRAWN) or by_method(records, records[0]["case"])
     ladders = {name: ladder_of(methods[name]) for name in SHOWN if name in methods}

@@ -1,4 +1,4 @@
-"""One training run: a case, a method, a length and a seed, through the Trainer, measured. Knows no other run."""
+"""One training run: a case, a method, a length and a seed, through the Trainer, measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Case(NamedTuple):
         batch: the batch size that the methods share.
         lr: the learning rate at that batch size; see `rate_factor` for others.
         lengths: in epochs, by the kind of method; below 1 or in `one_pass`: one pass over `epochs * rows` rows.
-        noise: the share of the labels that is drawn anew.
+        noise: the share of the labels that is redrawn at random.
         seeds: how many, and `headline_seeds` for the methods in HEADLINE.
         methods: their names; None: all.
     """
@@ -77,12 +77,12 @@ CASES = {
 
 
 def rate_factor(method: Method) -> float:
-    """Return by what the case's learning rate is multiplied: the root of the share that a batch has of the case's."""
+    """Return the factor of the case's learning rate: the square root of the trained share of its batch size."""
     return float(method.trained**0.5)
 
 
 def load(case: Case, epochs: float, seed: int, folder: Path = DEBIAN) -> Split:
-    """Return the data of a run; each seed has another fold of the digits, and other wrong labels."""
+    """Return the data of a run; each seed has its own fold of the digits and its own wrong labels."""
     is_fashion = case.data != "digits"
     split = load_fashion(folder, tested=case.data == "fashion tested") if is_fashion else load_digits(seed % FOLDS)
     split = first_rows(split, round(case.rows * (epochs if case.one_pass else 1)))
@@ -90,7 +90,7 @@ def load(case: Case, epochs: float, seed: int, folder: Path = DEBIAN) -> Split:
 
 
 def train(name: str, case: Case, epochs: float, seed: int, folder: Path = DEBIAN) -> dict[str, Any]:
-    """Train a new net by the method of that name; return loss and accuracy on the validation, and what they cost."""
+    """Train a new net with the named method; return loss and accuracy on the validation set, and their cost."""
     method, split = METHODS[name], load(case, epochs, seed, folder)
     torch.manual_seed(seed)
     model = conv_net(stride=1 if case.data == "digits" else 2)
@@ -129,14 +129,14 @@ def train(name: str, case: Case, epochs: float, seed: int, folder: Path = DEBIAN
 
 
 def decayed(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    """Return a scheduler of steps: a short linear rise, then linearly to zero at the end."""
+    """Return a per-step scheduler: a short linear rise, then a linear fall to zero at the end."""
     rise = max(1, round(WARM_UP * steps))
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min((i + 1) / rise, (steps - i) / (steps - rise)))
 
 
 @torch.no_grad()
 def validate(model: nn.Module, split: Split) -> tuple[float, float]:
-    """Return the mean cross-entropy and the accuracy on the validation."""
+    """Return the mean cross-entropy and the accuracy on the validation set."""
     model.eval()
     outputs = torch.cat([model(images) for images in split.val_images.tensor_split(20)])
     right = outputs.argmax(1) == split.val_labels

@@ -12,10 +12,10 @@ from sb_plugin import SelectiveBackprop
 
 
 class KeepTheHardest:
-    """Keep a share of the rows for their loss, and of the others as many as are missing, at random.
+    """Keep a share of the rows for their loss, and fill up with others at random.
 
-    Source: Qin et al. 2024, InfoBatch, arXiv 2303.04947, with a fixed number of rows: there it is all above the mean
-    loss that are kept, here a share. What is drawn with probability p weighs 1/p, so that the gradient's mean stays.
+    Source: Qin et al. 2024, InfoBatch, arXiv 2303.04947, with a fixed number of rows: there all rows above the mean
+    loss are kept, here a share. Rows drawn with probability p are weighted 1/p, so the mean gradient does not change.
     """
 
     def __init__(self, share: float) -> None:
@@ -23,7 +23,7 @@ class KeepTheHardest:
         self.weights: torch.Tensor | None = None
 
     def __call__(self, scores: torch.Tensor, k: int, generator: torch.Generator) -> torch.Tensor:
-        """Return the `k` rows, ascending, and hold their weights."""
+        """Return the `k` rows, ascending, and store their weights."""
         n, hard = len(scores), min(k, int(self.share * len(scores)))
         shuffled = torch.randperm(n, generator=generator)  # rows of equal score are taken at random
         places = shuffled[scores[shuffled].argsort(descending=True)]
@@ -36,7 +36,7 @@ class KeepTheHardest:
 
 
 class Reweight(Algorithm):
-    """Make of the loss the mean over the whole batch that the kept rows stand for."""
+    """Turn the loss into the mean over the whole batch that the kept rows stand for."""
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="reweight",
@@ -53,7 +53,7 @@ class Reweight(Algorithm):
         return event is Event.AFTER_LOSS and self.selector.weights is not None
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Replace the loss; the engine reduces it as any other."""
+        """Replace the loss; the engine reduces it like any other."""
         weights, self.selector.weights = self.selector.weights, None
         assert weights is not None
         losses = F.cross_entropy(state.outputs, state.batch[1], reduction="none")
@@ -61,7 +61,7 @@ class Reweight(Algorithm):
 
 
 class ChangeKeep(Callback):
-    """Move `keep` from `first` at the start of the training to `last` at its end, in steps of a sixteenth."""
+    """Move `keep` from `first` at the start of training to `last` at its end, in steps of a sixteenth."""
 
     def __init__(self, algorithm: SelectiveBackprop, first: float, last: float) -> None:
         self.algorithm, self.first, self.last = algorithm, first, last

@@ -2,13 +2,13 @@
 
     python benchmarks/selective_backprop [NET ...] [--processes N] [--rounds N] [--kinds KIND ...]
 
-Each net takes all kinds of step once in each round, in an order that is drawn anew, in one process, on one thread, in
-CPU time of the process. A figure is the median over the rounds of the ratio of two steps of one round, and of that the
-mean over several processes, one after the other. Those that have a goal come with their standard error, and with
-`by noise` where the goal is within three of these, as so few processes leave the error itself uncertain.
+Each net takes every kind of step once in each round, in a new random order, in one process, on one thread, in CPU time
+of the process. A figure is the median over the rounds of the ratio of two steps of one round, averaged over several
+processes, one after another. Figures with a goal come with their standard error, and with `by noise` if the goal is
+within three standard errors, as so few processes leave the error itself uncertain.
 
     vanilla     a plain step on all rows, without an engine
-    kept        a plain step on the first rows, without an engine: no kind that is trained on as many takes less
+    kept        a plain step on the first rows, without an engine: the minimum for training on that many rows
     ideal       a bare forward without gradients on all rows, then a plain step on the kept ones
     selective   selective_backprop as it is
     eval+bf16   bn="eval", precision="bf16"
@@ -16,11 +16,11 @@ mean over several processes, one after the other. Those that have a goal come wi
     stale       scorer="stale", refresh=3: the mean of three steps, one of which scores
     reuse       reuse="on"
     uniform     selector="uniform"
-    inactive    selective_backprop outside of its interval
-    recording   scorer="carried" before its interval, where it records the losses that train
+    inactive    selective_backprop outside its interval
+    recording   scorer="carried" before its interval, where it records the training losses
     drawing     drawing k of n rows, and taking them
 
-All but the first three fire the events of a step through an Engine, where the algorithm is asked at each. Nothing is
+All but the first three fire the events of a step through an Engine, which asks the algorithm at each. Nothing is
 logged: with a logger a selective step takes some 0.05 ms more. Goals for one kind of scoring hold at keep 0.5.
 """
 
@@ -64,13 +64,13 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=4, help="at least 2; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=10, help="in each process; default: %(default)s")
     parser.add_argument(
-        "--kinds", nargs="+", metavar="KIND", default=[], help="as 'carried' or 'carried 0.5'; default: all"
+        "--kinds", nargs="+", metavar="KIND", default=[], help="like 'carried' or 'carried 0.5'; default: all"
     )
     given = parser.parse_args()
     if given.rounds < 1:
         parser.error("--rounds has to be at least 1")
     if given.processes < 2:
-        parser.error("--processes has to be at least 2: how far they differ says how well a figure is known")
+        parser.error("--processes has to be at least 2: their differences give the error of a figure")
     if unknown := set(given.nets) - set(NETS):
         parser.error(f"there is no {min(unknown)!r}, only {', '.join(NETS)}")
     if unknown := set(given.kinds) - {*KINDS, *(kind.split()[0] for kind in KINDS)}:
@@ -93,7 +93,7 @@ def main() -> int:
 
 
 def show(name: str, cost: dict[str, list[list[float]]]) -> None:
-    """Print what each kind of step costs, of a vanilla one, for each fraction kept."""
+    """Print what each kind of step costs as a share of a vanilla one, for each fraction kept."""
     share = {kind: ratio_of(seconds, cost["vanilla"])[0] for kind, seconds in cost.items()}
     others = "".join(f"; {kind} {share[kind]:.4f}" for kind in ("inactive", "recording") if kind in share)
     print(f"{name}: a vanilla step takes {1e3 * statistics.median(chain(*cost['vanilla'])):.1f} ms{others}")

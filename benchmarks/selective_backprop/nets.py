@@ -1,7 +1,7 @@
 """The nets whose steps are timed, each with a batch: a small ResNet, an MLP and a language model over characters.
 
-The batches are such as one trains with on a CPU, of a tenth to two thirds of a second a step. What the algorithm itself
-takes is about the same in all, 1 to 1.5 ms: in a step of 30 ms it would be 3 to 5 hundredths.
+The batches are of a size for training on a CPU, with a tenth to two thirds of a second per step. The algorithm itself
+takes about the same time in all, 1 to 1.5 ms: in a step of 30 ms it would be 3 to 5 hundredths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Net:
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions around a shortcut."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, width: int, out: int, stride: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def mlp() -> Net:
 
 
 class TransformerBlock(nn.Module):
-    """Causal attention and an MLP, each behind a LayerNorm."""
+    """Causal attention and an MLP, each after a LayerNorm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

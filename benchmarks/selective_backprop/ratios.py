@@ -1,4 +1,4 @@
-"""The ratio of two kinds of step that took turns, and how well it is known."""
+"""The ratio of two kinds of step that took turns, and its standard error."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["ratio_of"]
 
 
 def ratio_of(seconds: list[list[float]], others: list[list[float]]) -> tuple[float, float]:
-    """Return the ratio of two kinds of step, and its standard error; what they took in each round of each process.
+    """Return the ratio of two kinds of step, and its standard error, from their times in each round of each process.
 
-    That of a process is the median over its rounds; the ratio is the mean over the processes, which differ by more than
-    their rounds tell: each has its memory laid out in another way.
+    A process's ratio is the median over its rounds; the result is the mean over the processes, which differ by more
+    than their rounds show: each has its own memory layout.
     """
     medians = [
         statistics.median(one / other for one, other in zip(*rounds, strict=True))

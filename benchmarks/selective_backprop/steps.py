@@ -23,7 +23,7 @@ __all__ = ["KEEPS", "KINDS", "costs_of_steps"]
 
 KEEPS = (0.25, 0.5, 0.75)
 CYCLE = 3
-"""Of so many steps of the stale kind one scores all rows."""
+"""One in this many steps of the stale kind scores all rows."""
 SELECTIVE: dict[str, dict[str, Any]] = {
     "selective": {},
     "eval+bf16": {"bn": "eval", "precision": "bf16"},
@@ -47,8 +47,8 @@ def costs_of_steps(
     """Return the CPU seconds of each kind of step of a net in each round of each process, by its name.
 
     Args:
-        processes: one after the other, each begun anew.
-        wanted: kinds, with or without their keep; none: all that the net has. Vanilla steps are always among them.
+        processes: how many new ones, one after another.
+        wanted: kinds, with or without their keep; none: all that the net has. Vanilla steps are always included.
     """
     costs = [_costs_elsewhere(name, rounds, wanted) for _ in range(processes)]
     return {kind: [cost[kind] for cost in costs] for kind in costs[0]}
@@ -59,7 +59,7 @@ def _costs_elsewhere(name: str, rounds: int, wanted: Collection[str]) -> dict[st
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_costs, args=(sender, name, rounds, wanted), daemon=True)
     process.start()
-    sender.close()  # the other end is the process's alone, so that its death is seen
+    sender.close()  # leaves the other end to the process alone, so that its death is noticed
     try:
         costs: dict[str, list[float]] = receiver.recv()
     except EOFError:
@@ -97,7 +97,7 @@ def selective(keep: float, **arguments: Any) -> SelectiveBackprop:
 
 
 def inactive() -> SelectiveBackprop:
-    """Return an algorithm that never is, as the clock of these steps stands still."""
+    """Return an algorithm that is never active, as the clock of these steps does not move."""
     return SelectiveBackprop(start=0.5, end=0.9, scale_factor=1)
 
 
@@ -109,7 +109,7 @@ def plain_step(net: Net, batch: tuple[torch.Tensor, ...]) -> None:
 
 
 def ideal_step(net: Net, kept: tuple[torch.Tensor, ...]) -> None:
-    """Score all rows for nothing, and train on those that are given."""
+    """Score all rows, ignore the scores, and train on the given rows."""
     with torch.no_grad():
         net.model(net.batch[0])
     plain_step(net, kept)
@@ -140,21 +140,21 @@ def engine_step(net: Net, algorithm: SelectiveBackprop) -> Step:
 
 
 def drawing(net: Net, keep: float) -> Step:
-    """Return the draw alone."""
+    """Return only the draw."""
     n = len(net.batch[0])
     generator, losses, k = torch.Generator(), torch.rand(n), number_kept(n, keep)
     return lambda: take_rows(net.batch, n, draw_rows(losses, k, keep, generator))
 
 
 def measure(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of each kind in each round, taken in turns whose order is drawn anew."""
+    """Return the CPU seconds of each kind in each round, taken in turns in a new random order."""
     asker = parent_process()
     assert asker is not None
     names, order = list(steps), random.Random(0)  # noqa: S311  not for secrets
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-3, rounds):
-        if not asker.is_alive():  # or this would go on for minutes, unseen, beside what is measured next
-            sys.exit("nobody waits for these figures any more")
+        if not asker.is_alive():  # else this would run on unseen for minutes beside the next measurement
+            sys.exit("the process that asked for these figures has ended")
         order.shuffle(names)
         for name in names:
             times = CYCLE if name.startswith("stale") else 1

@@ -1,4 +1,4 @@
-"""A training loop of one's own that fires the engine's events: no Trainer, no loader, no duration."""
+"""A custom training loop that fires the engine's events: no Trainer, no loader, no duration."""
 
 import torch
 

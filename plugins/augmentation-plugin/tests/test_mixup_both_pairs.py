@@ -1,4 +1,4 @@
-"""A forward that was mixed has to be followed by a loss that is: a loop that forgets it is told, others are not."""
+"""A mixed forward has to be followed by a mixed loss: a loop that forgets it gets an error, others do not."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("kind", [MixUp, CutMix])
 
 
 def own(algorithm: Mixing) -> tuple[State, Engine]:
-    """Return an engine for a loop by hand."""
+    """Return an engine for a hand-written loop."""
     state = State(model=nn.Identity(), algorithms=[algorithm], loss_fn=F.cross_entropy, seed=1, batch=BATCH)
     state.outputs = torch.zeros(4, 4)
     return state, Engine(state, Logger())
@@ -68,7 +68,7 @@ def test_the_error_comes_once_and_only_in_the_run_that_forgot(kind: type[Mixing]
 
 
 class Failing(nn.Module):
-    """A net, loss function and callback that raises once, wherever it is told to."""
+    """A net, loss function and callback that raises once, at a chosen place."""
 
     def __init__(self, where: str) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ IMAGES = torch.eye(5).view(5, 5, 1, 1).expand(5, 5, 16, 16).contiguous()
 
 
 def mixes(algorithm: Any, steps: int, seed: int = 1, saved: Any = None, keep: Any = None) -> list[list[float]]:
-    """Return what becomes of the images in some steps; put what is saved after each into `keep`."""
+    """Return the images after some steps; put what is saved after each into `keep`."""
     state = State(model=nn.Identity(), algorithms=[algorithm], seed=seed)
     seen = []
     with Engine(state, Logger()) as engine:

@@ -40,7 +40,7 @@ class InParts(Net):
 
 
 class FromLogits(Net):
-    """Computes its loss where it should, beside a part that the forward computes."""
+    """Computes its loss where it should, next to a part that the forward computes."""
 
     def loss(self, outputs: Any, batch: Any) -> Any:
         return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}

@@ -1,4 +1,4 @@
-"""MixUp and CutMix in the events of a step: what the model and the loss see, and what is put back."""
+"""MixUp and CutMix in the events of a step: what the model and the loss see, and what is restored."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def kind(request: pytest.FixtureRequest) -> type[Mixing]:
 
 @dataclass
 class Step:
-    """An engine in a loop by hand, with what was in the batch at each event."""
+    """An engine in a hand-written loop, with what was in the batch at each event."""
 
     engine: Engine
     state: State

@@ -1,4 +1,4 @@
-"""The loss that MixUp and CutMix train on, against a loop by hand, in both forms, and in all shapes of losses."""
+"""The loss that MixUp and CutMix train on, against a hand-written loop, in both forms, for losses of all shapes."""
 
 from typing import Any
 

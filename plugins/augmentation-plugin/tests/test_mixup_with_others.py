@@ -1,4 +1,4 @@
-"""MixUp and CutMix together, and beside one that smooths targets: the order, and the loss against the inputs."""
+"""MixUp and CutMix together, and with one that smooths targets: the order, and the loss against the inputs."""
 
 import itertools
 from typing import Any

@@ -19,7 +19,7 @@ Y, MASK = torch.arange(4), torch.arange(4 * 32 * 48).reshape(4, 32, 48)
 
 
 def batches_of(algorithm: Any, steps: Any, batch: Any = (X, Y), logger: Any = None, **fields: Any) -> list[Any]:
-    """Return what becomes of a batch in given steps of a training of 10, in a run of its own."""
+    """Return a batch after given steps of a training of 10, in its own run."""
     made = []
     given = {"model": nn.Identity(), "algorithms": [algorithm], "max_duration": "10ba", "seed": 7, **fields}
     with Engine(State(**given), logger or Logger()) as engine:

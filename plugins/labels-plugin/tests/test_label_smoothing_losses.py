@@ -27,7 +27,7 @@ def validated(loss: Any, target: Any, smoothing: float = 0.1, **fields: Any) -> 
 
 
 def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Nobody can see that this is torch's."""
+    """Can't be recognized as torch's."""
     return F.cross_entropy(outputs, targets)
 
 

@@ -17,7 +17,7 @@ WEIGHT = torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.double)
 
 
 def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Nobody can see that this is torch's."""
+    """Can't be recognized as torch's."""
     return F.cross_entropy(outputs, targets)
 
 

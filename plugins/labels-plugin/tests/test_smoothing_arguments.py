@@ -108,7 +108,7 @@ def test_small_integers_are_indices_too() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
 def test_compiled_it_looks_for_ignored_targets_too() -> None:
-    """A traced graph has no error to go by; a backend that checks indices would raise it at the call."""
+    """A traced graph raises no error to rely on; a backend that checks indices would raise at the call."""
     target = torch.tensor([0, -100, 2, -100])
     compiled = torch.compile(smooth_labels, backend="eager")
     assert torch.equal(compiled(LOGITS, target), smooth_labels(LOGITS, target))

@@ -22,7 +22,7 @@ def fire(algorithm: Any, model: nn.Module | None, *events: Event) -> None:
 
 
 def test_an_evaluation_that_never_ended_does_not_cost_the_trained_weights() -> None:
-    """In a loop of one's own that undoes nothing: the next EVAL_START finds the average in the model."""
+    """In a custom loop that unwinds nothing: the next EVAL_START finds the average in the model."""
     model, ema = nn.Linear(1, 1), EMA(decay=0.5)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
         engine.run_event(Event.FIT_START)
@@ -83,7 +83,7 @@ def test_an_expanded_frozen_parameter_is_averaged_and_comes_back_as_it_was() -> 
 
 
 class Sparse(nn.Linear):
-    """Has a buffer that is no dense tensor, as a graph's neighbours are."""
+    """Has a buffer that is not a dense tensor, such as a graph's neighbours."""
 
     near: torch.Tensor
 
@@ -145,7 +145,7 @@ class Peak(nn.Module):
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
-    """In the algorithm as in the function: the average goes on from what the buffer is next."""
+    """In the algorithm as in the function: the average continues from the buffer's next value."""
     model, ema = Peak(), EMA(decay=0.5)
     average = start_average(model)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:

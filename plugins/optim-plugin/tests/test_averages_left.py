@@ -1,4 +1,4 @@
-"""A run that is resumed leniently, with other weights than the averaged ones: the average is left, and begins anew."""
+"""A run resumed leniently, with other weights than the averaged ones: the average is dropped, and starts again."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""EMA in a run: when it begins, moves on, is in the model, and what it refuses."""
+"""EMA in a run: when it starts, is updated, is in the model, and what it refuses."""
 
 import copy
 from collections.abc import Mapping
@@ -129,7 +129,7 @@ def test_an_evaluation_by_hand_uses_the_average() -> None:
 
 
 def broken(batches: int) -> Any:
-    """Yield so many good batches, then one that fails in the model."""
+    """Yield some good batches, then one that fails in the model."""
     yield from make_data(batches)
     yield torch.ones(8, 5), torch.zeros(8, dtype=torch.long)
 
@@ -267,7 +267,7 @@ def test_a_model_that_is_cast_in_mid_run_keeps_its_average() -> None:
 
 
 def test_it_may_join_in_mid_run() -> None:
-    """No FIT_START then: it begins at the end of the first batch it sees."""
+    """No FIT_START then: it starts at the end of the first batch it sees."""
     ema, model = EMA(decay=0.5), nn.Linear(1, 1)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
         engine.run_event(Event.BATCH_END)

@@ -110,7 +110,7 @@ class Masked(nn.Module):
 
 
 def test_masks_of_infinity_do_not_become_nan() -> None:
-    """Minus infinity is copied; a minimum that begins as infinity is averaged once it is finite."""
+    """Minus infinity is copied; a minimum that starts as infinity is averaged once it is finite."""
     model = Masked()
     average = start_average(model)
     for value in (4.0, 8.0):

@@ -1,4 +1,4 @@
-"""Which layers LayerFreezing counts: in a resumed run, with blocks that are dropped, in a loop of one's own."""
+"""Which layers LayerFreezing counts: in a resumed run, with blocks that are dropped, in a custom loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ NET_LAYERS = [f"net.{i}" for i in range(5)]
 
 
 class WithUnused(nn.Module):
-    """Defines, as its last layer, one that takes no part in the loss."""
+    """Defines a last layer that is not part of the loss."""
 
     def __init__(self) -> None:
         super().__init__()

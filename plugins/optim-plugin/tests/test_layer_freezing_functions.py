@@ -66,7 +66,7 @@ def test_a_fraction_that_grows_is_of_the_layers_at_the_beginning() -> None:
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_optimizers_leave_frozen_weights_bit_equal(kind: str) -> None:
-    """Momentum, moments and weight decay have no part in them, and state is there from earlier steps."""
+    """Momentum, moments and weight decay don't affect them, although there is state from earlier steps."""
     model = make_net()
     optimizer: Any = (
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
@@ -127,7 +127,7 @@ def test_a_compiled_model_has_the_layers_of_the_original() -> None:
 
 
 def test_layers_after_the_last_with_a_gradient_do_not_count() -> None:
-    """They take no part in the loss; one without a gradient before it may be a branch that was not taken."""
+    """They are not part of the loss; one without a gradient before that may be a branch that was not taken."""
     model = make_net()
     model[1](model[0](torch.ones(2, 4))).sum().backward()
     model[0].zero_grad()

@@ -55,7 +55,7 @@ def test_the_loss_around_where_training_ends_is_lower() -> None:
     ups, rises = [], []
     for seed in range(3):
         (plain, plain_up), (loss, up) = (loss_up_the_slope(trained(a, seed), 0.5) for a in ((), SAM(rho=0.2)))
-        assert max(plain, loss) < 0.5  # both have learned: it begins near 1
+        assert max(plain, loss) < 0.5  # both have learned: it starts near 1
         ups.append(up / plain_up)
         rises.append((up - loss) / (plain_up - plain))
     assert sum(ups) / 3 < 0.82

@@ -1,4 +1,4 @@
-"""Sharpness-aware gradients in a loop of one's own."""
+"""Sharpness-aware gradients in a custom loop."""
 
 import math
 import weakref

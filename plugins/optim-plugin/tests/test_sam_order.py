@@ -18,7 +18,7 @@ def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 class Scale(Algorithm):
-    """Has another batch from the start of the step to its end, and no tag that tells."""
+    """Has another batch from the start of the step to its end, and no tag that says so."""
 
     metadata = AlgorithmMetadata(events=("before_train_batch", "after_train_batch"), writes=("batch",))
 

@@ -116,7 +116,7 @@ def test_statistics_of_batch_norm_are_those_of_the_first_pass() -> None:
 
 
 def test_the_second_pass_draws_dropout_masks_of_its_own() -> None:
-    """As a loop by hand does that runs forward twice."""
+    """As in a hand-written loop that runs forward twice."""
     seen = Seen()
     with make_trainer(SAM(rho=1e-12), make_net(dropout=0.5), callbacks=seen) as trainer:
         trainer.fit()

@@ -1,4 +1,4 @@
-"""SAM's step is the one that is written by hand, bit for bit."""
+"""SAM's step equals the hand-written one, bit for bit."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ def test_training_equals_the_loop_by_hand(kind: str, interval: int) -> None:
 
 
 def test_both_gradients_are_clipped() -> None:
-    """The length of the first has no part in SAM; the second is what the optimizer gets."""
+    """The length of the first is not used by SAM; the second is what the optimizer gets."""
     ours, hand = make_net(), make_net()
     result = train(ours, SAM(rho=0.3), OPTIMIZERS["sgd"](ours.parameters()), grad_clip_norm=0.1)
     assert same(result, train_by_hand(hand, [OPTIMIZERS["sgd"](hand.parameters())], 0.3, clip=0.1))
@@ -113,7 +113,7 @@ def test_frozen_parameters_have_no_part() -> None:
 
 
 def test_parameters_of_no_optimizer_are_not_moved_and_not_in_the_norm() -> None:
-    """Nobody resets their gradients, which add up from step to step."""
+    """Nothing resets their gradients, which add up from step to step."""
     ours, frozen = make_net(norm=False), make_net(norm=False)
     frozen[0].requires_grad_(False)
     results = [train(model, SAM(rho=0.3), OPTIMIZERS["sgd"](model[3].parameters())) for model in (ours, frozen)]

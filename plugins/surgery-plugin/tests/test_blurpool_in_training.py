@@ -1,4 +1,4 @@
-"""BlurPool as an algorithm: in an engine of one's own, in the Trainer, on digits, beside others."""
+"""BlurPool as an algorithm: in a custom engine, in the Trainer, on digits, with others."""
 
 import copy
 from collections.abc import Callable

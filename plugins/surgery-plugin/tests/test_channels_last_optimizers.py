@@ -39,7 +39,7 @@ def operate(model: nn.Module, optimizer: torch.optim.Optimizer, by: str) -> None
 @pytest.mark.parametrize("by", ["function", "algorithm", "Trainer"])
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_an_optimizer_that_has_made_steps_makes_the_same_ones_afterwards(make, by) -> None:
-    """Fused ones take each value by its place in memory, so that weights and momenta have to lie alike."""
+    """Fused ones read values by their position in memory, so weights and momenta need the same layout."""
     plain = nn.Sequential(nn.Conv2d(3, 4, 3))
     model = copy.deepcopy(plain)
     one, other = make(plain), make(model)

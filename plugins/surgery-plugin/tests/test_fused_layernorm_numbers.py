@@ -59,7 +59,7 @@ def exact(norm: nn.LayerNorm, x: torch.Tensor, slope: torch.Tensor) -> tuple[tor
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_under_autocast_the_output_is_bfloat16_and_three_roundings_off_at_most(options, dtype) -> None:
-    """Of weight, bias and output. The inputs are bfloat16 numbers, so that theirs is none."""
+    """Of weight, bias and output. The inputs are bfloat16 already and are not rounded."""
     norm = make_norm(**options)
     x = torch.randn(64, 8).bfloat16()
     expected, _ = exact(norm, x, torch.ones(64, 8))

@@ -39,7 +39,7 @@ def test_a_shared_norm_stays_shared_and_flags_and_hooks_stay() -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("nested", [True, False])
 def test_an_encoder_in_evaluation_computes_bit_for_bit_what_it_did(nested) -> None:
-    """With torch's fused kernel of a whole layer, which goes on reading the norms' parameters."""
+    """With torch's fused kernel of a whole layer, which keeps reading the norms' parameters."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
     x, mask = torch.randn(3, 5, 8), torch.arange(5)[None] >= torch.tensor([5, 3, 2])[:, None]

@@ -1,4 +1,4 @@
-"""GatedLinearUnits as an algorithm: seeds, optimizers, logs, and what it does to a training on digits."""
+"""GatedLinearUnits as an algorithm: seeds, optimizers, logs, and its effect on training on digits."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ from surgery_plugin import GatedLinear, apply_gated_linear_units, apply_stochast
 def make_layer(**options: Any) -> nn.TransformerEncoderLayer:
     layer = nn.TransformerEncoderLayer(8, 2, 16, **{"dropout": 0.0, "batch_first": True, **options})
     with torch.no_grad():
-        for parameter in layer.parameters():  # norms and biases begin with ones and zeros
+        for parameter in layer.parameters():  # norms and biases start with ones and zeros
             parameter.copy_(torch.randn(parameter.shape) / 2)
     return layer
 

@@ -1,4 +1,4 @@
-"""SqueezeExcite as an algorithm: in an engine of one's own, in the Trainer, on digits."""
+"""SqueezeExcite as an algorithm: in a custom engine, in the Trainer, on digits."""
 
 from typing import Any
 

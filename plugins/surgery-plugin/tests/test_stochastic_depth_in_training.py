@@ -1,4 +1,4 @@
-"""StochasticDepth as an algorithm: seeds, resuming, a second run, and what it does to a training on digits."""
+"""StochasticDepth as an algorithm: seeds, resuming, a second run, and its effect on training on digits."""
 
 import copy
 from typing import Any

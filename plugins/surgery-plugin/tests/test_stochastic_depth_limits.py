@@ -1,4 +1,4 @@
-"""Stochastic depth where blocks are no plain ones: in place, in mixed precision, held by two, known by name."""
+"""Stochastic depth with unusual blocks: in place, in mixed precision, held by two, known by name."""
 
 import copy
 from collections.abc import Callable

@@ -89,7 +89,7 @@ def test_gradients_of_dropped_rows_pass_through_the_identity_alone() -> None:
 
 
 def test_infinite_values_of_a_dropped_row_do_not_come_through() -> None:
-    """As values; as a gradient they do, for 0 * inf is no number."""
+    """As values; as a gradient they do, because 0 * inf is NaN."""
 
     class Bottleneck(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ def test_per_batch_all_rows_have_one_luck_and_a_dropped_block_is_not_computed() 
         before, out = block.calls, wrapped(x)
         computed.append(block.calls > before)
         assert torch.equal(out, x) is not kept
-    first = expected.index(True) + 1  # until a block has computed, nobody knows the shape of its output
+    first = expected.index(True) + 1  # until a block has run, the shape of its output is unknown
     assert computed[0] is True
     assert computed[first:] == expected[first:]
     assert computed.count(False) in {expected.count(False), expected.count(False) - 1}

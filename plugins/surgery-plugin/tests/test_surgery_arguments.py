@@ -1,4 +1,4 @@
-"""What is no model, generator or state is refused by name, and before anything is changed."""
+"""Anything but a model, generator or state is refused by name, before anything is changed."""
 
 import copy
 from collections.abc import Callable

@@ -22,7 +22,7 @@ class CutOut(Algorithm):
     """Fill square holes in the images of each training batch with zeros.
 
     Source: DeVries and Taylor 2017, Improved Regularization of Convolutional Neural Networks with Cutout, arXiv
-    1708.04552. Each row has its own holes, drawn anew in each step. See `cutout_batch`.
+    1708.04552. Each row has its own holes, new ones in each step. See `cutout_batch`.
 
     Args:
         num_holes: how many each row gets, at least 1; they may overlap.

@@ -37,7 +37,7 @@ def smooth_labels(
 
     Args:
         outputs: logits (N, K, ...); they give the number of classes and the precision, at least float32.
-        target: class indices (N, ...), or probabilities (N, K, ...), of which none is ignored.
+        target: class indices (N, ...), or probabilities (N, K, ...), none of which are ignored.
         smoothing: the share of the uniform distribution, in [0, 1); with 0 `target` itself is returned.
         ignore_index, weight, reduction: as in the loss; `weight` has one number for each class.
 

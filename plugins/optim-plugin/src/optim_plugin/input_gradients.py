@@ -42,7 +42,7 @@ def input_gradient_penalty(loss: torch.Tensor, inputs: torch.Tensor, rows: int |
 
     Args:
         loss: a scalar that depends on `inputs`, as it is differentiated for training. If it is a mean over n rows,
-            a row's gradient is 1/n of that of its own loss, and the penalty 1/n^2.
+            a row's gradient is 1/n of its own loss's, and the penalty 1/n^2.
         inputs: (n, ...), with `requires_grad`.
         rows: what the sum is divided by: the rows of the whole batch, if `inputs` is a part of it; None: n.
 
