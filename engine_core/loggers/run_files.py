@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RunFiles", "finite"]
 
-_DIGESTED_BYTES = 4096
-_ANOTHER = "-"
-"""Stands for the digest of a file that can't be the one that was saved."""
-
 
 class RunFiles(LoggerDestination):
     """Writes every logged value to `folder/metrics.jsonl`, and one row a step to `folder/metrics.csv`.
 
-    A line is in the file when `log_metrics` returns, the CSV's row when the next step begins, or at close. What can't
-    be written whole, as on a full disk, is told once and kept for the next time, the latest 256 KiB for each file, and
-    no half of it is in the file; `latest` and `runs` go on meanwhile. Columns that come up later are added to the CSV.
-    Values that are not finite are `null` in JSON. Files that are there are continued.
+    A line is in the file when `log_metrics` returns, the CSV's row when the next step begins, or at close. If the disk
+    is full, a warning says so once, and the latest 256 KiB for each file wait until there is room; no half of a line is
+    in a file, and `latest` and `runs` continue meanwhile. New columns are added to the CSV. Values that are not finite
+    are `null` in JSON. Files that exist are continued.
 
     Args:
         folder: made when the first line is written, or the fit starts.
@@ -52,30 +48,30 @@ class RunFiles(LoggerDestination):
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self._place = self.folder.absolute()  # wherever the program goes afterwards
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError(f"RunFiles needs a folder, and {str(folder)!r} is a file; choose another place")
         self.latest: dict[str, Any] = {}
         self.runs: Counter[str] = Counter()
+        self._place = self.folder.absolute()  # the working directory may change
         self._started_s = time.perf_counter()
-        self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
-        self._has_told = False
+        self._has_warned = self._starts_over = False
         self._resumed: Mapping[str, Any] | None = None
         self._held: list[tuple[dict[str, Any], int]] = []
-        self._starts_over = False
+        self._begin_files()
 
     def init(self, state: State, logger: Logger) -> None:
         """Count the seconds from here."""
         self._started_s = time.perf_counter()
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Open the files; those of a resumed run are cut, as no saver has found that another one still writes them.
+        """Open the files; those of a resumed run are cut only now, when no saver has found another run at work.
 
         Raises:
             ArgumentError: (a ValueError) if they can't be written.
         """
         try:
-            self._go_on()
+            self._cut()  # before anything is appended, which would be cut off too
+            self._add_held()
             self._flush()
         except OSError as error:
             raise ArgumentError(
@@ -83,9 +79,9 @@ class RunFiles(LoggerDestination):
             ) from error
 
     def start_over(self) -> None:
-        """Let the next fit empty the files, which an attempt has begun that was never saved.
+        """Let the next fit empty the files, which an earlier attempt has begun and never saved.
 
-        Files in which a loaded checkpoint finds its place are cut to it instead.
+        Files that contain the position of a loaded checkpoint are cut there instead.
         """
         self._starts_over = True
 
@@ -95,12 +91,17 @@ class RunFiles(LoggerDestination):
         self.latest.update(plain)
         if self._resumed is not None or self._starts_over:
             self._held.append((plain, step))
-        else:
-            self._add(plain, step)
-            try:
-                self._flush()
-            except OSError as error:
-                self._tell(error)
+            return
+        self._add(plain, step)
+        try:
+            self._flush()
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                self._warn(
+                    f"can't write in {str(self.folder)!r} ({error}); training goes on, and the latest "
+                    f"{MOST_DUE_BYTES // 1024} KiB for each file are kept until they can be written. {HOW_TO_STOP}"
+                )
 
     def log_traces(self, traces: Traces) -> None:
         """Count in `runs` how often each algorithm ran at each event, as in `Noise/AFTER_DATALOADER`."""
@@ -111,22 +112,16 @@ class RunFiles(LoggerDestination):
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the files are written, how they end there, and what is not written yet."""
+        latest = {name: value for name, value in self.latest.items() if isinstance(value, WRITTEN_AS_THEY_ARE)}
+        counts = {"latest": latest, "runs": dict(self.runs)}
         if self._resumed is not None:
-            return {**self._resumed, **self._counts()}
-        size = self._lines.size
-        if not size and not self._lines.due.items:
+            return {**self._resumed, **counts}
+        if not self._lines.size and not self._lines.due:
             return {}
-        return {
-            "bytes": size,
-            "digest": _digest_before(self._lines_path, size),
-            "due": list(self._lines.due.items),
-            "lost": self._lines.due.lost,
-            "table": self._table.position(),
-            **self._counts(),
-        }
+        return {**self._lines.position(), "table": self._table.position(), **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next fit take away what was logged after the checkpoint, as the resumed run logs it again.
+        """Let the next fit remove what was logged after the checkpoint, as the resumed run logs it again.
 
         Files that are not those of the saved run are left, and continued.
 
@@ -135,59 +130,56 @@ class RunFiles(LoggerDestination):
         """
         if not state:
             return
-        _check_state(state)
+        try:
+            _State.model_validate(dict(state))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(part for part in first["loc"] if isinstance(part, str))
+            value = None if first["type"] == "missing" else first["input"]
+            raise ArgumentError(f"{name}={value!r} in the state of RunFiles is nothing that it has saved") from None
         self.latest, self.runs = dict(state["latest"]), Counter(state["runs"])
         self._resumed = state
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Write what is held and close the files; what they don't take even now is lost, and what is lost is told."""
+        """Write what is held and close the files; a warning says how much can't be written even now, and is lost."""
         self._resumed = None
         self._add_held()
+        lines, table, problem = self._lines, self._table, ""
         try:
-            self._each("close")
+            self._close_files()
         except OSError as error:
-            self._tell_of_losses(f"can't write in {str(self.folder)!r} at its end ({error})")
-        else:
-            if self._lines.due.lost or self._table.due.lost:
-                self._tell_of_losses(f"could not write in {str(self.folder)!r} for too long")
+            problem = f"can't write in {str(self.folder)!r} at its end ({error})"
         finally:
-            self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
-            self._has_told = False
+            self._begin_files()
+            self._has_warned = False
+        if not problem and (lines.lost or table.lost):
+            problem = f"could not write in {str(self.folder)!r} for too long"
+        if problem:
+            lost = f"{lines.unwritten} lines for {lines.path.name} and {table.unwritten} rows for {table.path.name}"
+            self._warn(f"{problem}: {lost} are lost")
 
-    @property
-    def _lines_path(self) -> Path:
-        return self._place / "metrics.jsonl"
+    def _begin_files(self) -> None:
+        self._lines, self._table = Lines(self._place / "metrics.jsonl"), Table(self._place / "metrics.csv")
 
-    @property
-    def _table_path(self) -> Path:
-        return self._place / "metrics.csv"
+    def _close_files(self) -> None:
+        with contextlib.closing(self._table):  # whatever becomes of the other
+            self._lines.close()
 
-    def _counts(self) -> dict[str, Any]:
-        latest = {name: value for name, value in self.latest.items() if isinstance(value, WRITTEN_AS_THEY_ARE)}
-        return {"latest": latest, "runs": dict(self.runs)}
-
-    def _go_on(self) -> None:
-        """Cut the files to where a checkpoint has found them, if they are the same."""
-        state = self._resumed
-        if state is not None and _ANOTHER != _digest_before(self._lines_path, state["bytes"]) == state["digest"]:
-            self._let_go()
-            if state["bytes"]:
-                os.truncate(self._lines_path, state["bytes"])
-            self._lines.due.extend(state["due"])
-            self._lines.due.lost = state["lost"]
-            self._table.go_on(state["table"])
+    def _cut(self) -> None:
+        """Cut the files at the position of a loaded checkpoint if they contain it; else empty them, to start over."""
+        position = self._resumed
+        is_there = position is not None and self._lines.holds(position)
+        if is_there or self._starts_over:
+            with contextlib.suppress(OSError):
+                self._close_files()
+            self._begin_files()
+        if position is not None and is_there:
+            self._lines.cut(position)
+            self._table.cut(position["table"])
         elif self._starts_over:
-            self._let_go()
-            self._lines_path.unlink(missing_ok=True)
-            self._table_path.unlink(missing_ok=True)
+            self._lines.path.unlink(missing_ok=True)
+            self._table.path.unlink(missing_ok=True)
         self._resumed, self._starts_over = None, False
-        self._add_held()
-
-    def _let_go(self) -> None:
-        """Close the files and forget what is due."""
-        with contextlib.suppress(OSError):
-            self._each("close")
-        self._lines, self._table = Lines(self._lines_path), Table(self._table_path)
 
     def _add_held(self) -> None:
         held, self._held = self._held, []
@@ -196,81 +188,49 @@ class RunFiles(LoggerDestination):
 
     def _add(self, plain: dict[str, Any], step: int) -> None:
         seconds = round(time.perf_counter() - self._started_s, 6)
-        self._lines.due.extend([json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str)])
-        self._table.add(step, plain)
+        self._lines.add(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str))
+        self._table.log(step, plain)
 
     def _flush(self) -> None:
-        """Open the files that are not yet, and write what is due."""
-        self._each("flush")
-
-    def _each(self, method: str) -> None:
-        """Do something with both files, whatever becomes of the first."""
         try:
-            getattr(self._lines, method)()
+            self._lines.flush()
         finally:
-            getattr(self._table, method)()
+            self._table.flush()
 
-    def _tell(self, error: OSError) -> None:
-        if not self._has_told:
-            self._has_told = True
-            warn(
-                f"logger destination RunFiles can't write in {str(self.folder)!r} ({error}); training goes on, and the "
-                f"latest {MOST_DUE_BYTES // 1024} KiB for each file are kept until they can be written. {HOW_TO_STOP}",
-                DestinationWarning,
-            )
-
-    def _tell_of_losses(self, cause: str) -> None:
-        lines, rows = self._lines.due.unwritten, self._table.due.unwritten
-        warn(
-            f"logger destination RunFiles {cause}: {lines} lines for {self._lines_path.name} and {rows} rows for "
-            f"{self._table_path.name} are lost",
-            DestinationWarning,
-        )
+    def _warn(self, problem: str) -> None:
+        warn(f"logger destination RunFiles {problem}", DestinationWarning)
 
 
-def _digest_before(path: Path, size: int) -> str:
-    """Return a digest of the last bytes before `size`, or nothing if there are none."""
-    there = path.stat().st_size if path.is_file() else 0
-    if there < size or not size:
-        return _ANOTHER if there else ""
-    begin = max(0, size - _DIGESTED_BYTES)
-    with path.open("rb") as file:
-        file.seek(begin)
-        return hashlib.sha256(file.read(size - begin)).hexdigest()
+def _has_step(row: dict[str, Any]) -> dict[str, Any]:
+    if row and "step" not in row:
+        raise ValueError("a row has a step")
+    return row
 
 
-def _check_state(state: Mapping[str, Any]) -> None:
-    """Raise an ArgumentError unless each part of a RunFiles' state has its type."""
-    table = state.get("table")
-    parts = {**state, **{f"table.{name}": value for name, value in (table.items() if isinstance(table, dict) else ())}}
-    for name, kind in _STATE.items():
-        part: Any = parts.get(name)
-        is_good = type(part) is kind and not (type(part) is int and part < 0)
-        if is_good and name == "runs":
-            is_good = all(type(count) is int for count in part.values())
-        if is_good and name == "due":
-            is_good = all(type(line) is str for line in part)
-        if is_good and name == "table.due":
-            is_good = all(type(row) is dict and "step" in row for row in part)
-        if is_good and name == "table.row":
-            is_good = not part or "step" in part
-        if not is_good:
-            raise ArgumentError(f"{name}={part!r} in the state of RunFiles is nothing that it has saved")
+_Row = Annotated[dict[str, Any], AfterValidator(_has_step)]
 
 
-_STATE: dict[str, type] = {
-    "bytes": int,
-    "digest": str,
-    "due": list,
-    "lost": int,
-    "table": dict,
-    "table.rows": int,
-    "table.due": list,
-    "table.lost": int,
-    "table.row": dict,
-    "latest": dict,
-    "runs": dict,
-}
+class _Saved(BaseModel):
+    """What both files have in a state of RunFiles."""
+
+    model_config = ConfigDict(strict=True, defer_build=True)
+
+
+class _TablePosition(_Saved):
+    rows: NonNegativeInt
+    due: list[_Row]
+    lost: NonNegativeInt
+    row: _Row
+
+
+class _State(_Saved):
+    bytes: NonNegativeInt
+    digest: str
+    due: list[str]
+    lost: NonNegativeInt
+    table: _TablePosition
+    latest: dict[str, Any]
+    runs: dict[str, int]
 
 
 def _plain(value: Any) -> Any:

@@ -128,12 +128,12 @@ def test_a_row_with_new_columns_waits_for_room(tmp_path, limited, recwarn):
 def test_a_table_that_can_not_be_put_in_its_place_goes_on_later(tmp_path):
     path = tmp_path / "metrics.csv"
     table = Table(path)
-    table.add(0, {"a": 1})
-    table.add(1, {"a": 2})
+    table.log(0, {"a": 1})
+    table.log(1, {"a": 2})
     table.flush()
     path.with_suffix(".csv.new").mkdir()
-    table.add(2, {"b": 3})
-    table.add(3, {"b": 4})
+    table.log(2, {"b": 3})
+    table.log(3, {"b": 4})
     for _ in range(2):
         with pytest.raises(OSError, match=r"csv\.new"):
             table.flush()

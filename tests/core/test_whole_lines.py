@@ -10,7 +10,7 @@ import pytest
 from engine_core import State
 from engine_core.errors import ArgumentError
 from engine_core.loggers.run_files import RunFiles
-from engine_core.loggers.whole_lines import WholeLines
+from engine_core.loggers.whole_lines import Lines
 
 PROGRAM = """
 import json, resource, sys, warnings
@@ -63,17 +63,18 @@ def test_so_are_rows_of_the_table(tmp_path):
 def test_a_last_line_without_its_end_is_not_merged_with_the_next(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 0}\n{"st')
-    lines = WholeLines(path)
-    lines.add(b'{"step": 2}\n')
-    lines.add(b'{"step": 3}\n')
+    lines = Lines(path)
+    lines.add('{"step": 2}')
+    lines.add('{"step": 3}')
     lines.close()
     assert path.read_bytes() == b'{"step": 0}\n{"st\n{"step": 2}\n{"step": 3}\n'
 
 
 def test_what_another_has_written_to_the_file_stays(tmp_path):
-    first, second = WholeLines(tmp_path / "file"), WholeLines(tmp_path / "file")
-    for lines, line in ((first, b"a\n"), (second, b"b\n"), (first, b"c\n")):
+    first, second = Lines(tmp_path / "file"), Lines(tmp_path / "file")
+    for lines, line in ((first, "a"), (second, "b"), (first, "c")):
         lines.add(line)
+        lines.flush()
     first.close()
     second.close()
     assert (tmp_path / "file").read_bytes() == b"a\nb\nc\n"
@@ -97,7 +98,10 @@ def test_files_that_are_opened_and_not_written_leave_nothing_to_resume(tmp_path)
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
 def test_a_line_for_which_there_is_no_room_is_refused(tmp_path):
     (tmp_path / "file").symlink_to("/dev/full")
-    lines = WholeLines(tmp_path / "file")
+    lines = Lines(tmp_path / "file")
+    lines.add("a")
     with pytest.raises(OSError, match="No space left on device"):
-        lines.add(b"a\n")
-    lines.close()
+        lines.flush()
+    with pytest.raises(OSError, match="No space left on device"):
+        lines.close()
+    assert lines.unwritten == 1
