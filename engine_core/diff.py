@@ -43,26 +43,29 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON, which has no NaN and no infinity: they become texts."""
-        content = {**asdict(self), "a": _finite(self.a), "b": _finite(self.b)}
-        return content if self.section == "order" else {k: v for k, v in content.items() if k != "moved"}
+        content = {k: v for k, v in asdict(self).items() if k != "moved" or self.section == "order"}
+        leaves = {k: json.dumps(v) for k, v in content.items() if isinstance(v, float) and not math.isfinite(v)}
+        return {**content, **leaves}
 
 
 def compare(run_a: Path | str, run_b: Path | str) -> list[Difference]:
     """Return what differs between two runs, each given by its folder or its manifest.
 
-    Names and times are no difference: the run's, that of the config file, where it wrote to, when and how fast it ran.
-    Final results are compared if both runs have them.
+    Names and times don't count: the run's, the config file's, where it wrote to, when and how fast it ran. Final
+    results are compared if both runs have them.
 
     Raises:
         ArgumentError: (a ValueError) if one of them is no run.
     """
-    a, b = read_manifest(Path(run_a)), read_manifest(Path(run_b))
+    runs = (Path(run_a), Path(run_b))
+    a, b = map(read_manifest, runs)
+    results = map(_results, runs) if all(map(has_results, runs)) else ({}, {})
     return [
         *_by_key("setting", _settings(a), _settings(b)),
         *_by_key("config", _config(a), _config(b)),
         *_by_key("versions", a.versions, b.versions),
         *_orders(a, b),
-        *_by_key("results", *_results(Path(run_a), Path(run_b))),
+        *_by_key("results", *results),
     ]
 
 
@@ -85,11 +88,6 @@ def _line(difference: Difference) -> str:
     a, b = (_shown(difference.section, value) for value in (difference.a, difference.b))
     moved = f"  ({', '.join(difference.moved)} moved)" if difference.moved else ""
     return escaped(f"{a} -> {b}{moved}")
-
-
-def _finite(value: Any) -> Any:
-    """Return a value as JSON can have it; leaves are all that is compared."""
-    return value if not isinstance(value, float) or math.isfinite(value) else json.dumps(value)
 
 
 def _shown(section: Section, value: Any) -> str:
@@ -132,23 +130,23 @@ def _without_names(manifest: Manifest) -> Iterator[str]:
 
 def _config(manifest: Manifest) -> dict[str, Any]:
     """Return the config by key path; seed and name of the run are elsewhere."""
-    flat = dict(_flat(manifest.config, ""))
-    return {key: value for key, value in flat.items() if key not in ("trainer.seed", "trainer.run_name")}
+    flat = _by_path(manifest.config, "")
+    return {key: value for key, value in flat if key not in ("trainer.seed", "trainer.run_name")}
 
 
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _by_path(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+            yield from _by_path(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and value and all(map(_naming, value)):
         named = _by_name(value)
         yield path, list(named)
         for name, inner in named.items():
             if inner:
-                yield from _flat(inner, f"{path}[{name}]")
+                yield from _by_path(inner, f"{path}[{name}]")
     elif isinstance(value, list) and value:
         for index, inner in enumerate(value):
-            yield from _flat(inner, f"{path}[{index}]")
+            yield from _by_path(inner, f"{path}[{index}]")
     else:
         yield path, value
 
@@ -180,19 +178,14 @@ def _orders(a: Manifest, b: Manifest) -> Iterator[Difference]:
             yield Difference("order", event, one or None, other or None, tuple(who_moved(one, other)))
 
 
-def _results(run_a: Path, run_b: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the final results by name without times, both empty unless both runs have some."""
-    if not (has_results(run_a) and has_results(run_b)):
-        return {}, {}
-    return _read_results(_results_of(run_a)), _read_results(_results_of(run_b))
-
-
 def _results_of(run: Path) -> Path:
     return (run if run.is_dir() else run.parent) / "results.json"
 
 
-def _read_results(file: Path) -> dict[str, Any]:
+def _results(run: Path) -> dict[str, Any]:
+    """Return the final results of a run by name, without times."""
+    file = _results_of(run)
     content = read_json(file)
     if not isinstance(content, dict):
         raise ArgumentError(f"{str(file)!r} is damaged: it holds no mapping of results")
-    return {key: value for key, value in _flat(content, "") if key not in TIMES and not key.startswith(MEASURED)}
+    return {key: value for key, value in _by_path(content, "") if key not in TIMES and not key.startswith(MEASURED)}

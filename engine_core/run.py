@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from .callbacks.checkpoint_saver import CheckpointSaver
 from .checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
@@ -35,9 +32,9 @@ from .explain import explain_engine
 from .loggers.run_files import RunFiles, finite
 from .manifest import SCHEMA
 from .randomness import seed_generators
-from .registry import CORE, Registry
 from .trainer.arguments import check_seed, new_name
 from .trainer.interruption import saver_folders
+from .trainer.resume import clock_in, versions_of
 from .trainer.trainer import Trainer
 
 __all__ = ["RunResults", "choose_folder", "make_trainer", "train"]
@@ -90,7 +87,7 @@ def train(
     if config.trainer.max_duration is None:
         raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
     folder = choose_folder(config, folder)
-    config = _settle(config, folder, _saved_seed(config, folder))
+    config = _settle(config, folder)
     files = RunFiles(folder)
     savers = [] if checkpoint_every is None else [CheckpointSaver(folder / RUN_CHECKPOINTS, checkpoint_every)]
     trainer = make_trainer(config, loggers=[files], callbacks=savers, profile=profile)
@@ -181,23 +178,19 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
     return next(path for path in (Path("runs") / name for name in names) if not os.path.lexists(path))
 
 
-def _saved_seed(config: Config, folder: Path) -> int | None:
-    """Return the seed of the run that is gone on with: model and data are made anew with it."""
+def _settle(config: Config, folder: Path) -> Config:
+    """Return the config with a name and a seed, so that the manifest's config repeats this very run.
+
+    Model and data of a resumed run are made with the seed of the saved one.
+    """
     settings, own = config.trainer, folder / RUN_CHECKPOINTS
     path = own if settings.autoresume and has_checkpoint(own) else settings.load_path
-    if path is None or settings.load_weights_only:
-        return None
-    seed = read_manifest(resolve(Path(path))).get("seed")
-    return seed if isinstance(seed, int) else None
-
-
-def _settle(config: Config, folder: Path, saved_seed: int | None) -> Config:
-    """Return the config with a seed and a name, so that the manifest's config repeats this very run."""
-    seed, name = config.trainer.seed, config.trainer.run_name
-    if seed is None:
-        seed = saved_seed
-    settled = {"seed": check_seed(seed), "run_name": name or folder.name}
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update=settled)})
+    seed = settings.seed
+    if seed is None and path is not None and not settings.load_weights_only:
+        saved = read_manifest(resolve(Path(path))).get("seed")
+        seed = saved if isinstance(saved, int) else None
+    settled = {"seed": check_seed(seed), "run_name": settings.run_name or folder.name}
+    return config.model_copy(update={"trainer": settings.model_copy(update=settled)})
 
 
 def _import_all(config: Config) -> None:
@@ -213,19 +206,11 @@ def _import_all(config: Config) -> None:
 
 
 def _check_saved(trainer: Trainer) -> None:
-    """Raise if a pause has left nothing to go on from: who starts the run again would begin where it has begun.
-
-    Raises:
-        CheckpointError: with the folders.
-    """
+    """Raise a CheckpointError if a paused run was not saved: started again, it would repeat what it has done."""
     now, folders = trainer.state.timestamp, saver_folders(trainer.state.callbacks)
-    for folder in folders:
-        if has_checkpoint(folder):
-            clock = read_manifest(resolve(folder))["clock"]
-            if (clock["epoch"], clock["batch"]) == (now.epoch, now.batch):
-                return
-    where = " or ".join(map(repr, map(str, folders)))
-    raise CheckpointError(f"the run has come to a pause at batch {now.batch}, and was not saved in {where}: see above")
+    if not any(clock_in(folder) == (now.batch, now.epoch) for folder in folders if has_checkpoint(folder)):
+        where = " or ".join(repr(str(folder)) for folder in folders)
+        raise CheckpointError(f"the run paused at batch {now.batch}, and was not saved in {where}: see above")
 
 
 def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
@@ -245,12 +230,7 @@ def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
     """Return what is needed to understand the run, and to repeat it; see `engine_core.manifest.Manifest`."""
-    state, engine = trainer.state, trainer.engine
-    registry = Registry.scan()
-    plugins = [*state.algorithms, *state.callbacks, *trainer.logger.destinations]
-    owners = sorted({owner for owner in map(registry.distribution_of, plugins) if owner not in (None, CORE)})
-    versions = {"python": platform.python_version(), "torch": torch.__version__, CORE: registry.version_of(CORE)}
-    explanation = explain_engine(engine)
+    state, explanation = trainer.state, explain_engine(trainer.engine)
     if explanation.problems:
         raise OrderError("\n".join(explanation.problems))
     return {
@@ -261,7 +241,7 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         "command": sys.argv,
         "device": str(state.device),
         "precision": state.precision,
-        "versions": {**versions, **{owner: registry.version_of(owner) for owner in owners if owner}},
+        "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations]),
         "config_file": config.place().source.file,
         "config": config.model_dump(exclude_unset=True),
         **explanation.to_json(),

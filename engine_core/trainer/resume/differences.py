@@ -1,6 +1,6 @@
-"""In what a run differs from the one that was saved, as their manifests tell it. Decides nothing.
+"""How a run differs from the saved one, according to their manifests. Decides nothing.
 
-What a saved manifest says may be anybody's: of its texts only `readable` ones and reprs come into a sentence.
+A saved manifest may come from anywhere, so its texts get into a sentence only through `readable` or as a repr.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["differences", "missing_algorithms", "other_length", "other_optimizer
 
 
 def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what the saved manifest tells of the algorithms that this run does not have."""
-    names = _by_name(now)
-    return [entry for name, entry in _by_name(saved).items() if name not in names]
+    """Return the saved manifest's entries for algorithms that this run does not have."""
+    names = {entry["name"] for entry in now["algorithms"]}
+    return [entry for entry in saved["algorithms"] if entry["name"] not in names]
 
 
 def what_is_missing(entry: Mapping[str, Any]) -> str:
@@ -34,10 +34,7 @@ def what_is_missing(entry: Mapping[str, Any]) -> str:
 
 
 def other_optimizers(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each optimizer that can't go on with the state of the saved run's, which another class had.
-
-    A class that has only moved to another module can.
-    """
+    """Return a sentence for each optimizer whose class is another than the saved one's, wherever the class is now."""
     was, has = (_values(manifest, "training").get("optimizers", []) for manifest in (saved, now))
     return [
         f"optimizers[{place}] is {after}, and was {readable(before)}, whose state it can't take: put that one back, "
@@ -48,27 +45,22 @@ def other_optimizers(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 
 
 def other_length(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a sentence if the training is to be longer or shorter: the ordinary way of going on, if not the same run.
-
-    `fit("2ep")` sets a length too, so that nothing but a run that has to be the very same is told of it.
-    """
-    was, has = (_values(manifest, "training") for manifest in (saved, now))
-    changes = _changed("it", was, {name: has[name] for name in ("max_duration",) if name in has})
+    """Return a sentence if training is to be longer or shorter, which only a run that must be the very same minds."""
+    changes = _changed("it", _values(saved, "training"), _values(now, "training"), "max_duration")
     return [f"{change}: schedules that depend on it go on otherwise" for change in changes]
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each difference that may change bits, missing algorithms aside.
 
-    What only one of both manifests tells is not compared: an older version has not written it, or it is of a callback
-    that the other does not have.
+    What only one manifest has is not compared: an older version has not written it, or the other run lacks the plugin.
 
     Example:
         >>> then = {"settings": {}, "versions": {"torch": "2.4"}, "algorithms": [], "order": {}}
         >>> differences(then, {**then, "versions": {"torch": "2.5"}, "machine": {"threads": 8}})
         ["it has torch='2.5', and had '2.4'"]
     """
-    was, has = _by_name(saved), _by_name(now)
+    was, has = ({entry["name"]: entry for entry in manifest["algorithms"]} for manifest in (saved, now))
     return [
         *_changed("it", _values(saved, "settings"), _values(now, "settings")),
         *_changes_of_training(_values(saved, "training"), _values(now, "training")),
@@ -80,10 +72,6 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _by_name(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {entry["name"]: entry for entry in manifest["algorithms"]}
-
-
 def _values(manifest: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     values = manifest.get(section, {})
     if not isinstance(values, dict):
@@ -93,16 +81,12 @@ def _values(manifest: Mapping[str, Any], section: str) -> Mapping[str, Any]:
 
 def _versions(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the versions; of Python without the last number, since a patch changes no bit."""
-    versions = _values(manifest, "versions")
-    return {name: _minor(value) if name == "python" else value for name, value in versions.items()}
-
-
-def _minor(version: Any) -> str:
-    return ".".join(str(version).split(".")[:2])
+    versions = _values(manifest, "versions").items()
+    return {name: ".".join(str(v).split(".")[:2]) if name == "python" else v for name, v in versions}
 
 
 def _pinned(distribution: Any, version: Any) -> str | None:
-    """Return what pip is to install, if this is a name and a version, and nothing else that pip would obey."""
+    """Return what pip is to install, if this is a name and a version and nothing else that pip would obey."""
     try:
         requirement = Requirement(f"{distribution}=={Version(version)}")
     except (InvalidRequirement, InvalidVersion, TypeError):
@@ -110,19 +94,17 @@ def _pinned(distribution: Any, version: Any) -> str | None:
     return str(requirement) if requirement.name == distribution else None
 
 
-def _changed(who: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what both have and have otherwise."""
-    for name, value in now.items():
-        if name in saved and saved[name] != value:
-            yield f"{who} has {readable(name)}={value!r}, and had {saved[name]!r:.200}"
+def _changed(who: str, saved: Mapping[str, Any], now: Mapping[str, Any], *names: str) -> Iterator[str]:
+    """Yield which of the names, or else of all names, have another value now."""
+    for name in names or now:
+        if name in now and name in saved and saved[name] != now[name]:
+            yield f"{who} has {readable(name)}={now[name]!r}, and had {saved[name]!r:.200}"
 
 
 def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what trains otherwise; other numbers of optimizers and schedulers are refused where they are loaded."""
-    for name in ("optimizers", "schedulers"):
-        if len(saved.get(name, [])) == len(now.get(name, [])):
-            yield from _changed("it", {name: saved.get(name)}, {name: now.get(name)} if name in saved else {})
-    yield from _changed("it", saved, {name: now[name] for name in ("loss_fn",) if name in now})
+    """Yield what trains differently; if the number of optimizers or schedulers differs, loading them is refused."""
+    alike = [name for name in ("optimizers", "schedulers") if len(saved.get(name, [])) == len(now.get(name, []))]
+    yield from _changed("it", saved, now, *alike, "loss_fn")
     given = [manifest.get("hyperparameters", []) for manifest in (saved, now)]
     for place, (then, values) in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
         for name, value in values.items():
@@ -141,7 +123,7 @@ def _changes_of(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> 
 
 
 def _reordered(saved: Mapping[str, Any], now: Mapping[str, Any], common: set[str]) -> Iterator[str]:
-    """Yield each event at which the algorithms that both have run in another order, or not all of them."""
+    """Yield each event at which the algorithms of both run in another order, or not all of them."""
     was, has = _values(saved, "order"), _values(now, "order")
     for event in dict.fromkeys([*was, *has]):
         before, after = ([name for name in order.get(event, []) if name in common] for order in (was, has))

@@ -19,15 +19,13 @@ from ...registry import CORE, Registry
 if TYPE_CHECKING:
     from ..session import Session
 
-__all__ = ["describe_run", "hyperparameters_of"]
+__all__ = ["describe_run", "hyperparameters_of", "versions_of"]
 
 
 def describe_run(session: Session) -> dict[str, Any]:
     """Return the manifest of a checkpoint: versions, machine, settings, what trains, algorithms, order, config."""
-    engine, state, registry = session.engine, session.state, Registry.scan()
+    engine, state = session.engine, session.state
     members, _ = engine.lineup
-    owners = [registry.distribution_of(plugin) for plugin in (*state.algorithms, *state.callbacks)]
-    versions = {owner: registry.version_of(owner) for owner in sorted({o for o in owners if o not in (None, CORE)})}
     records = [(member, record_of(member.algorithm, member.name)) for member in members]
     explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
     return {
@@ -40,12 +38,7 @@ def describe_run(session: Session) -> dict[str, Any]:
         },
         "training": _training_of(session),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
-        "versions": {
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            CORE: registry.version_of(CORE),
-            **versions,
-        },
+        "versions": versions_of([*state.algorithms, *state.callbacks]),
         "machine": _machine_of(session.device),
         "algorithms": [
             {
@@ -63,11 +56,15 @@ def describe_run(session: Session) -> dict[str, Any]:
     }
 
 
-def _arguments_of(cls: type) -> Iterable[str]:
-    try:
-        return inspect.signature(cls).parameters
-    except ValueError:  # of a class that is written in C, as SimpleNamespace
-        return ()
+def versions_of(plugins: Iterable[object]) -> dict[str, Any]:
+    """Return the versions of Python, torch, the core, and the distributions of these plugins."""
+    registry = Registry.scan()
+    owners = {owner for owner in map(registry.distribution_of, plugins) if owner not in (None, CORE)}
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        **{owner: registry.version_of(owner) for owner in (CORE, *sorted(owners))},
+    }
 
 
 def hyperparameters_of(session: Session) -> dict[str, Any]:
@@ -96,10 +93,11 @@ def _machine_of(device: torch.device) -> dict[str, Any]:
 
 
 def _settings_of(algorithm: object) -> dict[str, Any]:
-    """Return the arguments of an algorithm's constructor that are found again in it, and that JSON can say.
-
-    They are looked for in attributes of their names, also with an underscore, and in fields of frozen dataclasses.
-    """
+    """Return the constructor's arguments that an algorithm keeps, by name, `_name` or in a frozen dataclass."""
+    try:
+        arguments = inspect.signature(type(algorithm)).parameters
+    except ValueError:  # a class written in C, such as SimpleNamespace
+        return {}
     attributes = getattr(algorithm, "__dict__", {})
     found: dict[str, Any] = {}
     for value in attributes.values():
@@ -107,7 +105,7 @@ def _settings_of(algorithm: object) -> dict[str, Any]:
             found |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     found |= {name.removeprefix("_"): value for name, value in attributes.items() if name.startswith("_")}
     found |= attributes
-    return _in_json({name: found[name] for name in _arguments_of(type(algorithm)) if name in found})
+    return _in_json({name: found[name] for name in arguments if name in found})
 
 
 def _training_of(session: Session) -> dict[str, Any]:

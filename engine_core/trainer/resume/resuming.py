@@ -24,7 +24,7 @@ from .weights import load_weights
 if TYPE_CHECKING:
     from ..session import Session
 
-__all__ = ["Resumed", "find_resumed", "start_over"]
+__all__ = ["Resumed", "clock_in", "find_resumed", "start_over"]
 
 _POLICIES = ("error", "warn", "adopt")
 
@@ -139,7 +139,7 @@ def find_resumed(
                 "autoresume goes on from the folder of a CheckpointSaver, and none is among the callbacks: "
                 "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
             )
-        clocks = [(_clock_in(folder), folder) for folder in folders if has_checkpoint(folder)]
+        clocks = [(clock_in(folder), folder) for folder in folders if has_checkpoint(folder)]
         if clocks:
             path, content = read_resolved(max(clocks)[1], read_content)
             return Resumed(content, False, strict, changed, path, is_own=True)
@@ -149,7 +149,7 @@ def find_resumed(
     return Resumed(content, weights_only, strict, changed, path)
 
 
-def _clock_in(folder: Path) -> tuple[int, int]:
+def clock_in(folder: Path) -> tuple[int, int]:
     """Return batch and epoch of the latest checkpoint in a folder."""
     clock = read_resolved(folder, read_manifest)[1]["clock"]
     return clock["batch"], clock["epoch"]
