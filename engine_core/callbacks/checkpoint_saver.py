@@ -25,7 +25,7 @@ __all__ = ["CheckpointSaver"]
 class CheckpointSaver(Callback):
     """Saves the run at intervals, at its end and when a signal or a pause ends it, in a folder of its own.
 
-    The step that saves waits for a copy of the run in memory; a thread writes it, one checkpoint after the other.
+    The step that saves waits for a copy of the run in memory; a thread writes one checkpoint after the other.
 
     Args:
         folder: made at the first fit; no other run may save there at the same time.
@@ -36,9 +36,6 @@ class CheckpointSaver(Callback):
         metric: an evaluation result, as `eval/accuracy`; larger is better, of a loss smaller; `min:` or `max:` before
             the name says so. It counts for the first checkpoint after the evaluation.
         on_error: `warn` and train on, or `stop`, if a checkpoint can't be written; without the folder none is.
-
-    Raises:
-        ArgumentError: (a ValueError) for what an argument can't be.
 
     Example:
         >>> CheckpointSaver("checkpoints", interval="500ba", keep_best=1, metric="eval/accuracy").keep_last
@@ -93,11 +90,17 @@ class CheckpointSaver(Callback):
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save if an interval has passed, or a signal or a pause ends the run."""
-        self._save_if_due(state)
+        self._finish(self._writer.raise_error, state)
+        before, self._looked_at = self._looked_at, state.timestamp
+        if self._is_off:
+            return
+        if self._interval.passed(before, state.timestamp):
+            self._due_at = state.timestamp
+        is_due = self._due_at == state.timestamp != before
+        if is_due or state.is_interrupted or self._was_measured_later(state):
+            self._save(state)
 
-    def epoch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Save if an interval has passed, or a signal or a pause ends the run."""
-        self._save_if_due(state)
+    epoch_checkpoint = batch_checkpoint
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Note that the results are not complete."""
@@ -117,22 +120,17 @@ class CheckpointSaver(Callback):
     def close(self, state: State, logger: Logger) -> None:
         """Wait for what is being written, and let others have the folder."""
         try:
-            self._finish(self._writer.wait, state)
+            self._finish(self._writer.wait, state)  # with the lock, or another run may tidy away what is being written
         finally:
             self._store.unlock()
 
     def state_dict(self) -> dict[str, Any]:
         """Return whose folder it is, which checkpoints are the best, and whether a result is still to be counted."""
-        ranking = self._ranking
-        best = [list(pair) for pair in ranking.best]
-        return {"folder": self._store.identity, "best": best, "awaits": ranking.awaits}
+        best = [list(pair) for pair in self._ranking.best]
+        return {"folder": self._store.identity, "best": best, "awaits": self._ranking.awaits}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on in the same folder, with the best checkpoints that are still there when the fit starts.
-
-        Raises:
-            ArgumentError: (a ValueError) for what `state_dict` never returns.
-        """
+        """Continue in the same folder, with the best checkpoints that are still there when the fit starts."""
         identity, awaits = state.get("folder", ""), state.get("awaits", False)
         if not isinstance(identity, str) or not isinstance(awaits, bool):
             raise ArgumentError(f"the state of CheckpointSaver has folder={identity!r} and awaits={awaits!r}")
@@ -152,11 +150,9 @@ class CheckpointSaver(Callback):
 
     def _take_folder(self, state: State) -> None:
         """Lock the folder, and see what is in it."""
-        is_ours = self._store.is_locked
-        self._store.lock()
-        is_ours |= self._store.identity == self._loaded_identity or (
-            state.loaded_from is not None and state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
-        )
+        is_ours = self._store.lock() or self._store.identity == self._loaded_identity
+        if state.loaded_from is not None:
+            is_ours |= state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
         self._ranking.start(state)
         here = self.checkpoint_folder / self._store.name_of(state.timestamp)
         if here.exists():
@@ -169,17 +165,6 @@ class CheckpointSaver(Callback):
                 "go on from them with Trainer(autoresume=True), or save elsewhere"
             )
 
-    def _save_if_due(self, state: State) -> None:
-        self._finish(self._writer.raise_error, state)
-        before, self._looked_at = self._looked_at, state.timestamp
-        if self._is_off:
-            return
-        if self._interval.passed(before, state.timestamp):
-            self._due_at = state.timestamp
-        is_due = self._due_at == state.timestamp != before
-        if is_due or state.is_interrupted or self._was_measured_later(state):
-            self._save(state)
-
     def _was_measured_later(self, state: State) -> bool:
         """Has an evaluation ended after this very position was saved, as the last one, or one that was awaited?"""
         return state.timestamp == self._saved_at and self._ranking.awaits_checkpoint(state)
@@ -189,7 +174,7 @@ class CheckpointSaver(Callback):
         self._finish(lambda: self._begin(state), state)
 
     def _begin(self, state: State) -> None:
-        """Copy the run, and let it be written; only what is written counts as saved, and can be among the best."""
+        """Copy the run and have it written; only what is written counts as saved, and can be among the best."""
         ranking, snapshot = self._ranking, cast("Callable[[], Snapshot]", state.snapshot)
         is_regular = self._due_at == state.timestamp
         if is_regular or not state.is_interrupted:
@@ -197,7 +182,7 @@ class CheckpointSaver(Callback):
         else:  # in the uninterrupted run the result counts for the next one
             best = ranking.still_there()
         ranking.awaits = ranking.awaits_checkpoint(state)
-        former, ranking.best = ranking.best, best  # as it is in a run that goes on from this checkpoint
+        former, ranking.best = ranking.best, best  # the snapshot holds what a run resumed from it will have
         try:
             taken = snapshot()
         finally:
@@ -205,7 +190,7 @@ class CheckpointSaver(Callback):
         content = taken.content.described(is_regular=is_regular)
 
         def write() -> None:
-            self._store.save(taken.at, content)
+            self._store.save(taken.at, content)  # before others are removed: there is always one to resume from
             self._saved_at, ranking.best = taken.at, best
             if self.keep_last is not None:
                 *former, latest = self._store.saved()
@@ -217,7 +202,7 @@ class CheckpointSaver(Callback):
 
     @staticmethod
     def _is_regular(checkpoint: Path) -> bool:
-        """Was it saved since an interval had passed? One that can't be read is left alone as if it were."""
+        """Was it saved because an interval had passed? One that can't be read counts as if it were."""
         from ..checkpoint import read_manifest  # noqa: PLC0415
 
         try:
@@ -226,7 +211,7 @@ class CheckpointSaver(Callback):
             return True
 
     def _finish(self, write: Any, state: State | None = None) -> None:
-        """Do something that raises what went wrong with a checkpoint, and obey `on_error`."""
+        """Do what raises if a checkpoint can't be written, and obey `on_error`."""
         try:
             write()
         except (OSError, CheckpointError) as error:

@@ -1,4 +1,4 @@
-"""Look at loss and gradients before the optimizers step, and keep what is not finite out of the weights."""
+"""Check loss and gradients before the optimizers step, and keep what is not finite out of the weights."""
 
 from __future__ import annotations
 
@@ -27,19 +27,16 @@ POLICIES = ("warn", "skip", "stop", "rollback")
 class LossGuard(Callback):
     """Keeps a batch whose loss or gradients are NaN or infinite out of the weights.
 
-    Under `amp_fp16` only the loss is looked at: there the scaler skips steps whose gradients have overflowed.
+    Under `amp_fp16` only the loss is checked: there the scaler skips steps whose gradients have overflowed.
 
     Args:
-        policy: `warn` of gradients too, as the Trainer does of losses, and train on; `skip` the step, so that weights,
-            buffers and optimizers are those of the batch before; `stop` with a NonFiniteLossError, before the step; or
-            `rollback`: skip, and take back weights and states of optimizers and algorithms from the latest regular
-            checkpoint of the run's savers, while clock, schedules and data go on, so that what led there is not
-            repeated (as in PaLM, arXiv:2204.02311, section 5.1). Each further such batch in a row goes back to the
-            one before.
+        policy: `warn` about gradients too, as the Trainer does about losses, and train on; `skip` the step, so that
+            weights, buffers and optimizers are those of the batch before; `stop` with a NonFiniteLossError, before the
+            step; or `rollback`: skip, and restore weights and states of optimizers and algorithms from the latest
+            regular checkpoint of the run's savers, while clock, schedules and data continue, so that what led there is
+            not repeated (as in PaLM, arXiv:2204.02311, section 5.1). Each further such batch in a row goes back to the
+            checkpoint before.
         limit: how many batches in a row may be skipped before it stops.
-
-    Raises:
-        ArgumentError: (a ValueError) for what an argument can't be.
 
     Example:
         >>> LossGuard("rollback").limit
@@ -57,7 +54,7 @@ class LossGuard(Callback):
         self._kept: list[_Kept] = []
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Look whether there will be something to go back to."""
+        """Check that there will be something to go back to."""
         if self.policy != "rollback":
             return
         if state.go_back is None:
@@ -78,11 +75,11 @@ class LossGuard(Callback):
             )
         self._has_asked = False
         kept, self._kept = self._kept, []
-        if _is_finite(state):
+        what = _not_finite(state)
+        if what is None:
             self._in_a_row, self._gone_back_to = 0, None
             return
         self._in_a_row += 1
-        what = _describe(state)
         if self.policy == "warn":
             if self._in_a_row == 1 and what.startswith("the gradient"):
                 warn(f"{what}; training goes on", NonFiniteLossWarning)
@@ -108,21 +105,14 @@ class LossGuard(Callback):
         return counts if self._skipped else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting.
-
-        Raises:
-            ArgumentError: (a ValueError) for what `state_dict` never returns.
-        """
-        skipped, in_a_row = state.get("skipped", 0), state.get("in_a_row", 0)
-        self._skipped = check_whole("skipped", skipped, "[0, inf)", "in the state of loss_guard")
-        self._in_a_row = check_whole("in_a_row", in_a_row, "[0, inf)", "in the state of loss_guard")
-        batch = state.get("gone_back_to")
-        self._gone_back_to = (
-            None if batch is None else check_whole("gone_back_to", batch, "[0, inf)", "in the state of loss_guard")
-        )
+        """Take the counts back."""
+        where, batch = "in the state of loss_guard", state.get("gone_back_to")
+        self._skipped = check_whole("skipped", state.get("skipped", 0), "[0, inf)", where)
+        self._in_a_row = check_whole("in_a_row", state.get("in_a_row", 0), "[0, inf)", where)
+        self._gone_back_to = None if batch is None else check_whole("gone_back_to", batch, "[0, inf)", where)
 
     def _roll_back(self, state: State, what: str) -> Path:
-        """Go back to the latest checkpoint, or for each batch in a row to one before; return which it is."""
+        """Go back to the latest checkpoint, for each further batch in a row to the one before; return which it is."""
         from ..checkpoint import read_content, read_manifest  # noqa: PLC0415  it can be listed without torch
 
         go_back: Any = state.go_back
@@ -151,7 +141,7 @@ class _Kept:
         self._values = {
             name: buffer.detach().clone()
             for name, buffer in self._buffers.items()
-            if buffer is not None and not hasattr(buffer, "materialize")  # one whose shape the first batch will tell
+            if buffer is not None and not hasattr(buffer, "materialize")  # it gets its shape from the first batch
         }
 
     def put_back(self) -> None:
@@ -173,20 +163,28 @@ def _parts(state: State) -> Iterator[Any]:
 
 def _savers(state: State) -> list[Any]:
     savers = [callback for callback in state.callbacks if callable(getattr(callback, "written", None))]
-    if savers:
-        return savers
-    raise ArgumentError(
-        "loss_guard with policy='rollback' goes back to a checkpoint, and no callback saves any: "
-        "add ('checkpoint_saver', {'folder': 'checkpoints', 'interval': '100ba'}) to callbacks"
-    )
+    if not savers:
+        raise ArgumentError(
+            "loss_guard with policy='rollback' goes back to a checkpoint, and no callback saves any: "
+            "add ('checkpoint_saver', {'folder': 'checkpoints', 'interval': '100ba'}) to callbacks"
+        )
+    return savers
 
 
-def _is_finite(state: State) -> bool:
-    """Are the loss and all gradients finite? It waits for the device, once where they are."""
+def _not_finite(state: State) -> str | None:
+    """Say what of loss and gradients is not finite, and where; None: all are, and the device was waited for once."""
     watched = list(_watched(state))
     # A sum is finite only if all of its terms are, and costs a fraction of looking at each.
     total = sum((tensor.sum() for _, tensor in watched[1:]), watched[0][1].sum())
-    return bool(total.isfinite()) or all(bool(tensor.isfinite().all()) for _, tensor in watched)
+    if total.isfinite():
+        return None
+    for name, tensor in watched:
+        if not tensor.isfinite().all():
+            loss, now = state.loss.item(), state.timestamp
+            is_loss = tensor.ndim == 0 and name == "the loss"
+            found = f"is {loss}" if is_loss else f"is not finite (with a loss of {loss:.4g})"
+            return f"{name} {found} at batch {now.batch} (epoch {now.epoch})"
+    return None  # only the sum is too large
 
 
 def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:
@@ -201,11 +199,3 @@ def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:
             grad = parameter.grad.detach()
             name = names.get(id(parameter), "a parameter beside the model's")
             yield f"the gradient of {name}", grad.coalesce().values() if grad.is_sparse else grad
-
-
-def _describe(state: State) -> str:
-    """Say what is not finite, where, and at which loss."""
-    name, tensor = next((name, tensor) for name, tensor in _watched(state) if not tensor.isfinite().all())
-    loss, now = state.loss.item(), state.timestamp
-    found = f"is {loss}" if tensor.ndim == 0 and name == "the loss" else f"is not finite (with a loss of {loss:.4g})"
-    return f"{name} {found} at batch {now.batch} (epoch {now.epoch})"

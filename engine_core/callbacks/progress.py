@@ -68,7 +68,8 @@ class ProgressBar(Callback):
     def eval_batch_end(self, state: State, logger: Logger) -> None:
         """Draw if it is time to."""
         if time.monotonic() >= self._next_s:
-            self._draw_eval(state)
+            batches = f"{state.eval_timestamp.batch}/{length_of(state.dataloader) or '?'}"
+            self._show(f"evaluating {state.dataloader_label} {batches}", state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Draw the end and leave the terminal."""
@@ -83,17 +84,13 @@ class ProgressBar(Callback):
             bar.stop()
 
     def _draw(self, state: State) -> None:
-        done = _done(state)
-        self._numbers = "  ".join(filter(None, (_loss(state), self._rate(state), self._left(done))))
-        self._show(_position(state), done, self._numbers)
+        numbers = (_loss(state), self._rate(state), self._left(_done(state)))
+        self._numbers = "  ".join(filter(None, numbers))
+        self._show(_position(state), state)
 
-    def _draw_eval(self, state: State) -> None:
-        batches = f"{state.eval_timestamp.batch}/{length_of(state.dataloader) or '?'}"
-        self._show(f"evaluating {state.dataloader_label} {batches}", _done(state), self._numbers)
-
-    def _show(self, description: str, done: float | None, numbers: str) -> None:
+    def _show(self, description: str, state: State) -> None:
         bar: Any = self._bar
-        bar.update(self._task, description=description, completed=done or 0.0, numbers=numbers)
+        bar.update(self._task, description=description, completed=_done(state) or 0.0, numbers=self._numbers)
         bar.refresh()
         self._next_s = time.monotonic() + self.refresh_s
 

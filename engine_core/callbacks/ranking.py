@@ -52,7 +52,7 @@ class Ranking:
         self._counted = _Counted({}, None, "")
 
     def start(self, state: State) -> None:
-        """Leave out what is no longer in the folder, and a result of before this fit unless it awaits a checkpoint."""
+        """Drop what is no longer in the folder, and a result from before this fit unless it awaits a checkpoint."""
         self.best = self.still_there()
         self.is_evaluating = False
         if self._monitor is not None and not self.awaits:
@@ -64,16 +64,17 @@ class Ranking:
         return monitor is not None and monitor.key in state.metrics and not self._counted.is_in(state, monitor.key)
 
     def with_checkpoint(self, name: str, state: State) -> Best:
-        """Return what is the best when a checkpoint of this name is saved, which the latest result then counts for."""
+        """Return what is best once a checkpoint of this name is saved, for which the latest result then counts."""
         best, monitor = self.still_there(), self._monitor
         if monitor is None:
             return best
         if monitor.key not in state.metrics:
-            _warn_of_no_result(monitor, state)
+            if state.metrics or not state.evaluators:  # else no evaluation has ended yet
+                why = did_you_mean(monitor.key, state.metrics)
+                warn(f"no evaluation has a result {monitor.key!r} to keep the best by{why}", CheckpointWarning)
             return best
-        is_broken_off = self.is_evaluating and state.is_interrupted
-        is_anothers = self._counted.is_in(state, monitor.key) and self._counted.checkpoint != name
-        if is_broken_off or is_anothers:
+        is_partial = self.is_evaluating and state.is_interrupted
+        if is_partial or (self._counted.is_in(state, monitor.key) and self._counted.checkpoint != name):
             return best
         value = state.metrics[monitor.key]
         self._counted = _Counted(state.metrics, value, name)
@@ -84,11 +85,7 @@ class Ranking:
         return ranked[: self._keep]
 
     def load(self, best: Any) -> None:
-        """Take what was the best in a saved run.
-
-        Raises:
-            ArgumentError: (a ValueError) for what never is.
-        """
+        """Take what was the best in a saved run."""
         if not isinstance(best, list) or not all(map(_is_rank, best)):
             raise ArgumentError(f"best={best!r} in the state of CheckpointSaver has to be a list of [value, name]")
         self.best = [(float(value), name) for value, name in best]
@@ -98,16 +95,9 @@ class Ranking:
         return [(value, name) for value, name in self.best if (self._folder / name).is_dir()]
 
 
-def _warn_of_no_result(monitor: Monitor, state: State) -> None:
-    if state.evaluators and not state.metrics:  # no evaluation has ended yet
-        return
-    why = did_you_mean(monitor.key, state.metrics)
-    warn(f"no evaluation has a result {monitor.key!r} to keep the best by{why}", CheckpointWarning)
-
-
 def _is_rank(pair: Any) -> bool:
     """Is this a value with the name of a checkpoint?"""
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-        return False
-    value, name = pair
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isinstance(name, str)
+    match pair:
+        case [int() | float() as value, str()]:
+            return not isinstance(value, bool)
+    return False

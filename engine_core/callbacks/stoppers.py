@@ -76,9 +76,6 @@ class EarlyStopper(_Stopper):
         best: the best value so far; a value that is not finite is never the best.
         waited: how many evaluations there were since.
 
-    Raises:
-        ArgumentError: (a ValueError) for what an argument can't be.
-
     Example:
         >>> EarlyStopper("max:eval/f1", patience=5, min_delta=0.001).patience
         5
@@ -107,11 +104,7 @@ class EarlyStopper(_Stopper):
         return {"best": self.best, "waited": self.waited, "counted_at": self._counted_at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting.
-
-        Raises:
-            ArgumentError: (a ValueError) for what `state_dict` never returns.
-        """
+        """Go on counting."""
         where = "in the state of EarlyStopper"
         if missing := sorted({"best", "waited", "counted_at"} - set(state)):
             raise ArgumentError(f"there is no {', no '.join(missing)} {where}, but {dict(state)!r}")
@@ -146,9 +139,6 @@ class ThresholdStopper(_Stopper):
         metric: an evaluation result, as `eval/accuracy`; larger is better, of a loss smaller, and `min:` or `max:`
             before the name says so.
         threshold: a value that is not finite never reaches it.
-
-    Raises:
-        ArgumentError: (a ValueError) for what an argument can't be.
 
     Example:
         >>> ThresholdStopper("eval/accuracy", 0.95).threshold

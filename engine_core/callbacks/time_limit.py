@@ -27,9 +27,6 @@ class TimeLimit(Callback):
         then: `pause` has the run saved as a signal does, and a resumed one has the whole limit again; `stop` ends the
             training, with the last evaluation.
 
-    Raises:
-        ArgumentError: (a ValueError) for what an argument can't be, and when a fit starts whose pause nobody saves.
-
     Example:
         >>> TimeLimit("1h30m", then="stop").limit
         Time('5400sec')

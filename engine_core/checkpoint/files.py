@@ -1,4 +1,4 @@
-"""A checkpoint's folder: written in one stroke, checked to the last bit when read. Knows files, and no run."""
+"""A checkpoint's folder: written in one stroke, checked to the last bit when read. Knows files, not runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "export_weights",
     "read_content",
     "read_manifest",
-    "sync_folder",
+    "sync",
     "write_content",
 ]
 
@@ -40,7 +40,7 @@ _STATE = "state.json"
 _TENSORS = "state.safetensors"
 _FILES = (MODEL, _STATE, _TENSORS)
 _JSON_BYTES = 16 * 2**20
-"""What JSON may take: much is in tensors, and a hostile file shall not fill the memory."""
+"""How large a JSON file may be: what is large belongs in tensors, and a hostile file must not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Content:
     Args:
         model: weights and buffers by their names in the model's state_dict.
         state: JSON, see `tree.flatten`, and `tensors`, which it names.
-        manifest: what is good to know of the run; read by people, and before anything is loaded.
+        manifest: describes the run; people read it, and it is read before anything is loaded.
     """
 
     model: Mapping[str, torch.Tensor]
@@ -94,25 +94,25 @@ def _write_content(folder: Path, content: Content) -> None:
         files = {name: {"bytes": (begun / name).stat().st_size, "sha256": _digest(begun / name)} for name in _FILES}
         manifest = {**content.manifest, "schema": SCHEMA, "files": files}
         _write_json(begun / MANIFEST, {**manifest, "checksum": _checksum(manifest)})
-        sync_folder(begun)
+        sync(begun)  # before the rename, or a crash may leave the new name with half of the files
         if folder.exists():  # else `replaced` is the only copy
             shutil.rmtree(replaced, ignore_errors=True)
             folder.rename(replaced)
         begun.rename(folder)
-        sync_folder(folder.parent)
+        sync(folder.parent)
     except BaseException:
         shutil.rmtree(begun, ignore_errors=True)
         if replaced.exists() and not folder.exists():
             replaced.rename(folder)
         raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)  # only now is the new one on the disk
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint, if it is one that this version reads, without a look at the other files.
+    """Return the manifest of a checkpoint without looking at the other files.
 
     Raises:
-        CheckpointError: if the folder is no checkpoint, or one of a newer version.
+        CheckpointError: if the folder is not a checkpoint, or one of a newer version.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -132,10 +132,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_content(folder: Path) -> Content:
-    """Return what a checkpoint holds, after all of it was found to be what was written; tensors are on the CPU.
+    """Return what a checkpoint holds, once all of it is found to be what was written; tensors are on the CPU.
 
     Raises:
-        CheckpointError: for a folder that is no checkpoint, or a damaged one, with the file.
+        CheckpointError: for a folder that is not a checkpoint, or a damaged one, with the file.
     """
     manifest = read_manifest(folder)
     try:
@@ -152,13 +152,12 @@ def export_weights(folder: Path, to: Path) -> None:
     """Write the weights in a checkpoint into a safetensors file of their own, under their names in the model.
 
     Raises:
-        CheckpointError: if the checkpoint is none, or `to` is there already, in a checkpoint, or can't be written.
+        CheckpointError: if the folder is not a checkpoint, or `to` exists, lies in a checkpoint, or can't be written.
     """
-    whose = next((parent for parent in to.absolute().parents if _is_checkpoint(parent)), None)
-    if whose is not None:
-        raise CheckpointError(
-            f"{str(to)!r} is in the checkpoint {str(whose)!r}, which a further file would spoil: choose another folder"
-        )
+    for parent in to.absolute().parents:
+        if (parent / MANIFEST).exists() and (parent / MODEL).exists():  # a run's folder has the former too
+            place = f"in the checkpoint {str(parent)!r}, which a further file would spoil"
+            raise CheckpointError(f"{str(to)!r} is {place}: choose another folder")
     weights = read_content(folder).model
     if to.exists():
         raise CheckpointError(f"{str(to)!r} is there already and is left as it is: choose another file")
@@ -171,24 +170,21 @@ def export_weights(folder: Path, to: Path) -> None:
         raise CheckpointError(f"{str(to)!r} can't be written: {error}") from error
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the system can say so."""
-    if os.name != "posix":
+def sync(path: Path) -> None:
+    """Wait until a file is on the disk, or the names in a folder, where the system can say so."""
+    is_folder = path.is_dir()
+    if is_folder and os.name != "posix":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _is_checkpoint(folder: Path) -> bool:
-    return (folder / MANIFEST).exists() and (folder / MODEL).exists()  # a run's folder has the former too
-
-
 def _save(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    _sync(path)
+    sync(path)
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -199,12 +195,7 @@ def _write_json(path: Path, value: Any) -> None:
             "tensors where there are many numbers"
         )
     path.write_text(text, encoding="ascii")
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+    sync(path)
 
 
 def _digest(path: Path) -> str:
@@ -220,40 +211,34 @@ def _checksum(manifest: Mapping[str, Any]) -> str:
 
 
 def _check_files(folder: Path, files: Any) -> None:
-    """Raise unless the folder holds just the files of its manifest, each as it was written."""
+    """Raise unless the folder holds exactly the files of its manifest, each as it was written."""
     if not isinstance(files, dict) or sorted(files) != sorted(_FILES):
         names = ", ".join(_FILES)
         raise CheckpointError(f"{str(folder / MANIFEST)!r} does not list the files of a checkpoint, {names}")
-    there = {entry.name: entry for entry in os.scandir(folder)}
-    if extra := sorted(there.keys() - {MANIFEST, *_FILES}):
+    there = {entry.name for entry in os.scandir(folder)}
+    if extra := sorted(there - {MANIFEST, *_FILES}):
         raise CheckpointError(f"{str(folder)!r} holds {extra[0]!r}, which its manifest does not name")
     for name in _FILES:
         path = folder / name
         if name not in there:
             raise CheckpointError(f"{str(path)!r} is missing")
-        if not stat.S_ISREG(there[name].stat(follow_symlinks=False).st_mode):
-            raise CheckpointError(f"{str(path)!r} is a link or no file")
         listed = files[name] if isinstance(files[name], dict) else {}
-        if path.stat().st_size != listed.get("bytes") or _digest(path) != listed.get("sha256"):
+        if _size_of(path) != listed.get("bytes") or _digest(path) != listed.get("sha256"):
             raise CheckpointError(f"{str(path)!r} is not what was written: its checksum differs")
 
 
 def _load(path: Path) -> dict[str, torch.Tensor]:
     try:
         # Copies: what is read from a mapped file changes with it, or kills the process when it is cut short.
-        tensors: dict[str, torch.Tensor] = {name: tensor.clone() for name, tensor in load_file(path).items()}
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
         raise CheckpointError(f"{str(path)!r} is no safetensors file: {readable(str(error))}") from error
-    return tensors
 
 
 def _read_json(path: Path) -> Any:
     try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode):
-            raise CheckpointError(f"{str(path)!r} is a link or no file")
-        if found.st_size > _JSON_BYTES:
-            raise CheckpointError(f"{str(path)!r} takes {found.st_size} bytes, and at most {_JSON_BYTES} are read")
+        if (size := _size_of(path)) > _JSON_BYTES:
+            raise CheckpointError(f"{str(path)!r} takes {size} bytes, and at most {_JSON_BYTES} are read")
         text = path.read_bytes().decode("ascii")
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except FileNotFoundError:
@@ -264,6 +249,13 @@ def _read_json(path: Path) -> Any:
         raise CheckpointError(f"{str(path)!r} is nested too deep") from None
     except ValueError as error:  # json's and the decoder's own errors are such
         raise CheckpointError(f"{str(path)!r} is no JSON as a checkpoint has it: {error}") from None
+
+
+def _size_of(path: Path) -> int:
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{str(path)!r} is a link or no file")
+    return found.st_size
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 from ..errors import CheckpointError
 from ..time import Timestamp
-from .files import MANIFEST, Content, read_manifest, sync_folder, write_content
+from .files import MANIFEST, Content, read_manifest, sync, write_content
 
 __all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "has_checkpoint", "read_resolved", "resolve"]
 
@@ -49,15 +49,15 @@ class Store:
         """What tells the folder from others, once it is locked, and wherever it is moved."""
         self._lock: IO[str] | None = None
 
-    def lock(self) -> None:
-        """Take the folder for this process, until `unlock` or its end.
+    def lock(self) -> bool:
+        """Take the folder for this process, until `unlock` or its end; return whether it had it already.
 
         Raises:
             CheckpointError: if another live run has it.
             OSError: if nothing can be written there.
         """
         if self._lock is not None:
-            return
+            return True
         self.folder.mkdir(parents=True, exist_ok=True)
         file = (self.folder / _LOCK).open("a+", encoding="ascii", errors="replace")
         try:
@@ -68,13 +68,9 @@ class Store:
         self._lock = file
         _locked.add(self)
         _let_go_in_children()
-        self._tidy()
+        self._tidy()  # only with the lock: what looks left over may be another run's work
         self.identity = self._read_identity()
-
-    @property
-    def is_locked(self) -> bool:
-        """Does this store have the folder?"""
-        return self._lock is not None
+        return False
 
     def unlock(self) -> None:
         """Let others have the folder."""
@@ -93,12 +89,10 @@ class Store:
         path = self.folder / self.name_of(at)
         write_content(path, content)
         beside = self.folder / f".{LATEST}.new"
-        with beside.open("w", encoding="ascii") as file:
-            file.write(f"{path.name}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        beside.write_text(f"{path.name}\n", encoding="ascii")
+        sync(beside)  # before the rename, or a crash may leave an empty `latest`
         beside.replace(self.folder / LATEST)
-        sync_folder(self.folder)
+        sync(self.folder)
         return path
 
     def saved(self) -> list[Path]:
@@ -128,7 +122,7 @@ class Store:
         file.flush()
 
     def _read_identity(self) -> str:
-        """Return the name of the folder, which nobody sees; one that has none, or whose writer was killed, gets one."""
+        """Return the hidden name of the folder; one that has none, or an empty one from a killed process, gets one."""
         file = self.folder / _IDENTITY
         identity = file.read_text(encoding="ascii", errors="replace")[:64] if file.is_file() else ""
         if not identity:
@@ -137,7 +131,7 @@ class Store:
         return identity
 
     def _tidy(self) -> None:
-        """Take away what a process that was killed had begun, and put back what it was about to replace."""
+        """Remove what a killed process had begun to write, and put back what it was about to replace."""
         for begun in self.folder.glob(".ep*.new"):
             shutil.rmtree(begun, ignore_errors=True)
         with suppress(OSError):
@@ -152,14 +146,14 @@ class Store:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Is there something in a saver's folder to go on from, be it damaged?"""
+    """Does a saver's folder hold a checkpoint to resume, even a damaged one?"""
     return os.path.lexists(folder / LATEST) or bool(_there(folder))
 
 
 def resolve(path: Path) -> Path:
     """Return the checkpoint that a path means: itself, or the latest in the folder of a saver, or of a run with one.
 
-    Where a process ended before it could say which is the latest, that is the last one saved that can be read.
+    If a process ended before it could name the latest, that is the last one saved that can be read.
 
     Raises:
         CheckpointError: if there is none.
@@ -172,7 +166,11 @@ def resolve(path: Path) -> Path:
         return path
     if not os.path.lexists(path / LATEST):
         there = _there(path)
-        return next(filter(_is_readable, reversed(there)), there[-1])
+        for checkpoint in reversed(there):
+            with suppress(CheckpointError):
+                read_manifest(checkpoint)
+                return checkpoint
+        return there[-1]
     name = _read_latest(path / LATEST)
     named, replaced = path / name, path / f".{name}.old"
     if not named.exists() and replaced.exists():  # the process ended between two renames
@@ -181,9 +179,7 @@ def resolve(path: Path) -> Path:
 
 
 def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
-    """Return the checkpoint that a path means, and what `read` makes of it.
-
-    A live run may remove it in the meantime: then it is the one that has become the latest.
+    """Return the checkpoint that a path means, and what `read` makes of it; if a live run removes it, the next latest.
 
     Raises:
         CheckpointError: if there is none, or it can't be read.
@@ -235,20 +231,12 @@ def _when(path: Path) -> tuple[int, int, int]:
     return saved_ns, batch, epoch
 
 
-def _is_readable(path: Path) -> bool:
-    try:
-        read_manifest(path)
-    except CheckpointError:
-        return False
-    return True
-
-
 _locked: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 @functools.cache
 def _let_go_in_children() -> None:
-    """Let no forked process, as a loader's worker, hold a folder longer than the run that has locked it."""
+    """Keep forked processes, such as a loader's workers, from holding a folder longer than the run that locked it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_let_go)
 

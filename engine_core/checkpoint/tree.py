@@ -138,37 +138,30 @@ def _restore(json: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
             return _tensor(name, tensors, rest.get("order"))
         case {"$": str(kind), "items": list(pairs)} if kind in _KINDS and len(json) == 2:
             return _pairs(kind, pairs, tensors, depth)
-    raise CheckpointError(f"its JSON has {_shown(json)}, which no checkpoint has")
+    raise CheckpointError(f"its JSON has {json!r:.80}, which no checkpoint has")
 
 
 def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
     restored = {}
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
-            raise CheckpointError(f"its JSON has {_shown(pair)} where a key and a value have to be")
+            raise CheckpointError(f"its JSON has {pair!r:.80} where a key and a value have to be")
         key = _restore(pair[0], tensors, depth + 1)
         try:
             restored[key] = _restore(pair[1], tensors, depth + 1)
         except TypeError:
-            raise CheckpointError(f"its JSON has the key {_shown(pair[0])}, which can be none") from None
+            raise CheckpointError(f"its JSON has the key {pair[0]!r:.80}, which can be none") from None
     return _KINDS[kind](restored)
 
 
 def _tensor(name: str, tensors: Mapping[str, torch.Tensor], order: Any) -> torch.Tensor:
     """Return a tensor with its dimensions in memory in the order that it had; files have them all in one."""
     if name not in tensors:
-        raise CheckpointError(f"its JSON names the tensor {_shown(name)}, which is in no file")
+        raise CheckpointError(f"its JSON names the tensor {name!r:.80}, which is in no file")
     tensor = tensors[name]
     if order is None:
         return tensor
     dimensions = list(range(tensor.dim()))
     if not isinstance(order, list) or sorted(order, key=str) != sorted(dimensions, key=str):
-        raise CheckpointError(
-            f"its JSON gives {_shown(name)} the order {_shown(order)}, which is none of its dimensions"
-        )
+        raise CheckpointError(f"its JSON gives {name!r:.80} the order {order!r:.80}, which is none of its dimensions")
     return tensor.permute(order).contiguous().permute([order.index(place) for place in dimensions])
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

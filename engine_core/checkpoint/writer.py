@@ -9,16 +9,7 @@ __all__ = ["BackgroundWriter"]
 
 
 class BackgroundWriter:
-    """Runs one function at a time in a thread of its own.
-
-    Example:
-        >>> written = []
-        >>> writer = BackgroundWriter()
-        >>> writer.start(lambda: written.append("checkpoint"))
-        >>> writer.wait()
-        >>> written
-        ['checkpoint']
-    """
+    """Runs one function at a time in a thread of its own."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
@@ -36,8 +36,6 @@ __all__ = [
     "load_config",
     "override",
 ]
-
-T = TypeVar("T")
 
 
 class _Section(BaseModel):
@@ -287,6 +285,4 @@ def _wording(detail: ErrorDetails) -> str:
         return detail["msg"]
     if "error" in detail.get("ctx", {}):
         return str(detail["ctx"]["error"])
-    return (
-        f"{detail['msg'].replace('Input should', 'has to').replace('String should', 'has to')}, not {detail['input']!r}"
-    )
+    return f"{re.sub('^(Input|String) should', 'has to', detail['msg'])}, not {detail['input']!r}"

@@ -82,8 +82,8 @@ class _WholeLines(ABC, Generic[_Item]):
 
     def _append(self, line: bytes) -> None:
         """Write a line, which ends with its line feed; if that fails, nothing of it is in the file."""
-        before, rest = self.size, memoryview(self._owed + line)
         file = self._open()
+        before, rest = self.size, memoryview(self._owed + line)
         try:
             while rest:
                 rest = rest[file.write(rest) :]

@@ -1,4 +1,4 @@
-"""What a Trainer goes on with: the checkpoint that is meant, and whether this run can be the one that was saved."""
+"""Which checkpoint a Trainer resumes, and whether this run can be the one that was saved."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class Resumed:
 
     def seed(self, given: int | None) -> int:
         """Return the seed of the saved run, which decides what algorithms draw."""
-        saved = self.content.manifest.get("seed")
         if self.weights_only:
             return check_seed(given)
+        saved = self.content.manifest.get("seed")
         if type(saved) is not int or not 0 <= saved < 2**63:
             raise CheckpointError(f"the checkpoint's manifest has the seed {saved!r:.80}, which is none")
         return saved
 
     def go_on(self, session: Session, seed: int | None) -> None:
-        """Load what was saved into a run that has begun, fire AFTER_LOAD, and let generators and loader go on.
+        """Load what was saved into a run that has begun, fire AFTER_LOAD, then restore generators and loader.
 
         Args:
-            seed: the one that was asked for.
+            seed: the one that the user asked for.
 
         Raises:
             CheckpointError: if the run can't be the one that was saved.
@@ -66,8 +66,9 @@ class Resumed:
         with _blamed_on_the_checkpoint():
             changes = self._check_same_run(session, seed)
             put_back(session, self.content, strict=self.strict)
-            for change in changes:  # not before it is sure that the run goes on
+            for change in changes:  # only now is it sure that the run continues
                 warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
+        # Before loader and generators are restored: a callback may draw, or tell a dataset the epoch.
         session.engine.run_event(Event.AFTER_LOAD)
         with _blamed_on_the_checkpoint():
             resume_feed(session, self.content)
@@ -75,12 +76,7 @@ class Resumed:
         session.state.loaded_from = self.path
 
     def _check_same_run(self, session: Session, seed: int | None) -> list[str]:
-        """Return what is to be told of the differences between this run and the saved one, as the policy has it.
-
-        Raises:
-            CheckpointError: for an algorithm without which it can't go on, for an optimizer that can't take the saved
-            state, and for all differences if none may be.
-        """
+        """Return the differences to warn about, or raise a CheckpointError for those that the policy doesn't allow."""
         saved, now = self.content.manifest, describe_run(session)
         missing = missing_algorithms(saved, now)
         others = other_optimizers(saved, now)
@@ -88,9 +84,13 @@ class Resumed:
         kept = f"it goes on with the seed {saved['seed']} of the saved run, not with seed={seed}"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
         changes = [*map(what_is_missing, missing), *others, *differences(saved, now)]
-        lengths = other_length(saved, now)
-        if self.changed == "error" and (seeds or changes or lengths):
-            raise CheckpointError(_refusal([*seeds, *changes, *lengths]))
+        if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
+            lines = "".join(f"\n  {change}" for change in found)
+            raise CheckpointError(
+                "this run differs from the one that was saved, and load_changed='error' lets nothing differ:"
+                f"{lines}\nput it back as it was, or accept all of it with load_changed='warn' or 'adopt'; "
+                "nothing has been loaded"
+            )
         if fatal:
             raise CheckpointError("; ".join(fatal))
         return seeds if self.changed == "adopt" else [*seeds, *changes]
@@ -98,7 +98,7 @@ class Resumed:
 
 @contextmanager
 def _blamed_on_the_checkpoint() -> Iterator[None]:
-    """Let what its content makes others raise be an error of the checkpoint."""
+    """Turn whatever damaged content makes others raise into a CheckpointError."""
     try:
         yield
     except (CheckpointError, Warning):
@@ -156,7 +156,7 @@ def clock_in(folder: Path) -> tuple[int, int]:
 
 
 def start_over(listeners: Iterable[Any]) -> None:
-    """Tell callbacks and destinations that autoresume has found nothing of this run that was saved."""
+    """Call `start_over` of callbacks and destinations: autoresume has found no checkpoint of this run."""
     listeners = list(listeners)
     for name, listener in zip(unique_names(listeners), listeners, strict=True):
         if callable(getattr(listener, "start_over", None)):
@@ -165,11 +165,3 @@ def start_over(listeners: Iterable[Any]) -> None:
             except BaseException as error:
                 add_note(error, f"raised by start_over of callback {name}")
                 raise
-
-
-def _refusal(changes: list[str]) -> str:
-    lines = "".join(f"\n  {change}" for change in changes)
-    return (
-        f"this run differs from the one that was saved, and load_changed='error' lets nothing differ:{lines}\n"
-        "put it back as it was, or accept all of it with load_changed='warn' or 'adopt'; nothing has been loaded"
-    )
