@@ -94,8 +94,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near is not None else ""
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most like `name`, if one is; as it is written, or else whatever its case."""
+    options = list(known)
+    for way in (str, str.lower):
+        written = {way(option): option for option in options}
+        if near := difflib.get_close_matches(way(name), written, n=1, cutoff=cutoff):
+            return written[near[0]]
+    return None
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from types import TracebackType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["cause_of", "escaped", "in_one_line", "readable", "warn"]
+__all__ = ["cause_of", "enumerated", "escaped", "in_one_line", "raised_at", "readable", "warn"]
 
 LONGEST = 300
 """How many characters of a text that a plugin has written are shown."""
@@ -29,14 +29,14 @@ def cause_of(error: BaseException) -> str:
     """
     kind = readable(type(error).__name__)
     if isinstance(error, ValidationError):
-        return in_one_line(error) + _raised_at(error.__traceback__)
+        return in_one_line(error) + raised_at(error)
     try:
         if isinstance(error, SyntaxError) and error.filename is not None:
             return f"{kind}: {readable(str(error.msg))} (at {readable(str(error.filename))}:{error.lineno})"
         message = readable(" ".join(str(error).split()))
     except BaseException as another:  # noqa: BLE001  its __str__ is the plugin's code too
         message = f"it can't be shown, since its __str__ raises {readable(type(another).__name__)}"
-    return kind + (f": {message}" if message else "") + _raised_at(error.__traceback__)
+    return kind + (f": {message}" if message else "") + raised_at(error)
 
 
 def readable(text: str, longest: int = LONGEST) -> str:
@@ -86,9 +86,20 @@ def _said_of(problem: ErrorDetails) -> str:
         return problem["msg"]
 
 
-def _raised_at(traceback: TracebackType | None) -> str:
+def enumerated(names: Sequence[str], most: int = 4) -> str:
+    """Return names as one says them; of more than so many the first and how many more there are.
+
+    Example:
+        >>> enumerated(["a", "b"]), enumerated("abcd"), enumerated("abcdefg")
+        ('a and b', 'a, b, c and d', 'a, b, c and 4 more')
+    """
+    shown = [*names] if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
+
+
+def raised_at(error: BaseException) -> str:
     """Say where in the code of others an error was raised, since its traceback is not always shown."""
-    place = ""
+    place, traceback = "", error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
         name = frame.f_globals.get("__name__")

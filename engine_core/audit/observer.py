@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ..algorithm import Algorithm, algorithm_metadata
-from ..engine import describe
 from ..event import Event
+from ..messages import enumerated
 from ..metadata import WRITABLE
-from ..registry import Registry
+from ..registry import Origin, Registry, title
 from ..state import State
 from .fingerprint import Digests, changed_leaves, fingerprint_state
 from .loader_tensors import Owners
@@ -20,7 +20,6 @@ __all__ = ["BETWEEN_BATCHES", "Finding", "Observer", "position_of"]
 
 Kind = Literal["undeclared_write", "not_restored", "in_place"]
 
-_SHOWN = 3
 BETWEEN_BATCHES = ("init", "load", "fit", "epoch", "epoch_checkpoint", "eval")
 """The canonical names of events at which no batch is in work."""
 
@@ -40,7 +39,7 @@ class Finding:
             at the second half of a pair what it had changed at the first. `in_place`: it changed the loader's own
             tensors, or the container that holds them.
         algorithm: its unique name in the engine.
-        distribution: who ships it, None for the program itself.
+        origin: who ships it, None for the program itself.
         leaves: what has changed in the field, as the paths of `fingerprint`.
         event: where it was found; for `not_restored` the second half of the pair.
         ran: did the algorithm run at `event`? If not, `match` was false there.
@@ -53,7 +52,7 @@ class Finding:
 
     kind: Kind
     algorithm: str
-    distribution: str | None
+    origin: Origin | None
     field: str
     leaves: tuple[str, ...]
     event: Event
@@ -66,9 +65,8 @@ class Finding:
 
     def __str__(self) -> str:
         named = [leaf for leaf in self.leaves if leaf]
-        more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-        leaves = f" ({', '.join(named[:_SHOWN])}{more})" if named else ""
-        changed = f"{describe(self.algorithm, self.distribution)} changed {self.field}{leaves}"
+        leaves = f" ({enumerated(named)})" if named else ""
+        changed = f"{title(self.algorithm, self.origin)} changed {self.field}{leaves}"
         first = self.event.partner
         if self.kind == "undeclared_write":
             declared = (*(self.writes or ()), self.field)
@@ -88,11 +86,6 @@ class Finding:
                 "of an own loop has to stand inside of engine.restoring()"
             )
         return f"{lost}: match has to be true at both"
-
-    @property
-    def version(self) -> str | None:
-        """The version of the distribution."""
-        return None if self.distribution is None else Registry.scan().version_of(self.distribution)
 
     @property
     def where(self) -> str:
@@ -189,7 +182,7 @@ class Observer:
             Finding(
                 kind,
                 subject.name,
-                Registry.scan().distribution_of(subject.algorithm),
+                Registry.scan().origin_of(subject.algorithm),
                 field,
                 leaves,
                 subject.event,

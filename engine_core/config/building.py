@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import EngineError, PluginError, add_note, suggestion
+from ..messages import raised_at
 from ..registry import Kind, PluginRecord, Registry
 from .reading import Place
 from .schema import PluginEntry, Target
@@ -23,7 +24,6 @@ __all__ = [
     "find_target",
     "load_plugin",
     "make_factory",
-    "near",
 ]
 
 
@@ -39,7 +39,7 @@ def find_target(target: str, place: Place) -> Any:
     for name in path.split("."):
         if not hasattr(found, name):
             owner = getattr(found, "__name__", module_name)
-            raise place.error(f"{owner!r} has no attribute {name!r}{near(name, dir(found))}")
+            raise place.error(f"{owner!r} has no attribute {name!r}{suggestion(name, dir(found))}")
         found = getattr(found, name)
     if not callable(found):
         raise place.error(f"{target!r} is no class and no function: it is {found!r}")
@@ -78,11 +78,8 @@ def load_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
     """
     if entry.name is None:
         return find_target(entry.target or "", place)
-    find_plugin(kind, entry.name, place)
-    try:
-        return Registry.scan().load(kind, entry.name)
-    except PluginError as error:
-        raise place.error(str(error)) from error
+    with _asking(kind, entry.name, place) as registry:
+        return registry.load(kind, entry.name)
 
 
 def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
@@ -91,9 +88,16 @@ def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
     Raises:
         ConfigError: if there is none that can be used, with the nearest name.
     """
+    with _asking(kind, name, place) as registry:
+        return registry.find(kind, name)
+
+
+@contextlib.contextmanager
+def _asking(kind: Kind, name: str, place: Place) -> Iterator[Registry]:
+    """Hand out the registry, and tell its refusal with the place, and where to look if there is nothing like it."""
     registry = Registry.scan()
     try:
-        return registry.find(kind, name)
+        yield registry
     except PluginError as error:
         known = any(record.name == name.rpartition(":")[2] for record in registry.records)
         near = suggestion(name, [record.name for record in registry.records if record.kind == kind])
@@ -121,7 +125,7 @@ def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, g
         known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         for name in arguments:
             if name not in known:
-                hint = near(name, known) or f"; it takes: {', '.join(known) or 'none'}"
+                hint = suggestion(name, known) or f"; it takes: {', '.join(known) or 'none'}"
                 raise place.at("args", name).error(f"{_title(function)} has no argument {name!r}{hint}")
     if given is None:
         return
@@ -131,19 +135,13 @@ def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, g
         raise place.at("args").error(f"{_title(function)}: {error}") from None
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` if something is near; other than `did_you_mean`, never a list of all there is."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
-
-
 def _import(name: str, place: Place) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             missing = error.name
-            raise place.error(f"there is no module {missing!r}{near(missing, _siblings(missing))}") from None
+            raise place.error(f"there is no module {missing!r}{suggestion(missing, _siblings(missing))}") from None
         add_note(error, f"raised while importing {name!r} for {place}")
         raise
     except EngineError as error:
@@ -171,7 +169,7 @@ def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: A
     except EngineError as error:
         raise place.error(str(error)) from error
     except (TypeError, ValueError) as error:
-        raise place.error(f"{_title(function)}: {error}{_raised_at(error)}") from error
+        raise place.error(f"{_title(function)}: {error}{raised_at(error)}") from error
     except Exception as error:
         add_note(error, f"raised while making what {place} describes")
         raise
@@ -179,13 +177,3 @@ def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: A
 
 def _title(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__name__)
-
-
-def _raised_at(error: BaseException) -> str:
-    """Say where in the code of others an error was raised, since its traceback is not shown."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None or trace.tb_frame.f_code.co_filename == __file__:
-        return ""
-    return f" (raised at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"

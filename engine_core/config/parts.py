@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..algorithm import Algorithm
 from ..callback import LoggerDestination
 from ..errors import PluginError, did_you_mean
-from ..passes import AlgorithmPass, explicit_order, registered_name
+from ..passes import AlgorithmPass, explicit_order
 from ..registry import CORE, Kind, Registry
 from .building import bind, build_plugin, find_plugin, load_plugin
 from .reading import Place
@@ -69,13 +69,14 @@ def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[
     Raises:
         ConfigError: for a pass that runs anyway, or a name in the table that is none of the algorithms'.
     """
-    owners = {CORE, *map(Registry.scan().distribution_of, algorithms)}
+    registry = Registry.scan()
+    owners = {CORE, *map(registry.distribution_of, algorithms)}
     passes = []
     for index, entry in enumerate(config.passes):
         place = config.place("passes", index)
         passes.append((_build_pass(entry, place, owners), entry.index))
     if config.order:
-        _check_order(config, algorithms)
+        _check_order(config, {registry.name_of(a): type(a).__name__ for a in algorithms})
         passes.append((explicit_order(dict(config.order)), -1))
     return passes
 
@@ -91,8 +92,7 @@ def _build_pass(entry: PassEntry, place: Place, owners: set[str | None]) -> Algo
     return load_plugin("passes", entry, place)  # type: ignore[no-any-return]
 
 
-def _check_order(config: Config, algorithms: Sequence[Algorithm]) -> None:
-    registered = {registered_name(a): type(a).__name__ for a in algorithms}
+def _check_order(config: Config, registered: Mapping[str, str]) -> None:
     for event, names in config.order.items():
         for index, name in enumerate(names):
             if name not in registered and name not in registered.values():

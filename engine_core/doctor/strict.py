@@ -61,7 +61,7 @@ def broken_declarations(record: PluginRecord, plugin: Any, algorithms: Iterable[
             for event in Event:
                 engine.explain(event)
     except OrderError as error:
-        return [str(error)] if str(error).startswith(f"{ActivePass(plugin, record.distribution)} ") else []
+        return [str(error)] if str(error).startswith(f"{ActivePass(plugin, record.origin)} ") else []
     except EngineError:  # they can't be together in one run, so no order can be wrong
         return []
     return []

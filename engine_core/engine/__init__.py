@@ -7,6 +7,6 @@ from .engine import Engine
 from .host import Host
 from .lint import doubts_about
 from .listeners import misspelt_hooks
-from .members import Member, describe, take_in
+from .members import take_in
 
-__all__ = ["Engine", "Host", "Member", "describe", "doubts_about", "misspelt_hooks", "problems_of", "take_in"]
+__all__ = ["Engine", "Host", "doubts_about", "misspelt_hooks", "problems_of", "take_in"]

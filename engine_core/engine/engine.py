@@ -14,7 +14,7 @@ from ..errors import ArgumentTypeError, ClosedEngineError
 from ..event import Event
 from ..logger import Logger
 from ..observed_list import ObservedList
-from ..passes import AlgorithmPass, Explained, PassArgument, PassList, check_index, check_pass, parse_passes
+from ..passes import AlgorithmPass, Explained, Member, PassArgument, PassList, check_index, check_pass, parse_passes
 from ..registry import Registry
 from ..state import State
 from ..trace import SpanRecorder, Traces
@@ -24,7 +24,7 @@ from .host import Adapter, Host
 from .lifetime import Life
 from .lint import warn_of
 from .listeners import check_callbacks, check_destinations, everybody, listen, watchers_of
-from .members import Member, overrides
+from .members import overrides
 from .pipeline import Pipeline
 from .undo import Begun, restoring, undo_after
 
@@ -61,8 +61,7 @@ class Engine:
         self._handlers = Handlers()
         self.unheard: AbstractSet[str] = self._handlers.unheard
         self.host = Host(on_change=self._handlers.clear)
-        self._passes = PassList()
-        self._passes.use(())
+        self._passes = PassList(Registry.scan())
         for function, index in parse_passes(algorithm_passes):
             self._passes.insert(function, index)
         self._members: list[Member] = []
@@ -140,7 +139,8 @@ class Engine:
     def explain(self, event: Event | str) -> list[Explained]:
         """Return the order at `event` as if every algorithm that lists it matched, and why it is so."""
         (members, passes), event = self.lineup, Event(event)
-        return passes.explain({m.name: m.algorithm for m in members if event in m.events}, event).explained()
+        places = passes.explain([member for member in members if event in member.events], event).places()
+        return [explained for explained, _ in places]
 
     @property
     def lineup(self) -> tuple[list[Member], PassList]:
@@ -203,22 +203,25 @@ class Engine:
     def _admit(self) -> None:
         """Take in algorithms, callbacks and destinations as they are listed now, or refuse them all."""
         state, logger = self.state, self.logger
+        registry = Registry.scan()  # once for all that follows, since the environment may change at any time
         algorithms, callbacks = ObservedList.of(state.algorithms), ObservedList.of(state.callbacks)
         destinations = ObservedList.of(logger.destinations)
-        members = admit(algorithms, {id(member.algorithm): member for member in self._members})
+        # First whatever may refuse: until the last of it nothing of the engine has changed, so the former stay in work.
+        members = admit(algorithms, {id(member.algorithm): member for member in self._members}, registry)
         heard = {id(listener) for listener in self._listeners}
         check_callbacks(callbacks, heard)
         check_destinations(destinations, heard)
         listeners = everybody(callbacks, destinations)
         self.host.warn_of_deprecated(algorithms, listeners)
-        registry = Registry.scan()
-        owners = [m.distribution for m in members] + [registry.distribution_of(listener) for listener in listeners]
-        self._passes.use({owner for owner in owners if owner is not None})
-        warn_of(members, self._passes)
+        origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
+        self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
+        warn_of(members, self._passes)  # after the passes of newcomers are in: one of them may settle an order
+        # Before the former are forgotten: those that leave undo with their own pipelines what they began.
         self._begun.release(self._members, members)
         if self._started:
             self._life.open(listeners)
         self._members, self._listeners = members, listeners
+        # The former lists first, since a list that is kept is among both.
         for former in (self._algorithms, self._callbacks, self._destinations):
             former.stop_observing(self._handlers.clear)
         for present in (algorithms, callbacks, destinations):
@@ -228,7 +231,7 @@ class Engine:
         logger.destinations = self._destinations = destinations
         self._listed = [*algorithms, *callbacks, *destinations]
         self._differentiating = [a for a in algorithms if overrides(a, "backwards_create_graph")]
-        self._connect()
+        self._connect()  # last: it reads all of the above
 
     def _connect(self) -> None:
         """Register a plugin for each callback and destination in place of the former ones, and the engine's own.
@@ -241,7 +244,7 @@ class Engine:
         self._handlers.clear()
         self._profiler = self.state.profiler
         self._pipelines = {event: self._pipeline(event) for event in Event}
-        self._adapters = listen(self._listeners, self._destinations, self.state, self.logger)
+        self._adapters = listen(self._listeners, self._destinations, self.state, self.logger, self._passes.registry)
         self._surrounded = self.host.monitors > 0 or self.host.has_guests()
         if self._surrounded:
             self._adapters.insert(0, surrounding(self._pipelines))

@@ -174,7 +174,7 @@ class Host(pluggy.PluginManager):
     def _warn(self, plugin: object, what: str, why: Warning | None) -> None:
         key = (plugin if isinstance(plugin, ModuleType) else type(plugin), what)
         if why is not None and key not in self._warned:
-            warn(f"{_origin(plugin)} uses {what}, which is deprecated: {why}", type(why))
+            warn(f"{_user(plugin)} uses {what}, which is deprecated: {why}", type(why))
             self._warned.add(key)
 
 
@@ -186,14 +186,12 @@ def _title(plugin: object, name: str | None) -> str:
     return repr(name) if name else f"of type {type(plugin).__name__!r}"
 
 
-def _origin(plugin: object) -> str:
+def _user(plugin: object) -> str:
     """Return the plugin's class, or the module that it is, with the distribution, or else the module, it is from."""
     if isinstance(plugin, ModuleType):
         return f"module {plugin.__name__}"
-    cls, registry = type(plugin), Registry.scan()
-    owner = registry.distribution_of(plugin)
-    home = f"module {cls.__module__}" if owner is None else f"{owner} {registry.version_of(owner)}"
-    return f"{cls.__name__} ({home})"
+    home = Registry.scan().origin_of(plugin) or f"module {type(plugin).__module__}"
+    return f"{type(plugin).__name__} ({home})"
 
 
 def _check_arguments(title: str, hook: str, method: Callable[..., Any]) -> None:

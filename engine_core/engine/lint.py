@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..algorithm import Algorithm
 from ..errors import OrderWarning, UnorderedWritersWarning, did_you_mean
 from ..event import Event
+from ..messages import enumerated
 from ..metadata import ORDERING
-from ..passes import Edge, PassList, declared_edges, precedes, registered_name, table_of
+from ..passes import Member, PassList, declared_edges, precedes, table_of
 from .combination import conflicting, meant_by
-from .members import Member, describe
 
 __all__ = ["doubts_about", "warn_of"]
 
@@ -56,19 +55,18 @@ def warn_of(members: Sequence[Member], passes: PassList) -> None:
 
 def doubts_about(members: Sequence[Member], passes: PassList) -> list[Doubt]:
     """Return what is doubtful about the order of these algorithms."""
-    return [*_unknown_names(members, passes), *_missed_names(members), *_unordered_writers(members, passes)]
+    return [*_unknown_names(members, passes), *_missed_names(members, passes), *_unordered_writers(members, passes)]
 
 
-def _missed_names(members: Sequence[Member]) -> Iterator[Doubt]:
+def _missed_names(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
     """Yield the references that are no constraint, and nearly name somebody here; who is absent is named in vain."""
     for member in members:
         for relation in (*ORDERING, "conflicts"):
             for reference in getattr(member.metadata, relation):
-                if meant := meant_by(reference, member, members):
-                    title = describe(member.name, member.distribution)
+                if meant := meant_by(reference, member, members, passes.registry):
                     yield Doubt(
-                        f"{relation}={reference!r} in the metadata of {title} is no constraint: no algorithm here has "
-                        f"that name; did you mean {meant!r}?",
+                        f"{relation}={reference!r} in the metadata of {member.title} is no constraint: no algorithm "
+                        f"here has that name; did you mean {meant!r}?",
                         OrderWarning,
                     )
 
@@ -78,13 +76,11 @@ def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Doub
     tables = [table_of(active.function) for active in passes.active]
     if not members or not any(tables):
         return
-    registered = {registered_name(m.algorithm) for m in members}
-    known = registered | {type(m.algorithm).__name__ for m in members}
     for table in tables:
         for event, names in table.items():
             for name in names:
-                if name not in known:
-                    hint = did_you_mean(name, registered)
+                if not any(member.is_called(name) for member in members):
+                    hint = did_you_mean(name, [member.registered for member in members])
                     message = f"explicit_order names {name!r} at {event.name}, and no algorithm here has that name"
                     yield Doubt(f"{message}{hint}", OrderWarning)
 
@@ -101,7 +97,7 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
         here = [m for m in writers if event in m.events]
         pairs = [pair for pair in itertools.combinations(here, 2) if _may_clash(pair, declared, event)]
         if pairs:
-            present = {m.name: m.algorithm for m in members if event in m.events}
+            present = [member for member in members if event in member.events]
             for pair, now in _open_pairs(pairs, present, passes, event):
                 events_of.setdefault(pair, {})[event] = now
     for pair, orders in events_of.items():
@@ -114,23 +110,16 @@ def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str,
     events_by_fields: dict[str, list[str]] = {}
     for event in orders:
         events_by_fields.setdefault(" and ".join(sorted(_shared(pair, declared, event))), []).append(event.name)
-    what = ", and ".join(f"{fields} at {_enumerated(events)}" for fields, events in events_by_fields.items())
+    what = ", and ".join(f"{fields} at {enumerated(events)}" for fields, events in events_by_fields.items())
     table = [f"{event.value!r}: {names}" for event, names in orders.items()]
     shown = ", ".join(table if len(table) <= _SHOWN else [*table[:_SHOWN], "..."])
-    titles = [describe(member.name, member.distribution) for member in pair]
-    everywhere = [t for t, m in zip(titles, pair, strict=True) if m.metadata.events is None]
+    everywhere = [member.title for member in pair if member.metadata.events is None]
     return (
-        f"{' and '.join(titles)} both write {what}, and nothing but their places in the list "
+        f"{pair[0].title} and {pair[1].title} both write {what}, and nothing but their places in the list "
         "says who comes first: declare before, after, around or within in the metadata of one, or give the order "
         f"yourself with explicit_order({{{shown}}}), in a config with `order:`"
         + "".join(f"; {title} lists no events, which counts as all of them" for title in everywhere)
     )
-
-
-def _enumerated(names: Sequence[str]) -> str:
-    if len(names) > _SHOWN:
-        return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
-    return " and ".join(names)
 
 
 def _declared(member: Member) -> frozenset[str]:
@@ -151,81 +140,40 @@ def _may_clash(pair: Pair, declared: Mapping[str, frozenset[str]], event: Event)
 
 
 def _open_pairs(
-    pairs: Iterable[Pair], present: Mapping[str, Algorithm], passes: PassList, event: Event
+    pairs: Sequence[Pair], present: Sequence[Member], passes: PassList, event: Event
 ) -> Iterator[tuple[Pair, list[str]]]:
     """Yield the pairs whose order depends on the list, with the registered names in the order that they have now.
 
-    That is found by trying other lists: the reversed one, which leaves nothing as it is unless all is settled, then
-    for each pair the two in each other's place, first, and last.
+    Two are settled by what is declared, maybe through others, or by passes that put them the same way round whether the
+    list is as it is or reversed. The declared order is left out of that trial: in it a third can drag one of the two
+    along, which settles nothing about them.
     """
-    edges = declared_edges(present, event)
-    trial = _Trial(present, passes, event, edges)
-    for pair in () if trial.is_settled else pairs:
+    behind = _behind(present, event)
+    undeclared = [(a, b) for a, b in pairs if b.name not in behind[a.name] and a.name not in behind[b.name]]
+    if not undeclared:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a pass warns of is for the run
+            now = passes.arrange(present, event)
+            ahead = passes.arrange(present, event, declared=False)
+            back = passes.arrange(present[::-1], event, declared=False)
+    except Exception:  # noqa: BLE001  a pass of the user's own may raise anything, which the run itself will tell
+        return
+    for pair in undeclared:
         names = pair[0].name, pair[1].name
-        if not trial.is_declared(*names) and trial.is_open(*names):
-            first, second = pair if trial.first_is_first(*names) else pair[::-1]
-            yield pair, [registered_name(first.algorithm), registered_name(second.algorithm)]
+        if {precedes(*names, ahead), precedes(*names, back)} == {True, False}:
+            first, second = pair if precedes(*names, now) is not False else pair[::-1]
+            yield pair, [first.registered, second.registered]
 
 
-class _Trial:
-    """Tries what the passes of an engine make of other lists of the same algorithms."""
-
-    def __init__(self, present: Mapping[str, Algorithm], passes: PassList, event: Event, edges: Sequence[Edge]) -> None:
-        self._present, self._passes, self._event, self._edges = present, passes, event, edges
-        self._names = list(present)
-        self._now = self._order(self._names)
-        self._reversed = self._order(self._names[::-1])
-        self._later: dict[str, set[str]] = {}
-        for edge in edges:
-            self._later.setdefault(edge.first, set()).add(edge.second)
-
-    @property
-    def is_settled(self) -> bool:
-        """Does the list decide nothing?"""
-        return self._now == self._reversed
-
-    def first_is_first(self, first: str, second: str) -> bool:
-        """Does the first come first, as the list is?"""
-        return precedes(first, second, self._now) is not False
-
-    def is_declared(self, first: str, second: str) -> bool:
-        """Is one before the other by what is declared, maybe through others?"""
-        return second in self._behind(first) or first in self._behind(second)
-
-    def is_open(self, first: str, second: str) -> bool:
-        """Does some list turn the two round?"""
-        if _differ(first, second, self._now, self._reversed):
-            return True
-        others = [name for name in self._names if name not in (first, second)]
-        swap = {first: second, second: first}
-        lists = [self._names, [first, second, *others], [*others, first, second]]
-        return any(
-            _differ(first, second, self._order(names), self._order([swap.get(n, n) for n in names])) for names in lists
-        )
-
-    def _order(self, names: Sequence[str]) -> list[str]:
-        """Return the order that a list leads to; empty if a pass fails, which the run itself will tell."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what a pass warns of is for the lists that there are
-                present = {name: self._present[name] for name in names}
-                order = self._passes.arrange(present, self._event, self._edges)
-        except Exception:  # noqa: BLE001  a pass of the user's own may raise anything
-            return []
-        named = {id(algorithm): name for name, algorithm in self._present.items()}
-        return [named[id(algorithm)] for algorithm in order if id(algorithm) in named]
-
-    def _behind(self, name: str) -> set[str]:
-        found: set[str] = set()
-        ends = [name]
-        while ends:
-            more = self._later.get(ends.pop(), set()) - found
-            found |= more
-            ends += more
-        return found
-
-
-def _differ(first: str, second: str, one: Sequence[str], other: Sequence[str]) -> bool:
-    """Do the two stand the other way round in two orders, where both have them?"""
-    ways = {precedes(first, second, one), precedes(first, second, other)}
-    return ways == {True, False}
+def _behind(present: Sequence[Member], event: Event) -> dict[str, set[str]]:
+    """Return for each name those that declarations put behind it, maybe through others."""
+    behind: dict[str, set[str]] = {member.name: set() for member in present}
+    for edge in declared_edges(present, event):
+        behind[edge.first].add(edge.second)
+    for between, beyond in behind.items():  # Warshall 1962: paths through each in turn
+        for later in behind.values():
+            if between in later:
+                later.update(beyond)
+    return behind

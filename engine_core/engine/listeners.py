@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ..algorithm import unique_names
 from ..callback import Callback, LoggerDestination, method_of
-from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note
+from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note, nearest
 from ..event import Event
 from ..logger import Logger
-from ..registry import Registry
+from ..registry import Registry, check_callback, title
 from ..state import State
 from ..trace import SpanRecorder
 from .host import Adapter
-from .members import describe
 
 __all__ = ["check_callbacks", "check_destinations", "everybody", "listen", "misspelt_hooks", "watchers_of"]
 
@@ -69,16 +66,19 @@ def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), wh
             raise ArgumentError(f"{what} {place} ({type(callback).__name__}) is listed twice; make a second instance")
         if id(callback) in known:
             continue
-        listens = [event for event in Event if method_of(callback, event.value) is not None]
         _warn_of_near_names(callback)
-        if not listens and not any(hasattr(type(callback), name) for name in (*_RECEIVES, "close", "around_apply")):
-            raise ArgumentTypeError(f"{what} {place} is {callback!r}, which has no method named after an event")
-        for event in listens:
-            _check_signature(callback, event)
+        try:
+            check_callback(callback, f"{what} {place} ({callback!r})")
+        except TypeError as error:
+            raise ArgumentTypeError(str(error)) from error
 
 
 def listen(
-    listeners: Sequence[Callback], destinations: Sequence[LoggerDestination], state: State, logger: Logger
+    listeners: Sequence[Callback],
+    destinations: Sequence[LoggerDestination],
+    state: State,
+    logger: Logger,
+    registry: Registry,
 ) -> list[Adapter]:
     """Return an adapter for each listener, in the order in which they have to be registered.
 
@@ -88,12 +88,12 @@ def listen(
     """
     receives = {id(destination) for destination in destinations}
     isolated = receives - {id(callback) for callback in state.callbacks}
-    isolation, profiler, registry = logger.isolation, state.profiler, Registry.scan()
+    isolation, profiler = logger.isolation, state.profiler
     names = unique_names(listeners)
-    titles = [describe(n, registry.distribution_of(x)) for n, x in zip(names, listeners, strict=True)]
-    isolation.titles = [(x, title) for title, x in zip(titles, listeners, strict=True) if id(x) in receives]
+    titles = [title(n, registry.origin_of(x)) for n, x in zip(names, listeners, strict=True)]
+    isolation.titles = [(x, titled) for titled, x in zip(titles, listeners, strict=True) if id(x) in receives]
     adapters = []
-    for name, title, callback in zip(names, titles, listeners, strict=True):
+    for name, titled, callback in zip(names, titles, listeners, strict=True):
         adapter = Adapter()
         for event in Event:
             method = method_of(callback, event.value)
@@ -101,7 +101,7 @@ def listen(
                 if id(callback) in isolated and event not in _BEFORE_TRAINING:
                     function = _isolated(callback, event.value, method, state, logger)
                 else:
-                    function = _noting(method, state, logger, f"callback {title} at {event.name}")
+                    function = _noting(method, state, logger, f"callback {titled} at {event.name}")
                 if profiler is not None:
                     function = _timed(function, profiler, f"callback/{name}/{event}")
                 adapter.add(event, function, tryfirst=event is Event.INIT and id(callback) in receives)
@@ -149,14 +149,6 @@ def _timed(function: Callable[[], None], profiler: SpanRecorder, span: str) -> C
     return call
 
 
-def _check_signature(callback: object, event: Event) -> None:
-    try:
-        inspect.signature(method_of(callback, event.value)).bind(None, None)
-    except TypeError as error:
-        name = f"{type(callback).__name__}.{event.value}"
-        raise ArgumentTypeError(f"{name} has to take (state, logger): {error}") from error
-
-
 def misspelt_hooks(cls: type) -> Iterator[tuple[str, str]]:
     """Yield each public method whose name is nearly an event's, with that event's name.
 
@@ -166,10 +158,11 @@ def misspelt_hooks(cls: type) -> Iterator[tuple[str, str]]:
         >>> list(misspelt_hooks(Count))
         [('batch_ends', 'batch_end')]
     """
-    for name in _public_methods(cls):
-        near = difflib.get_close_matches(name.lower(), _EVENTS, n=1, cutoff=0.8)
-        if name not in _EVENTS and name not in _CONTRACT and near:
-            yield name, near[0]
+    for name in dir(cls):
+        known = name.startswith("_") or name in _EVENTS or name in _CONTRACT
+        near = None if known else nearest(name, _EVENTS, cutoff=0.8)
+        if near is not None and callable(getattr(cls, name, None)):
+            yield name, near
 
 
 def _warn_of_near_names(callback: object) -> None:
@@ -180,7 +173,3 @@ def _warn_of_near_names(callback: object) -> None:
             HookNameWarning,
             stacklevel=2,
         )
-
-
-def _public_methods(cls: type) -> Iterable[str]:
-    return (name for name in dir(cls) if not name.startswith("_") and callable(getattr(cls, name, None)))

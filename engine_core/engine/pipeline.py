@@ -8,10 +8,10 @@ from typing import Any
 from ..errors import add_note
 from ..event import Event
 from ..logger import Logger
-from ..passes import PassList
+from ..passes import Member, PassList
 from ..state import State
 from ..trace import Trace, Traces
-from .members import Member, describe, enlist
+from .members import enlist
 from .undo import Begun, Pair
 
 __all__ = ["Pipeline"]
@@ -94,9 +94,9 @@ class Pipeline:
 
     def _plan(self, matched: tuple[Member, ...]) -> list[tuple[Any, str, Trace]]:
         """Return what to apply, with the name and the trace of each."""
-        ordered = self._passes.order({member.name: member.algorithm for member in matched}, self.event)
+        ordered = self._passes.order(matched, self.event)
         plan: list[tuple[Any, str, Trace]] = []
-        for place, member in enumerate(enlist(ordered, self._known)):
+        for place, member in enumerate(enlist(ordered, self._known, self._passes.registry)):
             self._named[member.name] = member
             trace = Trace(member.name, self.event, None, place, True)
             plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))
@@ -126,7 +126,7 @@ class Pipeline:
 
     def describe(self, name: str) -> str:
         """Return the name of an algorithm that has run here, with the distribution it comes from."""
-        return describe(name, self._named[name].distribution)
+        return self._named[name].title
 
     def _actor(self, member: Member) -> Any:
         """Return the algorithm, inside of its watchers; the first of them is the outermost."""
@@ -202,7 +202,7 @@ class _Watched:
                     raise
         except BaseException as error:
             if error is not told:
-                where = f"algorithm {describe(self._member.name, self._member.distribution)} at {event.name}"
+                where = f"algorithm {self._member.title} at {event.name}"
                 add_note(error, f"raised by around_apply of callback {type(self._watcher).__name__} around {where}")
             raise
 

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from ..errors import add_note
 from ..event import Event
+from ..passes import Member
 from ..trace import Trace
-from .members import Member
 
 __all__ = ["Begun", "Failure", "Pair", "restoring", "undo_after"]
 

@@ -53,7 +53,7 @@ class Explanation(Mapping[str, "list[Explained]"]):
     warnings: tuple[str, ...] = ()
 
     def __getitem__(self, event: str) -> list[Explained]:
-        return self.derivations[event].explained()
+        return [explained for explained, _ in self.derivations[event].places()]
 
     def __iter__(self) -> Iterator[str]:
         return (event for event, derivation in self.derivations.items() if derivation.final)
@@ -64,16 +64,18 @@ class Explanation(Mapping[str, "list[Explained]"]):
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """Return the algorithms of each event for JSON, each with its reason; where there is no order, that says so."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for event, order in self.items():
-            pairs = zip(order, self.derivations[event].reasons(), strict=True)
-            found[event] = [{**place._asdict(), "reason": _without_text(reason)} for place, reason in pairs]
+        for event in self:
+            places = self.derivations[event].places()
+            found[event] = [{**place._asdict(), "reason": _without_text(reason)} for place, reason in places]
         for event, unordered in self.unordered.items():
             reason = {"kind": "none", "by": None, "distribution": None}
-            places = [
-                Explained(m.algorithm, m.name, f"no order: {unordered.why}", m.distribution, m.version)
+            found[event] = [
+                {
+                    **Explained(m.algorithm, m.name, f"no order: {unordered.why}", m.distribution, m.version)._asdict(),
+                    "reason": reason,
+                }
                 for m in unordered.members
             ]
-            found[event] = [{**place._asdict(), "reason": reason} for place in places]
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def why(explanation: Explanation, one: str, other: str, event: str) -> PairReaso
     if (ahead := precedes(one, other, derivation.final)) is None:
         return _taken_out(derivation, one, other)
     first, second = (one, other) if ahead else (other, one)
-    reason, steps = derivation.why(first, second), _steps(derivation, first, second)
+    reason, steps = derivation.reason(first, second).text, _steps(derivation, first, second)
     return PairReasons(event, first, second, reason, steps, _declared(derivation, first, second))
 
 
@@ -106,9 +106,8 @@ def _steps(derivation: Derivation, first: str, second: str) -> tuple[Step, ...]:
         record = derivation.passes[place]
         reason = ": FILO, the list is reversed on AFTER events" if record.is_core(FILO) else ""
         if record.is_core(DECLARED) and after != before:
-            reason = (
-                f": {derivation.why(*after)}" if derivation.chain(*after) else ": declared order of others between them"
-            )
+            chained = derivation.chain(*after)
+            reason = f": {derivation.reason(*after).text if chained else 'declared order of others between them'}"
         steps.append(Step(record.title, f"{_effect(before, after)}{reason if after != before else ''}", after))
         before = after
     return tuple(steps)

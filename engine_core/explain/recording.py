@@ -9,11 +9,12 @@ from ..config import Config, build_algorithms, build_passes
 from ..config.building import build_plugin, find_plugin
 from ..config.reading import Place, Source
 from ..config.schema import PluginEntry
-from ..engine import Engine, Member, doubts_about, problems_of, take_in
+from ..engine import Engine, doubts_about, problems_of, take_in
 from ..errors import OrderError
 from ..event import Event
 from ..observed_list import ObservedList
-from ..passes import Derivation, PassArgument, PassList, parse_passes, record_of
+from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes
+from ..registry import Registry
 from .explanation import Explanation, Unordered
 from .skipping import skipped_by
 
@@ -37,9 +38,10 @@ def explain_algorithms(
         >>> len(explain_algorithms([]))
         0
     """
-    members = take_in(ObservedList.of(algorithms), {})
-    passes = PassList()
-    passes.use({*distributions, *(m.distribution for m in members if m.distribution is not None)})
+    registry = Registry.scan()
+    members = take_in(ObservedList.of(algorithms), {}, registry)
+    passes = PassList(registry)
+    passes.use({*distributions, *(m.origin.distribution for m in members if m.origin is not None)}, registry)
     for function, index in parse_passes(algorithm_passes):
         passes.insert(function, index)
     return _explain(members, passes)
@@ -72,26 +74,25 @@ def explain_engine(engine: Engine) -> Explanation:
 
 
 def _explain(members: Sequence[Member], passes: PassList) -> Explanation:
-    problems = [_with_notes(problem) for problem in problems_of(members)]
+    problems = [_with_notes(problem) for problem in problems_of(members, passes.registry)]
     warnings = [message for message, _ in doubts_about(members, passes)]
     derivations: dict[str, Derivation] = {}
     unordered: dict[str, Unordered] = {}
     for event in Event:
-        present = {m.name: m.algorithm for m in members if event in m.events}
+        present = [member for member in members if event in member.events]
         try:
             derivation = passes.derivation(present, event)
         except OrderError as error:
             if not any(str(error) in problem for problem in problems):  # a cycle is among them already
                 problems.append(_with_notes(error))
-            listed = tuple(record_of(algorithm, name) for name, algorithm in present.items())
-            unordered[event.value] = Unordered(listed, str(error))
+            unordered[event.value] = Unordered(tuple(map(AlgorithmRecord.of, present)), str(error))
             continue
         if present:
             derivations[event.value] = derivation
         for message, users in passes.broken(derivation):
             (problems if users is None else warnings).append(message)
     return Explanation(
-        algorithms=tuple(record_of(m.algorithm, m.name) for m in members),
+        algorithms=tuple(map(AlgorithmRecord.of, members)),
         passes=tuple(active.record for active in passes.active),
         derivations=derivations,
         unordered=unordered,

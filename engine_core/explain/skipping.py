@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from ..engine import Member, describe
 from ..event import Event
+from ..messages import enumerated
 from ..metadata import ORDERING
-from ..passes import PassList, referred, registered_name, table_of
-from ..registry import Registry
+from ..passes import Member, PassList, referred, table_of
 from .explanation import Skipped
 
 __all__ = ["skipped_by"]
@@ -24,10 +23,9 @@ def skipped_by(members: Sequence[Member], passes: PassList, events: tuple[str, .
 
 
 def _disabled(passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
-    for record in Registry.scan().records:
+    for record in passes.registry.records:
         if record.kind == "passes" and record.status == "disabled" and record.distribution in passes.distributions:
-            title = f"pass {record.name!r} of {record.distribution} {record.version}"
-            yield Skipped(title, f"disabled: {record.reason}", events)
+            yield Skipped(record.title, f"disabled: {record.reason}", events)
 
 
 def _elsewhere(passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
@@ -35,21 +33,20 @@ def _elsewhere(passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
         record = active.record
         absent = tuple(event for event in events if record.events is not None and event not in record.events)
         if absent:
-            yield Skipped(record.title, f"runs at {listing(record.events or ())} only", absent)
+            yield Skipped(record.title, f"runs at {enumerated(record.events or ())} only", absent)
 
 
 def _references(members: Sequence[Member]) -> Iterator[Skipped]:
     """Yield the declared constraints that hold at no event, since the other one is absent or never there."""
-    algorithms = {member.name: member.algorithm for member in members}
-    events_of = {member.name: member.events for member in members}
     for member in members:
         for relation in ORDERING:
             for reference in getattr(member.metadata, relation):
-                others = referred(reference, member.name, algorithms)
-                if any(events_of[other] & member.events for other in others):
+                others = referred(reference, member, members)
+                if any(other.events & member.events for other in others):
                     continue
-                what = f"{describe(member.name, member.distribution)}: {relation}={reference!r}"
-                why = f"{' and '.join(others)} runs at none of its events" if others else _absent(reference)
+                what = f"{member.title}: {relation}={reference!r}"
+                names = " and ".join(other.name for other in others)
+                why = f"{names} runs at none of its events" if others else _absent(reference)
                 yield Skipped(what, why, tuple(event.value for event in Event if event in member.events))
 
 
@@ -62,16 +59,8 @@ def _unlisted(members: Sequence[Member], passes: PassList) -> Iterator[Skipped]:
     for active in passes.active:
         for event, names in table_of(active.function).items():
             for name in names:
-                named = [m for m in members if name in (registered_name(m.algorithm), type(m.algorithm).__name__)]
-                if not any(event in m.events for m in named):
-                    title = ", ".join(describe(m.name, m.distribution) for m in named)
-                    why = f"{title} does not list {event.value}" if named else _absent(name)
+                named = [member for member in members if member.is_called(name)]
+                if not any(event in member.events for member in named):
+                    titles = ", ".join(member.title for member in named)
+                    why = f"{titles} does not list {event.value}" if named else _absent(name)
                     yield Skipped(f"{active}: {name!r} at {event.value}", why, (event.value,))
-
-
-def listing(names: Iterable[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    shown = list(names)
-    if len(shown) > 4:
-        shown = [*shown[:3], f"{len(shown) - 3} more"]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)

@@ -21,9 +21,10 @@ from .contract import (
     sort_to_back,
     sort_to_front,
 )
-from .declared import declared_edges, referred, registered_name
+from .declared import declared_edges, referred
 from .derivation import DECLARED, FILO, AlgorithmRecord, Derivation, Explained, PassRecord, Reason, precedes
-from .pass_list import ActivePass, PassList, record_of
+from .member import Member, members_of
+from .pass_list import ActivePass, PassList
 from .toposort import Edge, stable_sort, who_moved
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Derivation",
     "Edge",
     "Explained",
+    "Member",
     "PassArgument",
     "PassList",
     "PassRecord",
@@ -45,13 +47,12 @@ __all__ = [
     "check_pass",
     "declared_edges",
     "explicit_order",
+    "members_of",
     "metadata_of",
     "name_of",
     "parse_passes",
     "precedes",
-    "record_of",
     "referred",
-    "registered_name",
     "set_filo_order",
     "sort_to_back",
     "sort_to_front",

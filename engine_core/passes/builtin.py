@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
-from ..algorithm import Algorithm, algorithm_metadata, unique_names
+from ..algorithm import Algorithm, algorithm_metadata
 from ..event import Event
 from ..messages import warn
 from ..metadata import PassMetadata
 from .contract import AlgorithmPass, algorithm_pass, metadata_of
-from .declared import declared_edges, registered_name
+from .declared import declared_edges
+from .member import members_of
 from .toposort import stable_sort
 
 __all__ = [
@@ -44,8 +45,10 @@ def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Al
 )
 def apply_declared_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
     """Sort by `before`, `after`, `around` and `within` of the metadata, and otherwise keep the order."""
-    named = dict(zip(unique_names(algorithms), algorithms, strict=True))
-    return [named[name] for name in stable_sort(list(named), declared_edges(named, event))]
+    members = {member.name: member for member in members_of(algorithms)}
+    return [
+        members[name].algorithm for name in stable_sort(list(members), declared_edges(list(members.values()), event))
+    ]
 
 
 @algorithm_pass(
@@ -80,8 +83,9 @@ def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
     @algorithm_pass(name="explicit_order", stage="placement", events=tuple(wanted))
     def explicit_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
         rank: dict[int, int] = {}
+        members = members_of(algorithms)
         for place, name in enumerate(wanted[event]):
-            rank.update({id(a): place for a in algorithms if name in (registered_name(a), type(a).__name__)})
+            rank.update({id(m.algorithm): place for m in members if m.is_called(name)})
         named = iter(sorted((a for a in algorithms if id(a) in rank), key=lambda a: rank[id(a)]))
         return [next(named) if id(a) in rank else a for a in algorithms]
 

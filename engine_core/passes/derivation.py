@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..metadata import Stage
+from ..registry import CORE, Origin
+from .member import Member
 from .toposort import Edge
 
 __all__ = ["AlgorithmRecord", "Derivation", "Explained", "PassRecord", "Reason"]
 
-FILO, DECLARED, CORE = "set_filo_order", "apply_declared_order", "engine-core"
+FILO, DECLARED = "set_filo_order", "apply_declared_order"
 
 
 class Explained(NamedTuple):
@@ -54,8 +56,13 @@ class AlgorithmRecord:
     version: str | None
     events: tuple[str, ...] | None
 
-    def __str__(self) -> str:
-        return f"{self.algorithm} ({self.distribution} {self.version})" if self.distribution else self.algorithm
+    @classmethod
+    def of(cls, member: Member) -> AlgorithmRecord:
+        """Write a member down."""
+        events, origin = member.metadata.events, member.origin
+        listed = None if events is None else tuple(str(event) for event in events)
+        distribution, version = (origin.distribution, origin.version) if origin else (None, None)
+        return cls(member.name, member.registered, distribution, version, listed)
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,11 @@ class PassRecord:
     @property
     def title(self) -> str:
         """The pass with the version of who ships it."""
-        return f"{self} {self.version}" if self.distribution else str(self)
+        return (
+            f"pass {self.name!r} of {Origin(self.distribution, self.version or '?')}"
+            if self.distribution
+            else str(self)
+        )
 
     def is_core(self, name: str) -> bool:
         """Is it the core's own pass of this name?"""
@@ -104,29 +115,18 @@ class Derivation:
         """The order in which they run."""
         return self.steps[-1][1] if self.steps else self.given
 
-    def explained(self) -> list[Explained]:
-        """Return the final order with the reason for each neighbour pair."""
+    def places(self) -> list[tuple[Explained, Reason]]:
+        """Return the final order with why each comes after the one before it, and the first before the second."""
         final = self.final
-        explained = []
-        for place, (name, reason) in enumerate(zip(final, self.reasons(), strict=True)):
-            why = reason.text
-            if len(final) > 1:
-                why = f"after {final[place - 1]}: {why}" if place else f"before {final[1]}: {why}"
-            member = self.members[name]
-            explained.append(Explained(name, member.name, why, member.distribution, member.version))
-        return explained
-
-    def reasons(self) -> list[Reason]:
-        """Return why each in the final order comes after the one before it, and the first before the second."""
-        final = self.final
-        if len(final) == 1:
-            return [Reason("only", "the only one")]
         pairs = list(itertools.pairwise(final))
-        return [self.reason(*pair) for pair in pairs[:1] + pairs]
-
-    def why(self, first: str, second: str) -> str:
-        """Return what decided that `first` comes before `second`."""
-        return self.reason(first, second).text
+        reasons = [self.reason(*pair) for pair in pairs[:1] + pairs] or [Reason("only", "the only one")]
+        beside = [f"before {final[1]}: ", *(f"after {name}: " for name in final)] if pairs else [""]
+        found = []
+        for name, where, reason in zip(final, beside, reasons, strict=False):
+            member = self.members[name]
+            told = Explained(name, member.name, where + reason.text, member.distribution, member.version)
+            found.append((told, reason))
+        return found
 
     def reason(self, first: str, second: str) -> Reason:
         """Return what decided that `first` comes before `second`, with who did it."""

@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from ..algorithm import Algorithm, algorithm_metadata, unique_names
+from ..algorithm import Algorithm, unique_names
 from ..errors import OrderError, OrderWarning, PluginError, add_note
 from ..event import Event
 from ..messages import warn
 from ..metadata import STAGES, PassMetadata
-from ..registry import CORE, Registry
+from ..registry import CORE, Origin, Registry
 from .builtin import apply_declared_order
 from .contract import AlgorithmPass, metadata_of, name_of
-from .declared import declared_edges, registered_name
+from .declared import declared_edges
 from .derivation import AlgorithmRecord, Derivation, PassRecord, precedes
+from .member import Member
 from .toposort import Edge, stable_sort
 
-__all__ = ["ActivePass", "PassList", "record_of", "sort_passes"]
+__all__ = ["ActivePass", "PassList", "sort_passes"]
 
 
 @dataclass(frozen=True)
 class ActivePass:
-    """A pass of an engine and where it comes from; `distribution` is None for the user's own."""
+    """A pass of an engine and who ships it; None: the user."""
 
     function: AlgorithmPass
-    distribution: str | None
+    origin: Origin | None
     metadata: PassMetadata = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", metadata_of(self.function))
 
     def __str__(self) -> str:
-        return f"pass {self.metadata.name!r} of {self.distribution or 'the user'}"
+        return str(self.record)
 
     @property
     def record(self) -> PassRecord:
         """What can be written down of it."""
-        version = None if self.distribution is None else Registry.scan().version_of(self.distribution)
+        distribution, version = (self.origin.distribution, self.origin.version) if self.origin else (None, None)
         events = None if self.metadata.events is None else tuple(str(event) for event in self.metadata.events)
-        return PassRecord(name_of(self.function), self.distribution, version, self.metadata.stage, events)
+        return PassRecord(name_of(self.function), distribution, version, self.metadata.stage, events)
 
     def runs_at(self, event: Event) -> bool:
         """Does it look at this event?"""
@@ -49,52 +51,57 @@ class ActivePass:
 class PassList:
     """The installed passes of the distributions in use, sorted, with the user's own inserted where they asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
         self.distributions: list[str] = []
         self._users: list[tuple[AlgorithmPass, int]] = []
         self._warned: list[AlgorithmPass] = []
         self._told: set[str] = set()
         self.active: tuple[ActivePass, ...] = ()
+        self.use((), registry)
 
-    def use(self, distributions: Iterable[str]) -> None:
+    def use(self, distributions: Iterable[str], registry: Registry) -> None:
         """Bring in the passes of distributions whose algorithms are in use; engine-core's are always there."""
+        self.registry = registry
         wanted = sorted({CORE, *self.distributions, *distributions})
         if wanted != self.distributions:
-            self.active = _resolve(wanted, self._users)
+            self.active = _resolve(wanted, self._users, registry)
             self.distributions = wanted
 
     def insert(self, function: AlgorithmPass, index: int) -> None:
         """Insert a pass of the user's: -1 appends, any other index is an insertion point."""
         users = [*self._users, (function, index)]
-        self.active = _resolve(self.distributions, users)
+        self.active = _resolve(self.distributions, users, self.registry)
         self._users = users
 
     def is_pure(self, event: Event) -> bool:
         """May the order for this event be remembered?"""
         return all(p.metadata.pure for p in self.active if p.runs_at(event))
 
-    def order(self, algorithms: Mapping[str, Algorithm], event: Event) -> list[Algorithm]:
-        """Return the matched algorithms, given by unique name, in the order in which they run.
+    def order(self, members: Sequence[Member], event: Event) -> list[Algorithm]:
+        """Return the matched algorithms in the order in which they run, with those that passes added.
 
         Raises:
             OrderError: if a pass of a distribution returns nonsense or breaks a declared constraint.
         """
-        steps = self._run(algorithms, event)
-        final = [id(a) for a in steps[-1][1]]
-        edges = declared_edges(algorithms, event)
-        if any(precedes(id(algorithms[e.second]), id(algorithms[e.first]), final) for e in edges):
-            self._complain(self._derivation(algorithms, event, steps))
-        return steps[-1][1]
+        edges = declared_edges(members, event)
+        steps = self._run(members, event, edges)
+        ids = {member.name: id(member.algorithm) for member in members}
+        final = [id(a) for a in steps[-1]]
+        if any(precedes(ids[edge.second], ids[edge.first], final) for edge in edges):
+            self._complain(self._derivation(members, event, edges, steps))
+        return steps[-1]
 
-    def derivation(self, algorithms: Mapping[str, Algorithm], event: Event) -> Derivation:
+    def derivation(self, members: Sequence[Member], event: Event) -> Derivation:
         """Return how the order comes about, pass by pass, and warn of nothing; `broken` says what is wrong with it."""
-        if not algorithms:
+        if not members:
             return Derivation(event.value, (), ())
-        return self._derivation(algorithms, event, self._run(algorithms, event))
+        edges = declared_edges(members, event)
+        return self._derivation(members, event, edges, self._run(members, event, edges))
 
-    def explain(self, algorithms: Mapping[str, Algorithm], event: Event) -> Derivation:
+    def explain(self, members: Sequence[Member], event: Event) -> Derivation:
         """Return how the order comes about, verified as `order` does."""
-        derivation = self.derivation(algorithms, event)
+        derivation = self.derivation(members, event)
         self._complain(derivation)
         return derivation
 
@@ -106,26 +113,10 @@ class PassList:
                 breaker = None if place is None else self.active[place]
                 turned = f"{breaker or 'the order given'} puts {edge.second} before {edge.first}"
                 message = f"{turned} at {Event(derivation.event).name}, against what {edge.declared_by} declares"
-                if breaker is not None and breaker.distribution is None:
+                if breaker is not None and breaker.origin is None:
                     yield f"{message}; your pass wins", breaker.function
                 else:
                     yield f"{message}; disable that pass or fix its distribution", None
-
-    def arrange(self, algorithms: Mapping[str, Algorithm], event: Event, edges: Sequence[Edge]) -> list[Algorithm]:
-        """Return the order as the passes that move algorithms make it, neither checked nor verified.
-
-        Args:
-            edges: what the algorithms declare about each other, which is the same for each arrangement of them.
-        """
-        current = list(algorithms.values())
-        names = {id(a): name for name, a in algorithms.items()}
-        for active in self.active:
-            if active.runs_at(event) and active.metadata.stage != "check":
-                if active.function is apply_declared_order and all(id(a) in names for a in current):
-                    current = [algorithms[name] for name in stable_sort([names[id(a)] for a in current], edges)]
-                else:
-                    current = list(active.function(list(current), event))
-        return current
 
     def tell(self, message: str, category: type[Warning]) -> None:
         """Warn once in the life of the engine."""
@@ -133,37 +124,54 @@ class PassList:
             self._told.add(message)
             warn(message, category)
 
+    def arrange(self, members: Sequence[Member], event: Event, *, declared: bool = True) -> list[str]:
+        """Return the members' names as the passes that move algorithms arrange them, for a look at another list.
+
+        Args:
+            declared: with `apply_declared_order` among these passes?
+        """
+        movers = [p for p in self.active if p.metadata.stage != "check"]
+        if not declared:
+            movers = [p for p in movers if p.function is not apply_declared_order]
+        names = {id(member.algorithm): member.name for member in members}
+        steps = self._run(members, event, declared_edges(members, event) if declared else (), movers)
+        return [names[id(a)] for a in steps[-1] if id(a) in names]
+
     def _run(
-        self, algorithms: Mapping[str, Algorithm], event: Event
-    ) -> list[tuple[ActivePass | None, list[Algorithm]]]:
-        """Return the list as it was given and as each pass left it."""
-        current = list(algorithms.values())
-        steps: list[tuple[ActivePass | None, list[Algorithm]]] = [(None, current)]
-        for active in self.active:
-            if active.runs_at(event):
-                current = _call(active, current, event)
-                steps.append((active, current))
+        self,
+        members: Sequence[Member],
+        event: Event,
+        edges: Sequence[Edge],
+        passes: Sequence[ActivePass] | None = None,
+    ) -> list[list[Algorithm]]:
+        """Return the list as it was given, and as each pass that runs at the event left it."""
+        known = {id(member.algorithm): member for member in members}
+        steps = [[member.algorithm for member in members]]
+        for active in self.active if passes is None else passes:
+            if not active.runs_at(event):
+                continue
+            function = active.function
+            if function is apply_declared_order and all(id(a) in known for a in steps[-1]):
+                function = partial(_sort, known, edges)  # as a call would, without asking again who they are
+            steps.append(_call(active, function, steps[-1], event))
         return steps
 
     def _derivation(
-        self,
-        algorithms: Mapping[str, Algorithm],
-        event: Event,
-        steps: Sequence[tuple[ActivePass | None, list[Algorithm]]],
+        self, members: Sequence[Member], event: Event, edges: Sequence[Edge], steps: Sequence[list[Algorithm]]
     ) -> Derivation:
-        known = {id(a): (name, a) for name, a in algorithms.items()}
-        added = list({id(a): a for _, order in steps for a in order if id(a) not in known}.values())
-        for name, algorithm in zip(unique_names(added, algorithms), added, strict=True):
-            known[id(algorithm)] = name, algorithm
+        known = {id(member.algorithm): member for member in members}
+        added = list({id(a): a for order in steps for a in order if id(a) not in known}.values())
+        for name, algorithm in zip(unique_names(added, [member.name for member in members]), added, strict=True):
+            known[id(algorithm)] = Member.of(algorithm, name, self.registry)
         places = [place for place, active in enumerate(self.active) if active.runs_at(event)]
-        orders = [tuple(known[id(a)][0] for a in order) for _, order in steps]
+        orders = [tuple(known[id(a)].name for a in order) for order in steps]
         return Derivation(
             event=event.value,
             given=orders[0],
             steps=tuple(zip(places, orders[1:], strict=True)),
-            edges=tuple(declared_edges(algorithms, event)),
+            edges=tuple(edges),
             passes=tuple(active.record for active in self.active),
-            members={name: record_of(algorithm, name) for name, algorithm in known.values()},
+            members={member.name: AlgorithmRecord.of(member) for member in known.values()},
         )
 
     def _complain(self, derivation: Derivation) -> None:
@@ -175,34 +183,28 @@ class PassList:
                 warn(message, OrderWarning)
 
 
-def record_of(algorithm: Algorithm, name: str) -> AlgorithmRecord:
-    """Return what can be written down of an algorithm with this unique name."""
-    registry = Registry.scan()
-    owner = registry.distribution_of(algorithm)
-    version = None if owner is None else registry.version_of(owner)
-    events = algorithm_metadata(algorithm).events
-    listed = None if events is None else tuple(str(event) for event in events)
-    return AlgorithmRecord(name, registered_name(algorithm), owner, version, listed)
-
-
-def _resolve(distributions: Sequence[str], users: Sequence[tuple[AlgorithmPass, int]]) -> tuple[ActivePass, ...]:
+def _resolve(
+    distributions: Sequence[str], users: Sequence[tuple[AlgorithmPass, int]], registry: Registry
+) -> tuple[ActivePass, ...]:
     """Return the passes of distributions, sorted, with the user's own inserted one by one."""
-    registry = Registry.scan()
-    source: dict[str, tuple[AlgorithmPass, str]] = {}
+    source: dict[str, tuple[AlgorithmPass, Origin]] = {}
+    # The core's come first, so that of two passes with one name the guest is the one to disable.
     for distribution in sorted(distributions, key=lambda name: name != CORE):
         for record in registry.passes_of(distribution):
             function = registry.load("passes", record.qualified_name)
             name = name_of(function)
             if name in source:
                 raise PluginError(
-                    f"{source[name][1]} and {distribution} both bring a pass {name!r}; "
+                    f"{source[name][1].distribution} and {distribution} both bring a pass {name!r}; "
                     f"disable one with ENGINE_CORE_DISABLE_PLUGINS={record.qualified_name}"
                 )
-            source[name] = (function, distribution)
+            source[name] = (function, record.origin)
     if apply_declared_order.__name__ not in source:
         raise PluginError("engine-core's own passes are missing: it is on the path but not installed; pip install it")
     installed = sort_passes(function for function, _ in source.values())
     active = [ActivePass(function, source[name_of(function)][1]) for function in installed]
+    # After the installed ones are sorted: the user's own stand where they were put, whatever else is installed, and
+    # each index counts those that were inserted before it.
     for function, index in users:
         active.insert(len(active) if index == -1 else index, ActivePass(function, None))
     return tuple(active)
@@ -250,10 +252,15 @@ def _refuse_against_stages(ordered: list[str], by_name: Mapping[str, AlgorithmPa
                 )
 
 
-def _call(active: ActivePass, before: list[Algorithm], event: Event) -> list[Algorithm]:
+def _sort(known: Mapping[int, Member], edges: Sequence[Edge], given: Sequence[Algorithm], _: Event) -> list[Algorithm]:
+    named = {known[id(algorithm)].name: algorithm for algorithm in given}
+    return [named[name] for name in stable_sort(list(named), edges)]
+
+
+def _call(active: ActivePass, function: AlgorithmPass, before: list[Algorithm], event: Event) -> list[Algorithm]:
     """Run a pass on a copy of the list and return what it made of it."""
     try:
-        result: object = active.function(list(before), event)
+        result: object = function(list(before), event)
     except Exception as error:
         add_note(error, f"raised by {active} at {event.name}")
         raise
@@ -274,6 +281,6 @@ def _check_members(active: ActivePass, before: list[Algorithm], after: list[Algo
     for item in after:
         if isinstance(item, type) or not all(callable(getattr(item, name, None)) for name in ("match", "apply")):
             raise OrderError(f"{active} added {item!r} at {event.name}, which is no instance with match and apply")
-    if (lost or added) and active.distribution is not None and not active.metadata.changes_members:
+    if (lost or added) and active.origin is not None and not active.metadata.changes_members:
         what = " and ".join(f"{verb} {', '.join(sorted(n))}" for verb, n in (("lost", lost), ("added", added)) if n)
         raise OrderError(f"{active} {what} at {event.name} without declaring changes_members=True")

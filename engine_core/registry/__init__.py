@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .distributions import installed_distributions, installed_version, normalise
 from .loading import load_plugin
-from .plugin_checks import check_that_a_call_runs
-from .records import CORE, KINDS, PREFIX, Kind, PluginRecord, Source, Status
+from .plugin_checks import check_algorithm, check_callback
+from .records import CORE, KINDS, PREFIX, Kind, Origin, PluginRecord, Source, Status, title
 from .registry import Registry
 from .scan import read_records
 
@@ -14,14 +14,17 @@ __all__ = [
     "KINDS",
     "PREFIX",
     "Kind",
+    "Origin",
     "PluginRecord",
     "Registry",
     "Source",
     "Status",
-    "check_that_a_call_runs",
+    "check_algorithm",
+    "check_callback",
     "installed_distributions",
     "installed_version",
     "load_plugin",
     "normalise",
     "read_records",
+    "title",
 ]

@@ -1,4 +1,4 @@
-"""What each kind of plugin has to be, so that a run finds out when it loads one and not at the first event."""
+"""What each kind of plugin has to be: asked of the class when it is loaded, and of the instance when it comes in."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import inspect
 from types import FunctionType
 from typing import Any
 
-from ..algorithm import Algorithm
-from ..callback import Callback
+from ..callback import method_of
 from ..event import Event
 from ..metadata import AlgorithmMetadata, PassMetadata
 from .records import PluginRecord
 
-__all__ = ["check_plugin", "check_that_a_call_runs"]
+__all__ = ["check_algorithm", "check_callback", "check_plugin"]
+
+_LISTENS_OTHERWISE = ("log_metrics", "log_hyperparameters", "log_traces", "close", "around_apply")
 
 
 def check_plugin(record: PluginRecord, plugin: Any) -> None:
@@ -26,10 +27,51 @@ def check_plugin(record: PluginRecord, plugin: Any) -> None:
         return
     if not isinstance(plugin, type):
         raise TypeError(f"an entry point of kind {record.kind} names a class, this is {plugin!r}")
-    if record.kind == "algorithms":
-        _check_algorithm(record.name, plugin)
-    else:
-        _check_callback(plugin)
+    if record.kind == "callbacks":
+        check_callback(plugin, plugin.__name__)
+        return
+    check_algorithm(plugin, plugin.__name__)
+    metadata = getattr(plugin, "metadata", None)
+    if metadata is not None and metadata.name not in (None, record.name):
+        raise TypeError(f"its metadata says name={metadata.name!r}, and the entry point has another name")
+
+
+def check_algorithm(algorithm: Any, title: str) -> None:
+    """Check that a class, or an instance, can be asked and applied.
+
+    Raises:
+        TypeError: says what it lacks, or what is wrong with it.
+    """
+    methods = {name: getattr(algorithm, name, None) for name in ("match", "apply")}
+    missing = [n for n, m in methods.items() if not callable(m) or getattr(m, "__isabstractmethod__", False)]
+    if missing:
+        raise TypeError(
+            f"{title} has no {' and no '.join(missing)}; an algorithm has match(event, state) and apply(event, state, "
+            "logger)"
+        )
+    _check_method(algorithm, "match", methods["match"], ("event", "state"))
+    _check_method(algorithm, "apply", methods["apply"], ("event", "state", "logger"))
+    metadata = getattr(algorithm, "metadata", None)
+    if metadata is not None and not isinstance(metadata, AlgorithmMetadata):
+        raise TypeError(
+            f"{_class_of(algorithm).__name__}.metadata is {metadata!r}; it has to be an AlgorithmMetadata(...)"
+        )
+
+
+def check_callback(callback: Any, title: str) -> None:
+    """Check that a class, or an instance, has something to listen with.
+
+    Raises:
+        TypeError: says what it lacks, or what is wrong with it.
+    """
+    is_class = isinstance(callback, type)  # `method_of` leaves the properties of an instance alone
+    names = [event.value for event in Event]
+    found = {name: getattr(callback, name, None) if is_class else method_of(callback, name) for name in names}
+    listens = {name: method for name, method in found.items() if callable(method)}
+    if not listens and not any(hasattr(_class_of(callback), name) for name in _LISTENS_OTHERWISE):
+        raise TypeError(f"{title} has no method named after an event")
+    for name, method in listens.items():
+        _check_method(callback, name, method, ("state", "logger"))
 
 
 def _check_pass(plugin: Any) -> None:
@@ -38,50 +80,34 @@ def _check_pass(plugin: Any) -> None:
     if not isinstance(getattr(plugin, "metadata", None), PassMetadata):
         raise TypeError("a registered pass is marked with @algorithm_pass(...), this one is not")
     if isinstance(plugin, FunctionType):
-        _check_arguments(plugin, plugin.__qualname__, ("algorithms", "event"), bound=False)
-    check_that_a_call_runs(plugin if isinstance(plugin, FunctionType) else type(plugin).__call__, "a pass")
+        _check_call(plugin, plugin.__qualname__, ("algorithms", "event"))
+    _check_that_a_call_runs(plugin if isinstance(plugin, FunctionType) else type(plugin).__call__, "a pass")
 
 
-def _check_algorithm(name: str, plugin: type) -> None:
-    methods = {method: getattr(plugin, method, None) for method in ("match", "apply")}
-    missing = [n for n, m in methods.items() if not callable(m) or getattr(m, "__isabstractmethod__", False)]
-    if missing:
-        raise TypeError(f"an algorithm has match and apply, {plugin.__name__} has no {' and no '.join(missing)}")
-    _check_method(plugin, "match", ("event", "state"))
-    _check_method(plugin, "apply", ("event", "state", "logger"))
-    metadata = getattr(plugin, "metadata", Algorithm.metadata)
-    if not isinstance(metadata, AlgorithmMetadata):
-        raise TypeError(f"{plugin.__name__}.metadata has to be an AlgorithmMetadata, not {metadata!r}")
-    if metadata.name not in (None, name):
-        raise TypeError(f"its metadata says name={metadata.name!r}, and the entry point has another name")
+def _class_of(plugin: Any) -> type:
+    return plugin if isinstance(plugin, type) else type(plugin)
 
 
-def _check_callback(plugin: type) -> None:
-    listens = [event.value for event in Event if callable(getattr(plugin, event.value, None))]
-    if not listens and not issubclass(plugin, Callback):
-        raise TypeError(f"a callback has methods named after events, {plugin.__name__} has none")
-    for event in listens:
-        _check_method(plugin, event, ("state", "logger"))
+def _check_method(plugin: Any, name: str, method: Any, arguments: tuple[str, ...]) -> None:
+    """Check the arguments of a method; of a class only if it is a plain one, since an instance may have another."""
+    title = f"{_class_of(plugin).__name__}.{name}"
+    _check_that_a_call_runs(method, title)
+    if not isinstance(plugin, type):
+        _check_call(method, title, arguments)
+    elif isinstance(inspect.getattr_static(plugin, name, None), FunctionType):
+        _check_call(method, title, arguments, "self")
 
 
-def _check_method(plugin: type, name: str, arguments: tuple[str, ...]) -> None:
-    """Check plain methods; what is found elsewhere, as in a metaclass, is left to the engine, which has an instance."""
-    check_that_a_call_runs(getattr(plugin, name), f"{plugin.__name__}.{name}")
-    method = inspect.getattr_static(plugin, name, None)
-    if isinstance(method, FunctionType):
-        _check_arguments(method, f"{plugin.__name__}.{name}", arguments, bound=True)
-
-
-def check_that_a_call_runs(function: Any, title: str) -> None:
-    """Refuse what returns a coroutine or a generator: nobody would wait for it, so nothing of it would ever run."""
+def _check_that_a_call_runs(function: Any, title: str) -> None:
+    """Refuse what returns a coroutine or a generator: it would never be waited for, so nothing of it would ever run."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{title} is an async function, and the engine waits for none; write it without async")
     if inspect.isgeneratorfunction(function):
         raise TypeError(f"{title} is a generator function, of which a call runs nothing; write it without yield")
 
 
-def _check_arguments(function: FunctionType, title: str, arguments: tuple[str, ...], *, bound: bool) -> None:
+def _check_call(function: Any, title: str, arguments: tuple[str, ...], *before: str) -> None:
     try:
-        inspect.signature(function).bind(*["self"] * bound, *arguments)
+        inspect.signature(function).bind(*before, *arguments)
     except TypeError as error:
         raise TypeError(f"{title} has to take ({', '.join(arguments)}): {error}") from None

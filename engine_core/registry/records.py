@@ -7,13 +7,39 @@ from typing import Literal
 
 from .distributions import EntryPoint, Installed
 
-__all__ = ["ALLOW", "CORE", "DENY", "KINDS", "PREFIX", "Kind", "PluginRecord", "Source", "Status"]
+__all__ = ["ALLOW", "CORE", "DENY", "KINDS", "PREFIX", "Kind", "Origin", "PluginRecord", "Source", "Status", "title"]
 
 Kind = Literal["algorithms", "passes", "callbacks"]
 Status = Literal["available", "disabled", "ambiguous", "broken"]
 KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks")
 CORE, PREFIX = "engine-core", "engine_core."
 ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who ships something: a distribution, and its version.
+
+    Example:
+        >>> print(Origin("some-plugin", "1.2"))
+        some-plugin 1.2
+    """
+
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+def title(name: str, origin: Origin | None) -> str:
+    """Return a name with who ships what is called so, as messages have it; None: the user's own.
+
+    Example:
+        >>> title("Crop", Origin("some-plugin", "1.2")), title("Mine", None)
+        ('Crop (some-plugin 1.2)', 'Mine')
+    """
+    return name if origin is None else f"{name} ({origin})"
 
 
 @dataclass(frozen=True)
@@ -54,10 +80,15 @@ class PluginRecord:
         return self.entry_point.partition(":")[2]
 
     @property
+    def origin(self) -> Origin:
+        """Who ships it."""
+        return Origin(self.distribution, self.version)
+
+    @property
     def title(self) -> str:
         """The kind, name, distribution and version, as messages have them."""
         singular = "pass" if self.kind == "passes" else self.kind[:-1]
-        return f"{singular} {self.name!r} of {self.distribution} {self.version}"
+        return f"{singular} {self.name!r} of {self.origin}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..metadata import AlgorithmMetadata
 from .distributions import Installed, installed_distributions, normalise
 from .loading import load_plugin
 from .ownership import Provenance
-from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, PluginRecord, Source, Status
+from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, Origin, PluginRecord, Source, Status
 from .requirements import check_requirements
 from .scan import doubtful_items, read_records
 
@@ -126,6 +126,11 @@ class Registry:
         """
         return self._provenance.distribution_of(plugin)
 
+    def origin_of(self, plugin: object) -> Origin | None:
+        """Return who ships an instance, a class or a function, with the version; None for the user's own."""
+        owner = self.distribution_of(plugin)
+        return None if owner is None else Origin(owner, self.version_of(owner))
+
     def version_of(self, distribution: str) -> str:
         """Return the version of a distribution that ships plugins."""
         return next((r.version for r in self.records if r.distribution == distribution), "?")
@@ -149,6 +154,10 @@ class Registry:
         if not found:
             found = [r for r in own if r.attribute in (cls.__qualname__, cls.__name__)]
         return min(found, key=lambda record: _distance(record, cls), default=None)
+
+    def algorithms_named(self, name: str) -> list[PluginRecord]:
+        """Return the records of the algorithms that are registered under a name, whatever their status."""
+        return [r for r in self.records if (r.kind, r.name) == ("algorithms", name)]
 
     def passes_of(self, distribution: str) -> list[PluginRecord]:
         """Return the records of the passes that a distribution ships and that are not disabled."""

@@ -15,7 +15,7 @@ from ..algorithm import algorithm_metadata
 from ..batch import map_batch
 from ..errors import EngineError, UnorderedWritersWarning
 from ..event import Event
-from ..passes import referred
+from ..passes import members_of, referred
 from ..trainer.trainer import Trainer
 from .faults import Fault
 from .generators import seed_parts
@@ -177,14 +177,11 @@ def pairs_of(algorithm: Any) -> list[tuple[Event, Event]]:
 
 def required_by(kit: AlgorithmKit, algorithms: Sequence[Any]) -> list[Any]:
     """Return those of the kit's others that the algorithms' metadata requires."""
-    wanted = {reference for a in algorithms for reference in algorithm_metadata(a).requires}
-    if not wanted:
-        return []
-    others = {str(place): other for place, other in enumerate(kit.make_others())}
-    present = {f"own {place}": a for place, a in enumerate(algorithms)}
-    missing = [reference for reference in wanted if not referred(reference, "", present)]
-    names = {name for reference in missing for name in referred(reference, "", others)[:1]}
-    return [others[name] for name in sorted(names)]
+    present = members_of(algorithms)
+    missing = {name for m in present for name in m.metadata.requires if not referred(name, None, present)}
+    others = members_of(kit.make_others()) if missing else []
+    wanted = [other for reference in missing for other in referred(reference, None, others)[:1]]
+    return [other.algorithm for other in others if other in wanted]
 
 
 def where_raised(error: BaseException) -> str | None:

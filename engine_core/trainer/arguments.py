@@ -39,21 +39,22 @@ def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
     items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     if len(items) == 2 and isinstance(items[0], str) and isinstance(items[1], Mapping):
         raise ArgumentError(f"{what}: put the pair in a list: {what}=[({items[0]!r}, {dict(items[1])!r})]")
-    return [_as_plugin(kind, item, what) for item in items]
+    registry = Registry.scan()
+    return [_as_plugin(registry, kind, item, what) for item in items]
 
 
-def _as_plugin(kind: Kind, item: Any, what: str) -> Any:
+def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str) -> Any:
     if isinstance(item, str):
-        return _make(kind, item, {})
+        return _make(registry, kind, item, {})
     if isinstance(item, (tuple, list)):
         if len(item) != 2 or not isinstance(item[0], str) or not isinstance(item[1], Mapping):
             raise ArgumentError(f"{what}: a pair is (name, arguments), as ('noise', {{'std': 0.1}}), not {item!r}")
-        return _make(kind, item[0], item[1])
+        return _make(registry, kind, item[0], item[1])
     return item
 
 
-def _make(kind: Kind, name: str, arguments: Mapping[str, Any]) -> Any:
-    plugin = Registry.scan().load(kind, name)
+def _make(registry: Registry, kind: Kind, name: str, arguments: Mapping[str, Any]) -> Any:
+    plugin = registry.load(kind, name)
     signature = inspect.signature(plugin)
     try:
         signature.bind(**arguments)

@@ -109,8 +109,8 @@ def test_a_target_that_can_not_be_called_is_told_with_its_place(parts, target, m
     [
         ({"sped": 1}, "run.yaml:7: model.args.sped: Fade has no argument 'sped'; did you mean 'speed'?"),
         ({"xyz": 1}, "run.yaml:7: model.args.xyz: Fade has no argument 'xyz'; it takes: speed"),
-        ({"speed": -1}, "run.yaml:7: model: Fade: speed has to be positive, not -1 (raised at "),
-        ({"speed": "x"}, "run.yaml:7: model: Fade: '<' not supported between instances of 'str' and 'int' (raised at "),
+        ({"speed": -1}, "run.yaml:7: model: Fade: speed has to be positive, not -1 (at "),
+        ({"speed": "x"}, "run.yaml:7: model: Fade: '<' not supported between instances of 'str' and 'int' (at "),
     ],
 )
 def test_refused_arguments_are_told_with_their_place(parts, arguments, message):

@@ -91,8 +91,8 @@ class WrongMethod(Callback):
 
 CALLBACKS = {
     "class": (Cb, "callback 0 is the class Cb; write Cb()"),
-    "name": ("profiler", "callback 0 is 'profiler', which has no method named after an event"),
-    "number": (3, "callback 0 is 3, which has no method named after an event"),
+    "name": ("profiler", "callback 0 ('profiler') has no method named after an event"),
+    "number": (3, "callback 0 (3) has no method named after an event"),
     "method": (WrongMethod(), "WrongMethod.batch_end has to take (state, logger): too many positional arguments"),
 }
 
@@ -197,3 +197,12 @@ def test_an_async_method_is_refused():
 
     with pytest.raises(TypeError, match=r"^Waits\.apply is an async function, and the engine waits for none; "):
         Engine(State(algorithms=[Waits()]), Logger())
+
+
+def test_a_callbacks_method_of_which_a_call_runs_nothing_is_refused():
+    class Yields(Callback):
+        def batch_end(self, state, logger):
+            yield
+
+    with pytest.raises(TypeError, match=r"^Yields\.batch_end is a generator function, of which a call runs nothing; "):
+        Engine(State(callbacks=[Yields()]), Logger())

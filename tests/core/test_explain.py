@@ -80,9 +80,9 @@ def test_who_was_moved_by_a_chain_of_declarations_is_told_each():
         pass
 
     engine = Engine(State(algorithms=[Last(), Between(), First()]), Logger(), lambda algorithms, event: algorithms)
-    derivation = engine.lineup[1].derivation({m.name: m.algorithm for m in engine.lineup[0]}, Event.INIT)
+    derivation = engine.lineup[1].derivation(engine.lineup[0], Event.INIT)
     assert derivation.final == ("First", "Between", "Last")
-    assert derivation.why("First", "Last") == (
+    assert derivation.reason("First", "Last").text == (
         "declared by Between (after='first') and declared by Between (before='last')"
     )
 

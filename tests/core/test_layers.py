@@ -53,7 +53,7 @@ READING_ORDER = {
         "loading",
         "registry",
     ],
-    "passes": ["toposort", "declared", "contract", "builtin", "derivation", "pass_list"],
+    "passes": ["toposort", "member", "declared", "contract", "builtin", "derivation", "pass_list"],
     "engine": [
         "host",
         "lifetime",

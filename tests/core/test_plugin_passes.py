@@ -230,7 +230,7 @@ def test_passes_of_two_distributions_are_sorted_by_name_never_by_install_order(i
 
 def test_a_plugins_pass_given_as_an_argument_is_the_users_own(prune):
     engine = Engine(State(algorithms=[A(), B()]), Logger(), import_module("prune_module").prune_first)
-    assert [(p.metadata.name, p.distribution) for p in engine._passes.active][-1] == ("prune_first", None)
+    assert [(p.metadata.name, p.origin) for p in engine._passes.active][-1] == ("prune_first", None)
 
 
 def test_the_same_marked_function_may_serve_two_engines():

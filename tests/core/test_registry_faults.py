@@ -19,6 +19,7 @@ def record_of(name):
     return next(record for record in Registry.scan().records if record.name == name)
 
 
+CONTRACT = "an algorithm has match(event, state) and apply(event, state, logger)"
 FIX = "fix or uninstall broken-plugin, or disable it with ENGINE_CORE_DISABLE_PLUGINS=broken-plugin:broken"
 FAULTS = {
     "import error": (
@@ -45,11 +46,11 @@ FAULTS = {
     "instance": ("Broken = 3", f"TypeError: an entry point of kind algorithms names a class, this is 3; {FIX}"),
     "no methods": (
         "class Broken: pass",
-        f"TypeError: an algorithm has match and apply, Broken has no match and no apply; {FIX}",
+        f"TypeError: Broken has no match and no apply; {CONTRACT}; {FIX}",
     ),
     "no apply": (
         GOOD.replace("Good", "Broken").replace("def apply", "def apply_it"),
-        f"TypeError: an algorithm has match and apply, Broken has no apply; {FIX}",
+        f"TypeError: Broken has no apply; {CONTRACT}; {FIX}",
     ),
     "match's arguments": (
         GOOD.replace("Good", "Broken").replace("(self, event, state):", "(self, event):"),
@@ -114,7 +115,7 @@ FAULTS = {
     ),
     "metadata": (
         GOOD.replace("Good", "Broken") + "\n        metadata = {'events': ['init']}",
-        f"TypeError: Broken.metadata has to be an AlgorithmMetadata, not {{'events': ['init']}}; {FIX}",
+        f"TypeError: Broken.metadata is {{'events': ['init']}}; it has to be an AlgorithmMetadata(...); {FIX}",
     ),
 }
 
@@ -197,7 +198,7 @@ def test_a_registered_pass_has_to_be_a_marked_function(install, text, reason):
     ("text", "reason"),
     [
         ("Broken = 3", "an entry point of kind callbacks names a class, this is 3"),
-        ("class Broken: pass", "a callback has methods named after events, Broken has none"),
+        ("class Broken: pass", "Broken has no method named after an event"),
         ("class Broken:\n    async def init(self, state, logger): pass", "Broken.init is an async function, and the"),
         ("class Broken:\n    def init(self): pass", r"Broken.init has to take \(state, logger\): too many positional"),
     ],

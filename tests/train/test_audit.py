@@ -27,7 +27,7 @@ WRITES = {
     "outputs": lambda s: setattr(s, "outputs", 1.0),
     "loss": lambda s: setattr(s, "loss", 0.5),
     "model (0.weight)": lambda s: s.model[0].weight.data.mul_(2),
-    "model (0.weight, 0.bias)": lambda s: s.model[0].requires_grad_(False),
+    "model (0.weight and 0.bias)": lambda s: s.model[0].requires_grad_(False),
     "model (0.bias.grad)": lambda s: setattr(s.model[0].bias, "grad", torch.ones(6)),
     "model (0.forward_hooks)": lambda s: s.model[0].register_forward_hook(hook),
     "model (0.weight.backward_hooks)": lambda s: s.model[0].weight.register_hook(torch.sign),
@@ -39,7 +39,7 @@ WRITES = {
     "model (2)": lambda s: setattr(s.model[2], "__class__", nn.Sigmoid),
     "model (0.training, 1.training, 2.training and 2 more)": lambda s: [m.eval() for m in s.model],
     "optimizers ([0]/param_groups[0]/lr)": lambda s: s.optimizers[0].param_groups[0].update(lr=0.01),
-    "optimizers ([0]/param_groups[0]/params, [0]/state[5], [0]/state[5]/momentum_buffer)": forget_last,
+    "optimizers ([0]/param_groups[0]/params, [0]/state[5] and [0]/state[5]/momentum_buffer)": forget_last,
     "optimizers ([0]/state[0]/momentum_buffer)": push,
     "schedulers ([0]/last_epoch)": lambda s: setattr(s.schedulers[0], "last_epoch", 7),
     "metrics (mine)": lambda s: s.metrics.update(mine=1.0),
@@ -140,7 +140,7 @@ def test_the_distribution_of_the_guilty_is_named_with_its_version(install):
             "leave it alone, or declare writes=('loss',)"
         )
     ]
-    assert (audit.findings[0].distribution, audit.findings[0].version) == ("halving", "2.1")
+    assert str(audit.findings[0].origin) == "halving 2.1"
 
 
 @pytest.mark.parametrize(

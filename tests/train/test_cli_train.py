@@ -234,7 +234,7 @@ def test_the_profile_is_a_chrome_trace(run, tmp_path):
         ("max_duration: 2ep, ", "", "Error: run.yaml:8: trainer: max_duration is missing: say how long to train"),
         ("[doze]", "[dose]", "Error: run.yaml:9: algorithms[0]: 'dose' is not among the installed algorithms; did you"),
         ("nap:net", "nap:nett", "Error: run.yaml:2: model: 'nap' has no attribute 'nett'; did you mean 'net'?"),
-        ("lr: 0.1", "lr: -1", "Error: run.yaml:6: optimizer: SGD: Invalid learning rate: -1 (raised at "),
+        ("lr: 0.1", "lr: -1", "Error: run.yaml:6: optimizer: SGD: Invalid learning rate: -1 (at "),
         ("gamma", "gama", "Error: run.yaml:7: schedulers[0].args.gama: StepLR has no argument 'gama'; did you mean"),
         ("batches: 1", "batches: 0", "Error: run.yaml: the evaluation loader 'eval' is empty"),
     ],

@@ -88,6 +88,7 @@ CASES = [
     Case(
         "no-algorithm",
         "class Bad:\n    pass",
-        "TypeError: an algorithm has match and apply, Bad has no match and no apply; <fix>",
+        "TypeError: Bad has no match and no apply; an algorithm has match(event, state) and apply(event, state, "
+        "logger); <fix>",
     ),
 ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...event import Event
-from ...passes import record_of
+from ...passes import AlgorithmRecord
 from ...registry import CORE, Registry
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def describe_run(session: Session) -> dict[str, Any]:
     """Return the manifest of a checkpoint: versions, machine, settings, what trains, algorithms, order, config."""
     engine, state = session.engine, session.state
     members, _ = engine.lineup
-    records = [(member, record_of(member.algorithm, member.name)) for member in members]
+    records = [(member, AlgorithmRecord.of(member)) for member in members]
     explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
     return {
         "run_name": state.run_name,
