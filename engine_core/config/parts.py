@@ -76,7 +76,7 @@ def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[
         place = config.place("passes", index)
         passes.append((_build_pass(entry, place, owners), entry.index))
     if config.order:
-        _check_order(config, {registry.name_of(a): type(a).__name__ for a in algorithms})
+        _check_order(config, {registry.identify(a).name: type(a).__name__ for a in algorithms})
         passes.append((explicit_order(dict(config.order)), -1))
     return passes
 

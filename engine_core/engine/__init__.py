@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from .combination import problems_of
 from .engine import Engine
 from .host import Host
 from .lint import doubts_about
 from .listeners import misspelt_hooks
-from .members import take_in
+from .members import problems_of, take_in
 
 __all__ = ["Engine", "Host", "doubts_about", "misspelt_hooks", "problems_of", "take_in"]

@@ -18,13 +18,12 @@ from ..passes import AlgorithmPass, Explained, Member, PassArgument, PassList, c
 from ..registry import Registry
 from ..state import State
 from ..trace import SpanRecorder, Traces
-from .combination import admit
 from .handlers import Handlers, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host
 from .lifetime import Life
 from .lint import warn_of
 from .listeners import check_callbacks, check_destinations, everybody, listen, watchers_of
-from .members import overrides
+from .members import admit, overrides
 from .pipeline import Pipeline
 from .undo import Begun, restoring, undo_after
 

@@ -12,7 +12,7 @@ from ..event import Event
 from ..messages import enumerated
 from ..metadata import ORDERING
 from ..passes import Member, PassList, declared_edges, precedes, table_of
-from .combination import conflicting, meant_by
+from .members import conflicting, meant_by
 
 __all__ = ["doubts_about", "warn_of"]
 

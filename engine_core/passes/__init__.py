@@ -21,9 +21,8 @@ from .contract import (
     sort_to_back,
     sort_to_front,
 )
-from .declared import declared_edges, referred
 from .derivation import DECLARED, FILO, AlgorithmRecord, Derivation, Explained, PassRecord, Reason, precedes
-from .member import Member, members_of
+from .member import Member, declared_edges, members_of, referred
 from .pass_list import ActivePass, PassList
 from .toposort import Edge, stable_sort, who_moved
 

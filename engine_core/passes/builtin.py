@@ -10,8 +10,7 @@ from ..event import Event
 from ..messages import warn
 from ..metadata import PassMetadata
 from .contract import AlgorithmPass, algorithm_pass, metadata_of
-from .declared import declared_edges
-from .member import members_of
+from .member import declared_edges, members_of
 from .toposort import stable_sort
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""An algorithm among others, with what is asked about it again and again. Passes and engines work on these."""
+"""An algorithm among others, and what they declare about each other, as edges of an order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ..algorithm import Algorithm, algorithm_metadata, unique_names
 from ..errors import add_note
 from ..event import Event
-from ..metadata import AlgorithmMetadata
-from ..registry import Origin, Registry, title
+from ..metadata import ORDERING, AlgorithmMetadata
+from ..registry import Origin, PluginRecord, Registry, title
+from .toposort import Edge
 
-__all__ = ["Member", "members_of"]
+__all__ = ["Member", "declared_edges", "members_of", "referred"]
 
 
 @dataclass(eq=False, slots=True)
@@ -22,6 +23,7 @@ class Member:
         name: unique among them.
         registered: what `before`, `after` and the like refer to.
         origin: who ships it; None: the user.
+        record: the one that it is registered under, if any.
         events: those that it lists, all if it lists none.
         validated: has it looked at the first batch?
     """
@@ -30,6 +32,7 @@ class Member:
     name: str
     registered: str
     origin: Origin | None
+    record: PluginRecord | None
     events: frozenset[Event]
     validated: bool = False
 
@@ -38,7 +41,7 @@ class Member:
         """Ask the registry who it is, once."""
         listed = algorithm_metadata(algorithm).events
         events = frozenset(Event) if listed is None else frozenset(map(Event, listed))
-        return cls(algorithm, name, registry.name_of(algorithm), registry.origin_of(algorithm), events)
+        return cls(algorithm, name, *registry.identify(algorithm), events)
 
     @property
     def metadata(self) -> AlgorithmMetadata:
@@ -63,3 +66,27 @@ def members_of(algorithms: Sequence[Algorithm]) -> list[Member]:
     """Return a member for each algorithm of a list that comes without: passes are given plain algorithms."""
     registry = Registry.scan()
     return [Member.of(a, name, registry) for a, name in zip(algorithms, unique_names(algorithms), strict=True)]
+
+
+def declared_edges(members: Sequence[Member], event: Event) -> list[Edge]:
+    """Return what the members declare about each other at an event that both list."""
+    present = [member for member in members if event in member.events]
+    edges = []
+    for member in present:
+        earlier = {"before", "within" if event.is_after_event else "around"}
+        origin = "" if member.origin is None else f"{member.origin}, "
+        for relation in ORDERING:
+            for reference in getattr(member.metadata, relation):
+                by = f"{member.name} ({origin}{relation}={reference!r})"
+                for other in referred(reference, member, present):
+                    first, second = (member, other) if relation in earlier else (other, member)
+                    edges.append(Edge(first.name, second.name, by))
+    return edges
+
+
+def referred(reference: str, member: Member | None, members: Sequence[Member]) -> list[Member]:
+    """Return the others that a registered name or `@tag` in the metadata of a member means."""
+    others = [other for other in members if other is not member]
+    if reference.startswith("@"):
+        return [other for other in others if reference[1:] in other.metadata.tags]
+    return [other for other in others if other.registered == reference]

@@ -14,9 +14,8 @@ from ..metadata import STAGES, PassMetadata
 from ..registry import CORE, Origin, Registry
 from .builtin import apply_declared_order
 from .contract import AlgorithmPass, metadata_of, name_of
-from .declared import declared_edges
 from .derivation import AlgorithmRecord, Derivation, PassRecord, precedes
-from .member import Member
+from .member import Member, declared_edges
 from .toposort import Edge, stable_sort
 
 __all__ = ["ActivePass", "PassList", "sort_passes"]

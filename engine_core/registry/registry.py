@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ..algorithm import snake_case
 from ..errors import ArgumentError, PluginError, did_you_mean
@@ -21,6 +21,14 @@ from .requirements import check_requirements
 from .scan import doubtful_items, read_records
 
 __all__ = ["CORE", "KINDS", "Kind", "PluginRecord", "Registry", "Status"]
+
+
+class Identity(NamedTuple):
+    """Who an algorithm is: its registered name, who ships it (None: the user), and its record if it has one."""
+
+    name: str
+    origin: Origin | None
+    record: PluginRecord | None
 
 
 class Registry:
@@ -53,6 +61,7 @@ class Registry:
         if refresh:
             cls._scanned.clear()
             importlib.invalidate_caches()
+        # By the two variables, which a program may change between engines; what they decide is in the records.
         key = (os.environ.get(ALLOW), os.environ.get(DENY))
         if key not in cls._scanned:
             cls._scanned[key] = cls(installed_distributions(PREFIX), os.environ)
@@ -135,25 +144,21 @@ class Registry:
         """Return the version of a distribution that ships plugins."""
         return next((r.version for r in self.records if r.distribution == distribution), "?")
 
-    def name_of(self, algorithm: object) -> str:
-        """Return the registered name: its metadata's, else its entry point's, else its class's in snake case."""
-        metadata = getattr(algorithm, "metadata", None)
-        if isinstance(metadata, AlgorithmMetadata) and metadata.name is not None:
-            return metadata.name
-        record = self.record_of(algorithm)
-        return snake_case(type(algorithm).__name__) if record is None else record.name
+    def identify(self, algorithm: object) -> Identity:
+        """Return the name that others refer to an algorithm by, who ships it, and the record it is registered under.
 
-    def record_of(self, algorithm: object) -> PluginRecord | None:
-        """Return the record under which an algorithm's class is registered: of those that name it so, the nearest.
-
-        Names alone decide where no record leads to the class itself, as for a subclass that is called like its base.
+        The name is its metadata's, else its entry point's, else its class's in snake case. The record is the nearest of
+        those that lead to its class; names decide where none does, as for a subclass that is called like its base.
         """
-        cls, distribution = type(algorithm), self.distribution_of(algorithm)
-        own = [r for r in self.records if (r.kind, r.distribution) == ("algorithms", distribution)]
+        cls, origin, metadata = type(algorithm), self.origin_of(algorithm), getattr(algorithm, "metadata", None)
+        own = [r for r in self.records if r.kind == "algorithms" and r.origin == origin]
+        # The class itself before names: two distributions may give one name to classes of their own.
         found = [r for r in own if _imported(r) is cls]
         if not found:
             found = [r for r in own if r.attribute in (cls.__qualname__, cls.__name__)]
-        return min(found, key=lambda record: _distance(record, cls), default=None)
+        record = min(found, key=lambda record: _distance(record, cls), default=None)
+        declared = metadata.name if isinstance(metadata, AlgorithmMetadata) else None
+        return Identity(declared or (snake_case(cls.__name__) if record is None else record.name), origin, record)
 
     def algorithms_named(self, name: str) -> list[PluginRecord]:
         """Return the records of the algorithms that are registered under a name, whatever their status."""

@@ -31,13 +31,15 @@ def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict
     distributions = {installed.name for installed in found}
     for installed in found:
         doubts = what_is_doubtful(installed) if installed.name != CORE else ""
-        for entry_point in sorted(installed.entry_points, key=_is_misspelt):
+        for entry_point in sorted(installed.entry_points, key=_is_misspelt):  # the first of one name is kept
             record = _read(installed, entry_point, doubts)
             if record.distribution != CORE and (reason := _why_disabled(record, environ, distributions)):
                 record = replace(record, status="disabled", reason=reason)
             if (key := (record.kind, record.qualified_name)) not in taken:
                 taken.add(key)
                 sources[record] = Source(entry_point, installed)
+    # Foreign ones first: marking makes new records, and `sources` has those that it was given as keys. What is disabled
+    # or broken is known by now, and claims no name.
     records = _mark_ambiguous(_mark_foreign(sources))
     marked = dict(zip(records, sources.values(), strict=True))
     return {record: marked[record] for record in sorted(marked, key=_place)}

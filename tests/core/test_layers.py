@@ -53,12 +53,11 @@ READING_ORDER = {
         "loading",
         "registry",
     ],
-    "passes": ["toposort", "member", "declared", "contract", "builtin", "derivation", "pass_list"],
+    "passes": ["toposort", "member", "contract", "builtin", "derivation", "pass_list"],
     "engine": [
         "host",
         "lifetime",
         "members",
-        "combination",
         "lint",
         "listeners",
         "undo",

@@ -237,7 +237,7 @@ def test_the_registered_name_is_metadatas_else_the_entry_points_else_the_classes
     fake = registry.load("algorithms", "nick_name")
     named = type("Named", (fake,), {"metadata": AlgorithmMetadata(name="own_name")})
     other = sys.modules["fake_module"].Other
-    assert [registry.name_of(kind()) for kind in (fake, other, named)] == ["nick_name", "other", "own_name"]
+    assert [registry.identify(kind()).name for kind in (fake, other, named)] == ["nick_name", "other", "own_name"]
 
 
 def test_a_requirement_is_checked_without_an_import(install):

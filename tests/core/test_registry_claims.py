@@ -52,7 +52,7 @@ def test_the_record_of_a_claimed_class_is_that_of_who_ships_it(monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugin")
     Registry.scan(refresh=True)
     acme = Registry.scan().load("algorithms", "claimed")
-    found = Registry.scan().record_of(acme())
+    found = Registry.scan().identify(acme()).record
     assert (found.name, found.distribution, found.status) == ("acme", "acme-plugin", "disabled")
 
 

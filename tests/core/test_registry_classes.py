@@ -70,7 +70,7 @@ OF_A_CLASS = pytest.mark.parametrize(
 @OF_A_CLASS
 def test_a_class_has_the_record_that_leads_to_it(deny, name, module, path):
     importlib.import_module("twop.late")
-    assert deny().name_of(made(module, path)) == name
+    assert deny().identify(made(module, path)).name == name
 
 
 @OF_A_CLASS
@@ -89,18 +89,18 @@ def test_who_is_not_denied_is_taken_although_all_others_are(deny, name, module, 
 @pytest.mark.parametrize("module", ["image", "text"])
 def test_a_subclass_that_is_called_like_its_base_has_the_record_of_that(deny, module):
     base = type(made(f"twop.{module}", "Mix"))
-    assert deny().name_of(type("Mix", (base,), {})()) == f"{module}_mix"
+    assert deny().identify(type("Mix", (base,), {})()).name == f"{module}_mix"
 
 
 def test_a_subclass_of_another_name_has_no_record(deny):
     base = type(made("twop.image", "Mix"))
-    assert deny().record_of(type("Blend", (base,), {"__module__": __name__})()) is None
+    assert deny().identify(type("Blend", (base,), {"__module__": __name__})()).record is None
 
 
 def test_a_class_whose_module_was_loaded_anew_has_the_record_that_it_had(deny):
     former = made("twop.text", "Mix")
     importlib.reload(sys.modules["twop.text"])
-    assert deny().name_of(former) == "text_mix"
+    assert deny().identify(former).name == "text_mix"
 
 
 @pytest.mark.usefixtures("deny")
@@ -115,5 +115,5 @@ def test_explaining_one_of_two_classes_of_one_name_while_the_other_is_denied(tmp
 def test_nothing_is_imported_to_find_a_record(deny):
     registry, mix = deny(), made("twop.text", "Mix")
     before = set(sys.modules)
-    assert registry.name_of(mix) == "text_mix"
+    assert registry.identify(mix).name == "text_mix"
     assert set(sys.modules) == before

@@ -25,7 +25,7 @@ def test_metadata(kit: AlgorithmKit) -> Fault | None:
         return Fault(f"metadata is {metadata!r}")
     if problem := invalid(metadata):
         return Fault(f"metadata is not valid: {problem}")
-    record = Registry.scan().record_of(algorithm)
+    record = Registry.scan().identify(algorithm).record
     if record is None:
         expected, whose = snake_case(type(algorithm).__name__), "the class's name in snake case"
     else:
