@@ -11,7 +11,7 @@ from ..errors import OrderWarning, UnorderedWritersWarning, did_you_mean
 from ..event import Event
 from ..messages import enumerated
 from ..metadata import ORDERING
-from ..passes import Member, PassList, declared_edges, precedes, table_of
+from ..passes import Member, PassList, declared_edges, table_of
 from .members import conflicting, meant_by
 
 __all__ = ["doubts_about", "warn_of"]
@@ -155,16 +155,21 @@ def _open_pairs(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a pass warns of is for the run
-            now = passes.arrange(present, event)
-            ahead = passes.arrange(present, event, declared=False)
-            back = passes.arrange(present[::-1], event, declared=False)
+            now = _places(passes.arrange(present, event))
+            ahead = _places(passes.arrange(present, event, declared=False))
+            back = _places(passes.arrange(present[::-1], event, declared=False))
     except Exception:  # noqa: BLE001  a pass of the user's own may raise anything, which the run itself will tell
         return
+    there = now.keys() & ahead.keys() & back.keys()
     for pair in undeclared:
-        names = pair[0].name, pair[1].name
-        if {precedes(*names, ahead), precedes(*names, back)} == {True, False}:
-            first, second = pair if precedes(*names, now) is not False else pair[::-1]
+        one, other = pair[0].name, pair[1].name
+        if {one, other} <= there and (ahead[one] < ahead[other]) != (back[one] < back[other]):
+            first, second = pair if now[one] < now[other] else pair[::-1]
             yield pair, [first.registered, second.registered]
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
 
 
 def _behind(present: Sequence[Member], event: Event) -> dict[str, set[str]]:
@@ -173,7 +178,7 @@ def _behind(present: Sequence[Member], event: Event) -> dict[str, set[str]]:
     for edge in declared_edges(present, event):
         behind[edge.first].add(edge.second)
     for between, beyond in behind.items():  # Warshall 1962: paths through each in turn
-        for later in behind.values():
+        for later in behind.values() if beyond else ():
             if between in later:
                 later.update(beyond)
     return behind

@@ -149,6 +149,7 @@ def test_a_pass_of_a_plugin_that_settles_it_ends_the_warning(install):
 def test_a_third_that_drags_one_of_them_along_settles_nothing():
     algorithms = [A(), B(), of(C, before=("a",), writes=())]
     assert len(told(algorithms)) == 1
+    assert len(told(algorithms, lambda algorithms, event: algorithms)) == 1
 
 
 def test_it_comes_once_per_engine_and_for_newcomers_when_they_come():
