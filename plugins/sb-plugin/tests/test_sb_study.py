@@ -50,8 +50,8 @@ def test_idx_files_are_read_plain_and_gzipped(study, tmp_path, pack):
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"\x89PNG" + bytes(20), "no IDX file"),
-        (b"\0\0\x0d\x01" + bytes(8), "no IDX file"),
+        (b"\x89PNG" + bytes(20), "not an IDX file"),
+        (b"\0\0\x0d\x01" + bytes(8), "not an IDX file"),
         (HEADER[:9], "ends within its header, after 9 of 12 bytes"),
         (HEADER + bytes(5), r"has 5 bytes of data, not the 6 of \(2, 3\)"),
         (HEADER + bytes(7), r"has 7 bytes of data, not the 6 of \(2, 3\)"),
