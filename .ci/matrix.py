@@ -1,6 +1,6 @@
 """Install and test one environment of tox.ini, without torch where torch has no CPU build for its Python.
 
-    python .ci/matrix.py install [--ring quick|full] [--plugins] [--require-torch]
+    python .ci/matrix.py install [--plugins] [--require-torch]
     python .ci/matrix.py core [--ring quick|full] [--floors] [pytest's arguments]
     python .ci/matrix.py plugins [--ring quick|full] [--floors] [pytest's arguments]
     python .ci/matrix.py alone [--floors] [pytest's arguments]
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 WHEELS = ROOT / ".tox" / "wheels"
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
-# How pytest selects the tests of a ring. Without torch the quick one is all: no test of tests/core is marked.
+# How pytest selects the tests of a ring.
 RINGS = {"quick": "not full", "full": "full"}
 NO_TESTS = 5  # pytest's exit code
 TORCH = ROOT / ".ci" / "torch-cpu.txt"
@@ -64,20 +64,16 @@ def main() -> int:
     parser.add_argument("--ring", choices=RINGS, help="of the tests only those of this ring")
     options, rest = parser.parse_known_args()
     if options.command == "install":
-        plugins = PLUGINS if options.plugins else []
-        install(plugins, require_torch=options.require_torch, without_torch=options.ring != "full")
+        install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
         return 0
     if options.command == "alone":
         return test_each_alone(at_floors=options.floors, arguments=rest)
     return test_with(options.command, at_floors=options.floors, ring=options.ring, arguments=rest)
 
 
-def install(plugins: list[Path], *, require_torch: bool, without_torch: bool) -> None:
-    """Install the core and the given plugins from this tree, with torch if it can be had, else perhaps without."""
+def install(plugins: list[Path], *, require_torch: bool) -> None:
+    """Install the core and the given plugins from this tree, with torch if it can be had."""
     reason = install_torch()
-    if reason and not require_torch and not without_torch:
-        WHY_NO_TORCH.write_text(reason)
-        return
     core, *others = wheels_of([ROOT, *plugins])
     uninstall([ROOT])  # pip takes another wheel of the same version for the one that is there
     if not reason:
@@ -167,10 +163,8 @@ def test_with(whom: str, *, at_floors: bool, ring: str | None, arguments: list[s
     """Run the tests that can run here with the core alone or with all plugins, and say so when that is not all."""
     tests = tests_with(whom, at_floors=at_floors, has_torch=not WHY_NO_TORCH.exists())
     if WHY_NO_TORCH.exists():
-        name, only = os.environ.get("TOX_ENV_NAME", "here"), "none" if ring == "full" else f"only {' '.join(tests)}"
-        print(f"TORCH-FREE HALF in {name}: {only}, since {WHY_NO_TORCH.read_text()}", flush=True)
-        if ring == "full":
-            return 0
+        name = os.environ.get("TOX_ENV_NAME", "here")
+        print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
     uninstall(PLUGINS)  # which an earlier command has left
     if whom == "plugins":
         pip_install("--no-deps", *map(str, wheels_of(PLUGINS)))

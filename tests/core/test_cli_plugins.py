@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 
+import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
@@ -67,6 +68,7 @@ def test_listing_imports_nothing_heavy(tmp_path):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.full
 def test_listing_takes_less_than_5_times_the_cpu_of_importing_the_libraries_that_it_needs(tmp_path):
     bytecode = {"PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
 

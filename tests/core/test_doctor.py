@@ -71,6 +71,7 @@ def test_an_import_that_brings_torch_is_told_and_no_problem(diagnose):
     assert (found.imports_torch, found.problems) == (True, ())
 
 
+@pytest.mark.full
 def test_an_import_that_hangs_is_stopped_and_its_place_is_told(diagnose, tmp_path):
     found = diagnose("import time\n\ntime.sleep(600)\n", timeout_s=3)
     reason = (
@@ -80,6 +81,7 @@ def test_an_import_that_hangs_is_stopped_and_its_place_is_told(diagnose, tmp_pat
     assert (found.record.status, found.problems, found.seconds, found.imports_torch) == ("broken", (reason,), 3, None)
 
 
+@pytest.mark.full
 def test_what_an_import_has_started_ends_with_it(diagnose, tmp_path, ends):
     pid = tmp_path / "pid"
     start = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
@@ -118,6 +120,7 @@ def test_what_a_terminal_would_obey_is_escaped_and_what_is_long_is_cut(diagnose)
     assert problem == f"the import ended the process with {how}; report it to its authors"
 
 
+@pytest.mark.full
 def test_printing_without_end_fills_no_memory_and_no_disk(diagnose):
     found = diagnose("while True: print('x' * 1000)", timeout_s=3)
     hangs, prints = found.problems
@@ -158,6 +161,7 @@ def test_a_name_that_two_claim_is_a_problem_of_both_and_both_are_imported(instal
     ]
 
 
+@pytest.mark.full
 def test_what_is_found_comes_in_the_order_of_the_records(install):
     sleep = "import time; time.sleep({})\nfrom engine_core import Callback as Acme\n"
     modules = {f"m{n}": sleep.format((4 - n) / 10) for n in range(5)}

@@ -79,6 +79,7 @@ def test_problems_stand_below_the_plugin_and_the_exit_code_is_1(doctor, install,
     assert ends_with_a_count(result, 1)
 
 
+@pytest.mark.full
 def test_a_lone_surrogate_in_an_error_does_not_end_the_report(doctor, install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin")
     install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": r"raise ValueError('\udc80\x1b')"})
@@ -87,6 +88,7 @@ def test_a_lone_surrogate_in_an_error_does_not_end_the_report(doctor, install, m
     assert ends_with_a_count(result, 1)
 
 
+@pytest.mark.full
 def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
     result = doctor("--json")
     (acme,) = [record for record in json.loads(result.stdout) if record["name"] == "acme"]
@@ -106,6 +108,7 @@ def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
     assert result.exit_code == 0
 
 
+@pytest.mark.full
 def test_json_too_ends_with_1_where_something_is_wrong(doctor, install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin")
     install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": "print('[]')\nraise SystemExit"})
@@ -114,6 +117,7 @@ def test_json_too_ends_with_1_where_something_is_wrong(doctor, install, monkeypa
     assert (bad["status"], len(bad["problems"]), result.exit_code) == ("broken", 2, 1)
 
 
+@pytest.mark.full
 def test_what_is_disabled_is_told_with_the_reason_and_counted_apart(doctor, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
     result = doctor()
@@ -121,6 +125,7 @@ def test_what_is_disabled_is_told_with_the_reason_and_counted_apart(doctor, monk
     assert ends_with_a_count(result, 0, disabled=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", ["doctor", "list"])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_what_is_probably_misspelt_in_a_list_is_a_warning_on_stderr(doctor, monkeypatch, capsys, command, options):
@@ -133,12 +138,14 @@ def test_what_is_probably_misspelt_in_a_list_is_a_warning_on_stderr(doctor, monk
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("limit", ["0", "-3", "soon", "1e300"])
 def test_a_time_limit_is_a_positive_number(doctor, limit):
     result = doctor("--timeout", limit)
     assert (result.exit_code, "Invalid value for '--timeout': " in result.output) == (2, True)
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch, ends):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "slow-plugin")
     pid = tmp_path / "pid"
@@ -153,6 +160,7 @@ def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch, ends):
     assert ends(int(pid.read_text()[:-1]))
 
 
+@pytest.mark.full
 def test_a_plugin_can_not_read_what_the_user_types(install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "curious-plugin")
     install("curious-plugin", {"callbacks": {"curious": "curious_module:C"}}, {"curious_module": "input()"})

@@ -51,6 +51,7 @@ def loud(install, tmp_path):
     return tell
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="the C library has another name there")
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_printed_at_import_goes_to_stderr(loud, way):
@@ -58,6 +59,7 @@ def test_what_is_printed_at_import_goes_to_stderr(loud, way):
     assert (list(json.loads(out)), err) == (["init"], "loud\n")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="the C library has another name there")
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_printed_by_a_constructor_goes_to_stderr(loud, way):
@@ -71,11 +73,13 @@ def test_a_process_without_stderr_still_answers(loud):
     assert list(json.loads(out)) == ["init"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 def test_a_process_without_stdout_comes_to_its_end(loud):
     assert loud(when_made="print('loud')", shell=">&-") == ("", "loud\n")
 
 
+@pytest.mark.full
 def test_a_stdout_without_a_descriptor_stays_clean(install, capsys):
     text = MODULE.format(at_import="", when_made=WAYS["print"])
     install("loud-plugin", {"algorithms": {"loud": "loud_module:Loud"}}, {"loud_module": text})

@@ -94,11 +94,6 @@ def test_what_the_quick_ring_leaves_out_the_same_python_runs_in_the_full_one(pyt
     assert set(matrix.RINGS.items()) == {("quick", "not full"), ("full", "full")}
 
 
-def test_what_runs_without_torch_too_is_in_the_quick_ring():
-    files = [file for file in (ROOT / "tests" / "core").glob("*.py") if file != Path(__file__)]
-    assert [file.name for file in files if "mark.full" in file.read_text(encoding="utf-8")] == []
-
-
 def test_each_test_file_is_run_with_the_latest_dependencies_in_the_full_ring(matrix):
     paths = {path for environment in LABELS["full"] for _, path, _ in runs(environment, matrix)}
     files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*-plugin/**/test_*.py")]

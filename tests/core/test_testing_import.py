@@ -79,12 +79,14 @@ class TestPass(PassConformance):
     assert "torch is not installed; the checks of an algorithm train with it" in said
 
 
+@pytest.mark.full
 def test_the_base_classes_are_not_collected_where_they_are_imported(tmp_path):
     (tmp_path / "test_kit.py").write_text("from engine_core.testing import AlgorithmConformance, PassConformance")
 
     assert "no tests collected" in pytest_in(tmp_path, "--collect-only", "test_kit.py")[1]
 
 
+@pytest.mark.full
 def test_in_a_project_that_does_not_use_the_kit_the_plugin_says_nothing(tmp_path):
     (tmp_path / "test_own.py").write_text("def test_fails():\n    number = 1\n    assert number == 2\n")
     _, with_it = pytest_in(tmp_path, "-vv", "-p", "engine_core.testing.plugin", "test_own.py")
