@@ -1,4 +1,4 @@
-"""The Trainer's arguments: what was given, checked, by name turned into objects, in one shape."""
+"""Check the Trainer's arguments, turn names into objects, and bring them into one shape."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
-    """Return instances for instances, names of installed plugins, and `(name, arguments)` pairs, mixed.
+    """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs.
 
     Raises:
         PluginError: for a name that can't be used.
@@ -48,7 +48,7 @@ def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str) -> Any:
         return _make(registry, kind, item, {})
     if isinstance(item, (tuple, list)):
         if len(item) != 2 or not isinstance(item[0], str) or not isinstance(item[1], Mapping):
-            raise ArgumentError(f"{what}: a pair is (name, arguments), as ('noise', {{'std': 0.1}}), not {item!r}")
+            raise ArgumentError(f"{what}: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}")
         return _make(registry, kind, item[0], item[1])
     return item
 
@@ -70,7 +70,7 @@ def _make(registry: Registry, kind: Kind, name: str, arguments: Mapping[str, Any
 
 
 def check_model(model: Any) -> torch.nn.Module:
-    """Return the model if it is one that can be trained."""
+    """Return the model if it can be trained."""
     if isinstance(model, type) or not isinstance(model, torch.nn.Module):
         hint = f"; write {model.__name__}()" if isinstance(model, type) else ""
         raise ArgumentTypeError(f"model has to be a torch.nn.Module, not {model!r}{hint}")
@@ -87,9 +87,9 @@ def check_loss_fn(loss_fn: Any) -> Any:
 
 
 def check_loader(loader: Any, what: str) -> Any:
-    """Return the loader if batches can be had from it."""
+    """Return the loader if it can give batches."""
     if isinstance(loader, (type, str)) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-        raise ArgumentTypeError(f"{what} is {loader!r}; it has to be an iterable of batches, as a DataLoader is")
+        raise ArgumentTypeError(f"{what} is {loader!r}; it has to be an iterable of batches, such as a DataLoader")
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
         raise ArgumentTypeError(
             f"{what} is the dataset {type(loader).__name__}, which gives single samples; "
@@ -110,7 +110,7 @@ def check_positive(value: Any, what: str, kind: type[int | float]) -> Any:
 
 
 def check_seed(seed: Any) -> int:
-    """Return the seed, or draw one where it is None."""
+    """Return the seed, or draw one if it is None."""
     if seed is None:
         return secrets.randbits(32)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
@@ -119,9 +119,9 @@ def check_seed(seed: Any) -> int:
 
 
 def progress_bar(given: object) -> list[str]:
-    """Return the name of the progress bar's plugin if there shall be one."""
+    """Return the name of the progress bar's plugin if one is wanted."""
     if not isinstance(given, bool) and given != "auto":
-        raise ArgumentError(f"progress_bar is True, False or 'auto', not {given!r}")
+        raise ArgumentError(f"progress_bar has to be True, False or 'auto', not {given!r}")
     return (
         ["progress_bar"]
         if given is True or (given == "auto" and sys.stderr is not None and sys.stderr.isatty())
@@ -130,10 +130,10 @@ def progress_bar(given: object) -> list[str]:
 
 
 def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.device:
-    """Return the device to train on: `auto` is the model's own if it has left the CPU, else the best there is.
+    """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one.
 
     Raises:
-        ArgumentError: if the model is on another device than asked for, on several, or on `meta`.
+        ArgumentError: if the model is on a device other than the given one, on several, or on `meta`.
     """
     homes: dict[torch.device, str] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -149,7 +149,7 @@ def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.de
     try:
         device = torch.device(given)
     except (RuntimeError, TypeError) as error:
-        raise ArgumentError(f"device {given!r} is none of 'auto', 'cpu', 'cuda', 'mps'") from error
+        raise ArgumentError(f"device {given!r} is not 'auto', 'cpu', 'cuda' or 'mps'") from error
     if device.type != "cpu" and not _is_available(device):
         raise ArgumentError(f"device {str(device)!r} is not available here; use 'auto' or 'cpu'")
     for home in away:
@@ -170,5 +170,5 @@ def _is_available(device: torch.device) -> bool:
 
 
 def new_name() -> str:
-    """Return a name for a run, from the time of day and chance that no generator of the run knows."""
+    """Return a name for a run, from date, time and randomness outside the run's generators."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""Evaluation: run the model over a loader, and leave everything else as it was. Fires the evaluation events."""
+"""Evaluation: run the model over loaders and leave everything else unchanged. Fires the evaluation events."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def run_eval(
     """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
 
     Args:
-        begun: what was found before an evaluation was broken off, whose loaders are left out; None: it can't be.
+        begun: results of an interrupted evaluation, whose loaders are skipped; None: it can't be interrupted.
 
     Raises:
         EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
 
-    Losses are means weighted by the rows of each batch. Modes of the modules, the position in training, the batch
-    in work and the global random generators are afterwards what they were.
+    Losses are means weighted by the rows of each batch. Module modes, the position in training, the current batch and
+    the global random generators are restored afterwards.
     """
     state = engine.state
     results = dict(begun or {})
     done = {name.partition("/")[0] for name in results}
-    with _set_aside(state, results), preserve_generators(device), _eval_mode(state.model), torch.no_grad():
+    with _preserving(state, results), preserve_generators(device), _eval_mode(state.model), torch.no_grad():
         for label, loader in loaders.items():
             if label in done:
                 continue
@@ -101,7 +101,7 @@ def _evaluate_loader(
 def _measure(
     engine: Engine, metrics: Mapping[str, Any], forward: Callable[[State], Any], loss_of: Callable[[State], Any]
 ) -> None:
-    """Run the model on the batch in work, set its loss, and let the metrics see its outputs."""
+    """Run the model on the current batch, set its loss, and update the metrics."""
     state, fire = engine.state, engine.run_event
     fire(Event.EVAL_BATCH_START)
     fire(Event.EVAL_BEFORE_FORWARD)
@@ -116,15 +116,15 @@ def _mean(losses: list[tuple[torch.Tensor, int]], label: str | None, state: Stat
     """Return the mean of the batches' losses, weighted by their rows."""
     if not losses:
         raise EngineError(
-            f"the evaluation loader {label!r} gave no batch; "
-            "it has to be an iterable with data that starts anew for each evaluation, as a DataLoader or a list does"
+            f"the evaluation loader {label!r} gave no batches; "
+            "it has to be an iterable that starts over for each evaluation, as a DataLoader or a list does"
         )
     total = sum(loss.item() * (1 if is_sum(state.loss_fn) else rows) for loss, rows in losses)
     return total / sum(rows for _, rows in losses)
 
 
 def _forward(state: State) -> Any:
-    """Set `state.outputs`; return the targets that the model gives, or None where the batch holds them."""
+    """Set `state.outputs`; return the targets that the model gives, or None if the batch holds them."""
     model: Any = state.model
     if state.loss_fn is None and hasattr(model, "eval_forward"):
         state.outputs, targets = model.eval_forward(state.batch)
@@ -134,7 +134,7 @@ def _forward(state: State) -> Any:
 
 
 def _flat(name: str, value: Any) -> dict[str, float]:
-    """Return what a metric computed as named numbers."""
+    """Return a metric's value as named numbers."""
     if isinstance(value, Mapping):
         return {key: number for part, v in value.items() for key, number in _flat(f"{name}/{part}", v).items()}
     try:
@@ -147,21 +147,21 @@ def _flat(name: str, value: Any) -> dict[str, float]:
 
 
 def as_loaders(dataloader: Any) -> dict[str, Iterable[Any]]:
-    """Return evaluation loaders by label; one alone gets the label `eval`."""
+    """Return evaluation loaders by label; a single loader gets the label `eval`."""
     if dataloader is None:
         return {}
     loaders = dict(dataloader) if isinstance(dataloader, Mapping) else {"eval": dataloader}
     for label, loader in loaders.items():
         if not isinstance(label, str) or not label or "/" in label:
-            raise ArgumentError(f"an evaluation loader's label is a string without '/', not {label!r}")
+            raise ArgumentError(f"an evaluation loader's label has to be a string without '/', not {label!r}")
         check_loader(loader, f"the evaluation loader {label!r}")
     return loaders
 
 
 def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn: bool) -> dict[str, Any]:
-    """Return the metrics by name, if each has `update`, `compute` and `reset`, and targets to compare with."""
+    """Return the metrics by name, if each has `update`, `compute` and `reset`, and if there are targets."""
     if metrics is not None and not callable(getattr(metrics, "items", None)):
-        raise ArgumentTypeError(f"metrics are a mapping of names to objects, as {{'accuracy': ...}}, not {metrics!r}")
+        raise ArgumentTypeError(f"metrics has to map names to objects, as {{'accuracy': ...}}, not {metrics!r}")
     named = {} if metrics is None else dict(metrics.items())
     for name, metric in named.items():
         if isinstance(metric, type):
@@ -183,9 +183,9 @@ def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn:
 
 
 @contextmanager
-def _set_aside(state: State, results: dict[str, float]) -> Iterator[None]:
-    """Keep what training has in work, and where evaluation fails the former results too."""
-    kept = {name: getattr(state, name) for name in _IN_WORK}
+def _preserving(state: State, results: dict[str, float]) -> Iterator[None]:
+    """Restore the training state afterwards and, if evaluation fails, the previous results too."""
+    kept = {name: getattr(state, name) for name in _CURRENT}
     metrics, state.metrics = state.metrics, results
     try:
         yield
@@ -197,12 +197,12 @@ def _set_aside(state: State, results: dict[str, float]) -> Iterator[None]:
             setattr(state, name, value)
 
 
-_IN_WORK = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
+_CURRENT = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
 
 
 @contextmanager
 def _eval_mode(model: Any) -> Iterator[None]:
-    """Put every module in eval mode, and each back in its own."""
+    """Put every module in eval mode, then restore each one's own mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

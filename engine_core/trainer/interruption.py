@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM while a fit runs: noticed at once, obeyed between two batches. Knows no loop."""
+"""SIGINT and SIGTERM during a fit: noted at once, acted on between two batches. Knows no loop."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class EvaluationInterrupted(BaseException):
-    """Leaves an evaluation that is to be made up for later, with what the loaders before have given."""
+    """Ends an evaluation that is to be finished later; carries the results of the loaders that are done."""
 
     def __init__(self, results: dict[str, float]) -> None:
         self.results = results
 
 
 def saver_folders(callbacks: Iterable[Any]) -> list[Path]:
-    """Return where callbacks save checkpoints: those that have a `checkpoint_folder`."""
+    """Return the folders of the callbacks that save checkpoints, which have a `checkpoint_folder`."""
     folders = (getattr(callback, "checkpoint_folder", None) for callback in callbacks)
     return [Path(folder) for folder in folders if folder is not None]
 
 
 @contextmanager
 def interruptible(state: State) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM set `state.interrupted_by`; a second one acts at once, as it did before.
+    """Let the first SIGINT or SIGTERM set `state.interrupted_by`; a second one acts at once, as usual.
 
-    Where no callback saves there is nothing to wait for, and outside of the main thread Python allows no handlers.
+    If no callback saves there is nothing to wait for, and outside the main thread Python allows no handlers.
     """
     state.interrupted_by = None
     if not saver_folders(state.callbacks) or threading.current_thread() is not threading.main_thread():
@@ -45,14 +45,14 @@ def interruptible(state: State) -> Iterator[None]:
 
     def put_back() -> None:
         for number, handler in former.items():
-            if handler is not None:  # one that was not installed from Python can't be put back
+            if handler is not None:  # a handler not installed from Python can't be restored
                 signal.signal(number, handler)
 
     def notice(number: int, _: FrameType | None) -> None:
         state.interrupted_by = number
         put_back()
         with suppress(OSError):
-            os.write(2, b"\nengine-core: ending after this batch; once more to end at once\n")
+            os.write(2, b"\nengine-core: ending after this batch; signal again to end at once\n")
 
     for number in _SIGNALS:
         signal.signal(number, notice)
@@ -64,7 +64,7 @@ def interruptible(state: State) -> Iterator[None]:
 
 
 def raise_if_interrupted(state: State) -> None:
-    """Raise what a signal asks for: KeyboardInterrupt, or SystemExit with 128 + 15 for SIGTERM."""
+    """Raise KeyboardInterrupt for SIGINT, or SystemExit with 128 + 15 for SIGTERM."""
     if state.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if state.interrupted_by is not None:

@@ -33,7 +33,7 @@ OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWAR
 def run_fit(session: Session, end: Time) -> None:
     """Train until the clock of `session.state` reaches `end`, or a stop is asked for."""
     state, engine, status, device = session.state, session.engine, session.status, session.device
-    # A tiny step pays for each event that nobody listens to, so the loop asks for what is unheard and leaves it out.
+    # Each event costs a tiny step time even without listeners, so the loop skips the unheard ones.
     fire, unheard = engine.run_event, engine.unheard
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
     outputs_of, loss_of = session.precision.wrap(compute_outputs), session.precision.wrap(compute_loss)
@@ -44,7 +44,7 @@ def run_fit(session: Session, end: Time) -> None:
     session.counted_s, warns_of_graph = time.perf_counter(), True
 
     def fit() -> None:
-        """Run epochs until the end, and evaluate once more if the last interval is not complete."""
+        """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
         fire("fit_start")
         if status.owed is not None:
@@ -61,12 +61,12 @@ def run_fit(session: Session, end: Time) -> None:
         raise_if_interrupted(state)
 
     def is_epoch_over() -> bool:
-        """Was the run saved after the last batch of an epoch, whose end is still to come?"""
+        """Was the run saved after the last batch of an epoch but before its end?"""
         return session.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
 
     def epoch() -> None:
-        """Run the batches of one epoch, or those that an earlier fit has left of it."""
-        if session.batches is not None and at_end():  # saved after its last batch, and loaded
+        """Run the batches of one epoch, or those that an earlier fit left over."""
+        if session.batches is not None and at_end():  # saved after its last batch, then loaded
             end_epoch()
             return
         if session.batches is None or status.reopens_epoch:
@@ -97,7 +97,7 @@ def run_fit(session: Session, end: Time) -> None:
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
-        # Rows are counted as they were loaded: an algorithm may drop some at AFTER_DATALOADER.
+        # Rows are counted as loaded: an algorithm may drop some at AFTER_DATALOADER.
         samples = count_rows(state.batch)
         try:
             if moves:
@@ -130,7 +130,7 @@ def run_fit(session: Session, end: Time) -> None:
             status.phase = Phase.STEPPING
             fire("after_train_batch")
             status.phase = Phase.TRAINING
-        # Before the step: a bad loss is told of while the weights are still good.
+        # Before the step: a bad loss is reported while the weights are still good.
         if reads_late or logger.destinations or not (readings.was_finite and isfinite(loss.item())):
             readings.take(loss, parts)
         try:
@@ -154,7 +154,7 @@ def run_fit(session: Session, end: Time) -> None:
         try:
             loss, parts = microbatch(None) if microbatch_size is None else microbatches(whole, microbatch_size)
         except BaseException as error:
-            # Before the batch is whole again: what algorithms undo is done to the microbatch.
+            # Before the whole batch is restored: algorithms undo their changes to the microbatch.
             engine.undo(error, OF_A_MICROBATCH)
             raise
         finally:
@@ -168,7 +168,7 @@ def run_fit(session: Session, end: Time) -> None:
         return loss, parts
 
     def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Run each microbatch; return the loss of the whole batch and its parts."""
+        """Run each microbatch; return the whole batch's loss and its parts."""
         total, parts = torch.zeros((), device=device), dict[str, torch.Tensor]()
         for piece, share in split_with_shares(whole, size, state.loss_fn):
             state.batch = piece
@@ -202,14 +202,14 @@ def run_fit(session: Session, end: Time) -> None:
         return loss, parts
 
     def end_epoch() -> None:
-        """Count the epoch, step the schedulers of epochs, evaluate."""
+        """Count the epoch, step the per-epoch schedulers, evaluate."""
         session.feed.end_epoch(session.batches)
         session.batches = None
         before = state.timestamp
         if not before.batch_in_epoch:
             raise EngineError(
-                f"the train_dataloader gave no batch in epoch {before.epoch}; "
-                "it has to be an iterable with data that starts anew for each epoch, as a DataLoader or a list does"
+                f"the train_dataloader gave no batches in epoch {before.epoch}; "
+                "it has to be an iterable that starts over for each epoch, as a DataLoader or a list does"
             )
         state.timestamp = after = before.to_next_epoch()
         step_schedulers(before, after)
@@ -229,7 +229,7 @@ def run_fit(session: Session, end: Time) -> None:
             raise
 
     def evaluate(then: str) -> None:
-        """Read what is held of the loss, then evaluate, once at a position; `then` is the event that follows."""
+        """Read the loss that is held, then evaluate, once per position; `then` is the event that follows."""
         readings.flush()
         owed, status.owed = status.owed, None
         former, status.evaluated_at = status.evaluated_at, state.timestamp.batch
@@ -241,12 +241,12 @@ def run_fit(session: Session, end: Time) -> None:
             status.evaluated_at, status.owed = former, OwedEvaluation(then, interruption.results)
 
     def checkpoint(event: str) -> None:
-        """Let savers save, and end if a signal has asked for it."""
+        """Let savers save, and end if a signal asked for it."""
         fire(event)
         raise_if_interrupted(state)
 
     def closure() -> torch.Tensor:
-        """Compute the gradients of the batch anew and return its loss, see `State.closure`."""
+        """Recompute the gradients of the batch and return its loss, see `State.closure`."""
         if status.phase is not Phase.STEPPING or scaler is not None:
             why = "its scaler unscales once a step" if scaler is not None else "it is for AFTER_TRAIN_BATCH"
             raise EngineError(f"state.closure can't be called here (precision {state.precision}): {why}")
@@ -280,7 +280,7 @@ def end_test(state: State, end: Time, what: str) -> Callable[[], bool]:
 
 
 def backward_with_first_graph(loss: Any) -> None:
-    """Silence what torch says the first time: it is about gradients that are never reset, and the loop resets them."""
+    """Silence torch's first warning, which is about gradients that are never reset: the loop resets them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
         loss.backward(create_graph=True)

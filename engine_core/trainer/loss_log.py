@@ -1,4 +1,4 @@
-"""Read the loss of each step: log it, and warn if it is not finite. Knows no loop."""
+"""Log the loss of each step, and warn if it is not finite. Knows no loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Reading(NamedTuple):
 
 
 class LossReader:
-    """Reads losses at once on the CPU, and one step late elsewhere, so that the device need not be waited for."""
+    """Reads losses at once on the CPU and one step late elsewhere, to avoid waiting for the device."""
 
     def __init__(self, state: State, logger: Logger, *, late: bool) -> None:
         self._state = state
@@ -36,7 +36,7 @@ class LossReader:
         self.was_finite = True
 
     def take(self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
-        """Take the loss of the batch that the clock is about to count."""
+        """Take the loss of the batch that the clock counts next."""
         logs = self._logger.destinations
         if not logs and not self.is_late and self.was_finite and math.isfinite(loss.item()):
             return
@@ -50,24 +50,24 @@ class LossReader:
             self._read(reading)
 
     def flush(self) -> None:
-        """Read what is held."""
+        """Read the loss that is held."""
         held, self._held = self._held, None
         if held is not None:
             self._read(held)
 
     def salvage(self, error: BaseException) -> None:
-        """Read what is held although `error` ended training; what goes wrong with that is a note on it."""
+        """Read the loss that is held although `error` ended training; add a note to it if that fails."""
         try:
             self.flush()
-        except Exception as second:  # noqa: BLE001  nothing may take the place of the error that came first
+        except Exception as second:  # noqa: BLE001  nothing may replace the first error
             add_note(error, f"the loss of the last batch could not be read: {second}")
 
     def _read(self, reading: _Reading) -> None:
         value = reading.loss.item()
         was_finite, self.was_finite = self.was_finite, math.isfinite(value)
-        if was_finite and not self.was_finite and not reading.is_skipped:  # who skips it says so
+        if was_finite and not self.was_finite and not reading.is_skipped:  # the callback that skips it says so
             warnings.warn(
-                f"the training loss is {value} at batch {reading.step} (epoch {reading.epoch}); training goes on. "
+                f"the training loss is {value} at batch {reading.step} (epoch {reading.epoch}); training continues. "
                 "To skip such a batch, stop or roll back instead: callbacks=[('loss_guard', {'policy': 'skip'})]",
                 NonFiniteLossWarning,
                 stacklevel=2,

@@ -1,4 +1,4 @@
-"""What each microbatch counts for in the loss of its batch, so that their gradients add up to the batch's."""
+"""Split a batch and weight its microbatches' losses, so that their gradients add up to the batch's."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..losses import base_loss, loss_setting
 
 __all__ = ["is_sum", "split_with_shares"]
 
-_DEFAULT_IGNORED = -100  # of cross_entropy and nll_loss, which write it into their signatures
+_DEFAULT_IGNORED = -100  # the default in the signatures of cross_entropy and nll_loss
 
 
 def split_with_shares(batch: Any, size: int, loss_fn: Any) -> list[tuple[Any, float | None]]:
-    """Return microbatches of at most `size` rows, each with the factor for its loss; None: the loss as it is.
+    """Return microbatches of at most `size` rows, each with the factor for its loss, None for no factor.
 
-    A mean loss counts by rows, one over classes (`CrossEntropyLoss`, `NLLLoss` and their functions) by what it
-    divides by: the targets that are not ignored, in their classes' weights. A sum needs no factor. Microbatches
-    without any target that counts are left out.
+    A mean loss is weighted by rows; one over classes (`CrossEntropyLoss`, `NLLLoss` and their functions) by its
+    divisor, the sum of the class weights of the targets that are not ignored. A sum needs no factor. Microbatches
+    in which no target counts are left out.
     """
     pieces = split_batch(batch, size)
     if len(pieces) == 1:
@@ -39,12 +39,12 @@ def split_with_shares(batch: Any, size: int, loss_fn: Any) -> list[tuple[Any, fl
 
 
 def is_sum(loss_fn: Any) -> bool:
-    """Does the loss add its rows up, instead of taking their mean?"""
+    """Does the loss sum its rows instead of averaging them?"""
     return loss_setting(loss_fn, "reduction") == "sum" or loss_setting(loss_fn, "size_average") is False
 
 
 def _divisor(loss_fn: Any, piece: Any) -> torch.Tensor | None:
-    """Return what a loss over classes divides the sum of its targets by, None for any other loss or targets."""
+    """Return the divisor of a loss over classes, or None for any other loss or targets."""
     base = base_loss(loss_fn)
     over_classes = isinstance(base, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
     if not over_classes and base not in (F.cross_entropy, F.nll_loss):
@@ -55,7 +55,7 @@ def _divisor(loss_fn: Any, piece: Any) -> torch.Tensor | None:
         return None
     if not isinstance(targets, torch.Tensor) or targets.is_floating_point():
         return None
-    targets = targets.long()  # small integers can't be what is ignored by default, and bytes would be a mask
+    targets = targets.long()  # small integers can't hold the default ignore_index, and uint8 would be a mask
     ignored, weight = loss_setting(loss_fn, "ignore_index"), loss_setting(loss_fn, "weight")
     counted = targets[targets != (_DEFAULT_IGNORED if ignored is None else ignored)]
     return (

@@ -1,4 +1,4 @@
-"""How a batch becomes outputs and one scalar loss. The one place where a loss is reduced and scaled."""
+"""Turn a batch into outputs and one scalar loss. The only place where a loss is reduced and scaled."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check_objective(state: State) -> None:
 
 
 def compute_outputs(state: State) -> Any:
-    """Return what the model makes of the batch: of its inputs, or of all of it where the model has its own loss."""
+    """Return the model's outputs for the batch's inputs, or for the whole batch if the model has its own loss."""
     model: Any = state.model
     if state.loss_fn is None:
         return model(state.batch)
     batch = state.batch
-    if isinstance(batch, torch.Tensor):  # its rows would pass for inputs and targets
+    if isinstance(batch, torch.Tensor):  # its rows would be taken for inputs and targets
         raise _not_a_pair(batch)
     try:
         inputs = batch[0]
@@ -45,7 +45,7 @@ def compute_outputs(state: State) -> Any:
 
 
 def compute_loss(state: State) -> Any:
-    """Return the loss of `state.outputs` as the loss function, or the model's own `loss`, gives it."""
+    """Return the loss of `state.outputs` from the loss function or the model's own `loss`."""
     if state.loss_fn is None:
         model: Any = state.model
         return model.loss(state.outputs, state.batch)
@@ -59,8 +59,8 @@ def compute_loss(state: State) -> Any:
 def reduce_loss(loss: Any, share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return a loss as one scalar and its named parts, weighted by the microbatch's share of the rows.
 
-    A tuple or list is summed, so is a dict unless it has a `total`. With a mean loss and the share of the rows as
-    weight, the gradients of the microbatches add up to that of the whole batch.
+    A tuple or list is summed, and so is a dict unless it has a `total`. With a mean loss weighted by the share of the
+    rows, the gradients of the microbatches add up to those of the whole batch.
 
     Raises:
         ArgumentError: for what is not a scalar tensor.
@@ -105,6 +105,6 @@ def _scalar(loss: Any, what: str) -> torch.Tensor:
 def _not_a_pair(batch: Any) -> ArgumentTypeError:
     items = f" of length {len(batch)}" if isinstance(batch, (tuple, list)) else ""
     return ArgumentTypeError(
-        f"with loss_fn a batch is (inputs, targets), this one is a {type(batch).__name__}{items}; "
+        f"with loss_fn a batch has to be (inputs, targets), not a {type(batch).__name__}{items}; "
         "other batches need a model with its own loss(outputs, batch)"
     )

@@ -1,4 +1,4 @@
-"""Optimizers and schedulers: what was given is checked before INIT, what depends on parameters is made after it."""
+"""Check the given optimizers and schedulers before INIT, and make those that depend on parameters after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def check_optimizers(given: Any) -> list[Any]:
-    """Return what was given as a list of optimizers, and of callables that make one from the parameters."""
+    """Return a list of optimizers and of callables that make one from the parameters."""
     items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     for item in items:
         if not callable(item):
@@ -32,7 +32,7 @@ def check_optimizers(given: Any) -> list[Any]:
 
 
 def optimizers_among(items: Iterable[Any], parameters: Iterable[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
-    """Return those that are optimizers already.
+    """Return the items that are already optimizers.
 
     Raises:
         ArgumentError: if one of them trains none of the model's parameters.
@@ -43,7 +43,7 @@ def optimizers_among(items: Iterable[Any], parameters: Iterable[torch.nn.Paramet
 
 
 def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.optim.Optimizer]:
-    """Return the optimizers; the callables get the parameters of the model as it is now."""
+    """Return the optimizers; callables get the model's current parameters."""
     return [
         _check_optimizer(item if isinstance(item, torch.optim.Optimizer) else item(model.parameters()))
         for item in items
@@ -51,14 +51,14 @@ def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.
 
 
 def pass_for_stepped(optimizer: torch.optim.Optimizer) -> None:
-    """Keep schedulers from warning that they step before an optimizer that has left out a step, or was loaded."""
+    """Keep schedulers from warning that they step before an optimizer that skipped a step or was loaded."""
     optimizer.__dict__["_opt_called"] = True
 
 
 def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ArgumentTypeError(
-            f"optimizers: {optimizer!r} is no torch.optim.Optimizer; give one, "
+            f"optimizers: {optimizer!r} is not a torch.optim.Optimizer; give one, "
             "or a callable that makes one from parameters, as functools.partial(torch.optim.SGD, lr=0.1)"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -71,15 +71,15 @@ def follow_surgery(
     before: Mapping[str, torch.nn.Parameter],
     after: Mapping[str, torch.nn.Parameter],
 ) -> None:
-    """Give optimizers made before INIT the parameters that algorithms have put into the model by hand.
+    """Give optimizers made before INIT the parameters that algorithms put into the model by hand.
 
-    Those of `replace_modules` are there already.
+    They already have those from `replace_modules`.
 
     Args:
         before, after: the model's parameters by name, see `follow_parameters`.
 
     Raises:
-        ArgumentError: if it can't be decided where a parameter belongs, or an optimizer trains none of the model.
+        ArgumentError: if it is unclear where a parameter belongs, or an optimizer trains none of the model's.
     """
     optimizers = list(optimizers)
     follow_parameters(optimizers, before, after)
@@ -91,12 +91,12 @@ def _check_trained(optimizers: Iterable[torch.optim.Optimizer], parameters: set[
         if parameters.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
             raise ArgumentError(
                 f"optimizers: {type(optimizer).__name__} has no parameter of this model; was it made for another one? "
-                "Parameters of the loss function go into a group beside some of the model's"
+                "Parameters of the loss function go into an optimizer together with some of the model's"
             )
 
 
 def check_schedulers(given: Any) -> list[tuple[Any, Interval]]:
-    """Return each scheduler, or callable that makes one, with its interval: an epoch unless it came in a pair."""
+    """Return each scheduler, or callable that makes one, with its interval, an epoch unless given in a pair."""
     alone = given is not None and (not isinstance(given, (list, tuple)) or _is_timed(given))
     items = [given] if alone else (given or [])
     pairs = [item if _is_timed(item) else (item, "1ep") for item in items]
@@ -109,7 +109,7 @@ def check_schedulers(given: Any) -> list[tuple[Any, Interval]]:
 def make_schedulers(
     items: Iterable[tuple[Any, Interval]], optimizers: list[torch.optim.Optimizer]
 ) -> list[tuple[Any, Interval]]:
-    """Return the schedulers; a callable gets the optimizer, of which there has to be just one then."""
+    """Return the schedulers; a callable gets the optimizer, so there has to be exactly one."""
     made = []
     for item, interval in items:
         scheduler = item
@@ -125,7 +125,7 @@ def make_schedulers(
         if isinstance(own, torch.optim.Optimizer) and all(own is not optimizer for optimizer in optimizers):
             raise ArgumentError(
                 f"schedulers: {type(scheduler).__name__} schedules an optimizer that is not among the Trainer's; "
-                "make it for the one that you give as optimizers"
+                "make it for an optimizer that you give to the Trainer"
             )
     return made
 

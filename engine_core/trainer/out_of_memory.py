@@ -1,4 +1,4 @@
-"""When memory runs out: which rows did not fit, and what to set. Knows no loop."""
+"""Explain running out of memory: which rows did not fit, and what to set. Knows no loop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..state import State
 __all__ = ["explain_out_of_memory", "place_in_training"]
 
 _SAID_BY_TORCH = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
-"""Parts of the messages of CUDA and MPS, of its libraries, and of the CPU's allocators, a RuntimeError each."""
+"""Parts of the RuntimeErrors of CUDA, its libraries, MPS, and the CPU's allocators."""
 
 
 def explain_out_of_memory(error: Exception, state: State, place: str, remedy: str) -> None:
-    """Raise an OutOfMemoryError from `error` if it says that memory has run out, and return otherwise."""
+    """Raise an OutOfMemoryError from `error` if that reports a lack of memory, else return."""
     if isinstance(error, OutOfMemoryError) or not _is_out_of_memory(error):
         return
     explained = OutOfMemoryError(f"out of memory on {state.device} {place}: {remedy}. {_first_line(error)}")
@@ -24,7 +24,7 @@ def explain_out_of_memory(error: Exception, state: State, place: str, remedy: st
 
 
 def place_in_training(state: State, rows: int, microbatch_size: int | None) -> tuple[str, str]:
-    """Say at which batch of how many rows a step was, and what would need less memory."""
+    """Return where a step was, with its number of rows, and what would need less memory."""
     now = state.timestamp
     at_once = "all of them at once" if microbatch_size is None else f"in microbatches of {microbatch_size}"
     place = f"at batch {now.batch} (epoch {now.epoch}) with {rows} rows, {at_once}"

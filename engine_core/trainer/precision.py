@@ -1,4 +1,4 @@
-"""The number formats of training: autocast and the gradient scaler behind the names of precisions."""
+"""The number formats of training: autocast and the gradient scaler for each precision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Precision:
         self.scaler = torch.amp.GradScaler("cuda") if name == "amp_fp16" else None
 
     def wrap(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return `function` under autocast, or as it is where there is none."""
+        """Return `function` under autocast, or unchanged if there is none."""
         dtype = self._dtype
         if dtype is None:
             return function

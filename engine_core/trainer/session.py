@@ -1,4 +1,4 @@
-"""What the loop works with, and what it keeps from one `fit` to the next."""
+"""The state of a Trainer's loop, kept from one `fit` to the next."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Session:
 
     Args:
         schedulers: torch schedulers, each with the interval at which it steps.
-        metrics: what an evaluation measures beside the loss.
-        feed: begins the epochs of the train loader.
+        metrics: what an evaluation measures besides the loss.
+        feed: starts the epochs of the train loader.
         batches: the loader in mid-epoch, or None between epochs.
         status: what the run is doing, and what it owes.
-        counted_s: until when the clock of training has counted; evaluation puts it forward.
+        counted_s: the time up to which the training clock has counted; evaluation moves it forward.
     """
 
     engine: Engine
@@ -54,7 +54,7 @@ class Session:
     def evaluate(
         self, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Evaluate on loaders by label; the clock of training stands still.
+        """Evaluate on loaders by label while the training clock stands still.
 
         Args:
             begun: see `run_eval`.

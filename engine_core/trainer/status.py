@@ -1,7 +1,7 @@
-"""Where a run is, from one `fit` to the next, and what it owes. Knows State, and neither loop nor Trainer.
+"""The phase of a run, across fits, and the evaluation it owes. Knows State, but neither loop nor Trainer.
 
 IDLE or RESUMED --fitting()--> TRAINING <--> STEPPING     a fit, and within it AFTER_TRAIN_BATCH
-any of these <--evaluating()--> EVALUATING                an evaluation, within a fit or alone
+any of these <--evaluating()--> EVALUATING                an evaluation, in a fit or on its own
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ __all__ = ["OwedEvaluation", "Phase", "RunStatus"]
 
 
 class Phase(Enum):
-    """What a run is doing; at most one thing at a time."""
+    """What a run is doing, one thing at a time."""
 
     IDLE = auto()
-    """No fit runs: before the first, between two, after the last."""
+    """No fit is running."""
     RESUMED = auto()
-    """No fit has run since a checkpoint was loaded, so that even at its end an evaluation may be still to come."""
+    """No fit has run since a checkpoint was loaded, so even at the end an evaluation may still be due."""
     TRAINING = auto()
     STEPPING = auto()
-    """The gradients are there and the optimizers have not stepped, which is where a closure can be called."""
+    """The gradients are computed and the optimizers have not stepped: a closure can be called."""
     EVALUATING = auto()
 
 
 class OwedEvaluation(NamedTuple):
-    """An evaluation that a pause or a signal broke off; the next fit makes up for it before it trains on.
+    """An evaluation that a pause or a signal interrupted; the next fit finishes it before it trains.
 
     Args:
         then: the event at which savers wait for it.
-        results: what the loaders gave that it was through with.
+        results: of the loaders that were done.
     """
 
     then: str
@@ -43,15 +43,15 @@ class OwedEvaluation(NamedTuple):
 
 
 class RunStatus:
-    """The phase of a run, what ends it, and what a resumed run has to make up for.
+    """The phase of a run, its requests to end, and the evaluation that a resumed run has to finish.
 
-    What asks for an end are fields of State, since callbacks and algorithms ask through it: `stop_requested`,
-    `pause_requested` and `interrupted_by` for `fit`, `skip_requested` for one step. They are reset here alone.
+    The requests are fields of State, since callbacks and algorithms set them there: `stop_requested`,
+    `pause_requested` and `interrupted_by` for `fit`, `skip_requested` for one step. Only this class resets them.
 
     Attributes:
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
-        owed: an evaluation that was broken off.
-        reopens_epoch: an exception has let algorithms undo what they did at EPOCH_START, which fires again then.
+        owed: an evaluation that was interrupted.
+        reopens_epoch: an exception made algorithms undo what they did at EPOCH_START, so it has to fire again.
     """
 
     def __init__(self, state: State) -> None:
@@ -64,15 +64,15 @@ class RunStatus:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """Be TRAINING in the block; what was asked of an earlier fit is forgotten.
+        """Be TRAINING in the block, and drop the requests made to an earlier fit.
 
         Raises:
-            EngineError: if a fit or an evaluation runs.
+            EngineError: if a fit or an evaluation is running.
         """
         if self.phase not in (Phase.IDLE, Phase.RESUMED):
             if self.phase is Phase.EVALUATING:
-                raise EngineError("an evaluation runs: fit() can't be called from one of its events")
-            raise EngineError("fit runs already: it can't be called from one of its own events")
+                raise EngineError("an evaluation is running: fit() can't be called from its events")
+            raise EngineError("fit is already running: it can't be called from its own events")
         state = self._state
         if self.phase is not Phase.RESUMED or state.pause_requested:  # the saved run may have been asked to stop
             state.stop_requested = False
@@ -85,13 +85,13 @@ class RunStatus:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Be EVALUATING in the block, and then again what the run was before.
+        """Be EVALUATING in the block, then return to the previous phase.
 
         Raises:
-            EngineError: if an evaluation runs.
+            EngineError: if an evaluation is running.
         """
         if self.phase is Phase.EVALUATING:
-            raise EngineError("an evaluation runs already: eval() can't be called from one of its own events")
+            raise EngineError("an evaluation is already running: eval() can't be called from its own events")
         former, self.phase = self.phase, Phase.EVALUATING
         try:
             yield
@@ -108,11 +108,11 @@ class RunStatus:
             self._state.pause_requested = False
 
     def resume(self) -> None:
-        """Be RESUMED at the present position; the first step from here is made with a state that was loaded."""
+        """Be RESUMED at the current position; the next step is the first with a loaded state."""
         self.phase, self._resumed_at = Phase.RESUMED, self._state.timestamp.batch
 
     def is_first_step_after_resuming(self, batch: int) -> bool:
-        """Is the step that began at this batch count the first one with the state of a checkpoint?"""
+        """Is the step at this batch count the first one with a loaded state?"""
         return batch == self._resumed_at
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,14 +127,14 @@ class RunStatus:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned.
+        """Restore what `state_dict` returned.
 
         Raises:
             CheckpointError: if it names an event at which nothing is saved.
         """
         then = saved["awaited"]
         if then not in (None, "batch_checkpoint", "epoch_checkpoint"):
-            raise CheckpointError(f"the checkpoint awaits {then!r:.80}, which no run does")
+            raise CheckpointError(f"the checkpoint awaits {then!r:.80}, at which nothing is saved")
         results = {str(name): float(value) for name, value in saved["found"].items()}
         self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, results)
         self._state.stop_requested = saved["stop_requested"] is True

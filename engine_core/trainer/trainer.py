@@ -1,4 +1,4 @@
-"""The Trainer: wires model, data, plugins and engine, and hands them to the loop."""
+"""The Trainer: wires up model, data, plugins and engine, and hands them to the loop."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Trainer:
     Args:
         model: a module with batches `(inputs, targets)` and a `loss_fn`, or one with its own `loss(outputs, batch)`
             whose forward gets the whole batch, and optionally `eval_forward(batch) -> (outputs, targets)`.
-        train_dataloader: an iterable of batches that starts anew for each epoch.
-        max_duration: the whole training, as `"10ep"`; the horizon of schedules and where `fit` ends.
+        train_dataloader: an iterable of batches that starts over for each epoch.
+        max_duration: the length of training, such as `"10ep"`; where schedules and `fit` end.
         loss_fn: `loss_fn(outputs, targets)` gives a scalar tensor, or a tuple or dict of scalars.
-        optimizers: an optimizer, in state.optimizers from the start, or a callable that makes one from the parameters
-            after INIT; one or several.
-        schedulers: torch schedulers, or callables that make one from the optimizer, each stepped per epoch, or in a
-            pair such as `(scheduler, "1ba")`.
-        eval_dataloader: a loader, then called `eval`, or loaders by label.
-        eval_interval: how often to evaluate, as `"1ep"` or `"500ba"`; also at the end of `fit`.
+        optimizers: one or several optimizers, in state.optimizers from the start, or callables that make one from the
+            parameters after INIT.
+        schedulers: torch schedulers, or callables that make one from the optimizer, stepped each epoch or, as a pair
+            such as `(scheduler, "1ba")`, at that interval.
+        eval_dataloader: a loader, labelled `eval`, or loaders by label.
+        eval_interval: how often to evaluate, such as `"1ep"` or `"500ba"`; `fit` also evaluates at its end.
         metrics: objects with `update(outputs, targets)`, `compute()` and `reset()`, by name.
         algorithms, callbacks, loggers: instances, names, or `(name, arguments)` pairs, one or a sequence.
         algorithm_passes: passes of your own, see `Engine`.
@@ -72,19 +72,20 @@ class Trainer:
         grad_clip_norm: the largest norm of all gradients together.
         precision: `fp32`, `amp_bf16`, or `amp_fp16` (CUDA).
         device: `auto`, `cpu`, `cuda` or `mps`.
-        seed: of the global generators and of the plugins' own; None: one is drawn, see `state.seed`.
-        progress_bar: True, False, or `auto`: on a terminal.
+        seed: of the global generators and the plugins' own; None draws one, see `state.seed`.
+        progress_bar: True, False, or `auto` for only on a terminal.
         run_name: default: date and time.
-        load_path: a checkpoint to go on from, or a folder of a CheckpointSaver, then its latest.
-        autoresume: go on from the latest in the folder of the run's CheckpointSaver, if there is one.
-        load_weights_only, load_strict: begin at the beginning with these weights; all has to fit, or is left and named.
-        load_changed: what if plugins, settings, versions or the machine are not those of the saved run: `error`; `warn`
-            of each difference; or `adopt` what is there now.
+        load_path: a checkpoint to resume, or a CheckpointSaver's folder for its latest.
+        autoresume: resume the latest checkpoint in the folder of the run's CheckpointSaver, if there is one.
+        load_weights_only: start from the beginning with the checkpoint's weights.
+        load_strict: raise if something does not fit, instead of leaving it out with a warning that names it.
+        load_changed: what to do if plugins, settings, versions or the machine differ from the saved run's: `error`;
+            `warn` about each difference; or `adopt` the current ones.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work; nothing has started then.
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work; then nothing has started.
         PluginError: for a name that can't be used.
-        CheckpointError: for a checkpoint that is damaged, or not of such a run.
+        CheckpointError: for a checkpoint that is damaged or does not match this run.
 
     Example:
         >>> data = [(torch.randn(8, 4), torch.randn(8, 1))]
@@ -96,7 +97,7 @@ class Trainer:
         2
     """
 
-    def __init__(  # noqa: PLR0913  frozen by a test: a new one has to show why a callback can't do it
+    def __init__(  # noqa: PLR0913  frozen by a test: a new argument has to show why a callback can't do it
         self,
         model: torch.nn.Module,
         train_dataloader: Iterable[Any] | None = None,
@@ -159,13 +160,13 @@ class Trainer:
             if autoresume and not (resumed is not None and resumed.is_own):
                 start_over([*callbacks, *self.logger.destinations])
             if resumed is not None:
-                resumed.go_on(self._session, seed)
+                resumed.resume(self._session, seed)
         except BaseException:
             self.close()
             raise
 
     def fit(self, duration: Time | str | None = None) -> None:
-        """Train to `max_duration`, or for `duration` from here; the next call goes on where this one ended.
+        """Train to `max_duration`, or for `duration` from here; the next call continues where this one ended.
 
         Raises:
             ArgumentError: (a ValueError) if there is no loader, optimizer, loss or duration.
@@ -181,11 +182,11 @@ class Trainer:
             model.train()
         state: Any = self.state
         if state.timestamp.batch == 0 and self._session.batches is None:
-            seed_generators(state.seed)  # whatever was drawn since the Trainer was made
+            seed_generators(state.seed)  # undoes draws made since the Trainer was created
         run_fit(self._session, end)
 
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
-        """Evaluate on the given loaders, else on the trainer's, and return `{"<label>/<metric>": value}`.
+        """Evaluate on the given loaders, or else the trainer's, and return `{"<label>/<metric>": value}`.
 
         Raises:
             ArgumentError: (a ValueError) if there is no loader or no loss.
@@ -199,7 +200,7 @@ class Trainer:
         return self._session.evaluate(loaders)
 
     def close(self) -> None:
-        """Close callbacks and loggers, each once, and let the loader go; safe to call twice."""
+        """Close callbacks and loggers, each once, and release the loader; safe to call twice."""
         self._closed = True
         self.engine.close()
         if (session := getattr(self, "_session", None)) is not None:
@@ -214,11 +215,11 @@ class Trainer:
         self.close()
 
     def _initialise(self) -> None:
-        """Run INIT on the model as it was given, then move it, and make what depends on its parameters."""
+        """Run INIT on the given model, then move it, and make what depends on its parameters."""
         state: Any = self.state
         before = dict(state.model.named_parameters(remove_duplicate=False))
         given = optimizers_among(self._optimizers, before.values())
-        state.optimizers = list(given)  # surgery lets them follow, or is refused before it has begun
+        state.optimizers = list(given)  # surgery updates them, or is refused before it starts
         seed_generators(state.seed)
         self.engine.run_event(Event.INIT)
         if self._optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
@@ -250,7 +251,7 @@ class Trainer:
             raise ClosedEngineError("the trainer is closed; make a new one")
 
     def _check_trainable(self) -> None:
-        """Raise if something is missing without which there is no training."""
+        """Raise if something that training needs is missing."""
         if self.state.train_dataloader is None:
             raise ArgumentError("there is nothing to train on: give Trainer(train_dataloader=...)")
         if not self.state.optimizers:
@@ -262,7 +263,7 @@ class Trainer:
         check_objective(self.state)
 
     def _end_of_fit(self, duration: Time | str | None) -> Time | None:
-        """Return where this call of `fit` ends; None: it is there already. Without a horizon this becomes it."""
+        """Return where this `fit` ends, None if training is there already; without a horizon this becomes it."""
         state = self.state
         horizon = None if state.max_duration is None else Time(state.max_duration)
         if duration is None:
@@ -271,8 +272,8 @@ class Trainer:
             if state.timestamp.get(horizon.unit) < horizon or self._session.status.phase is Phase.RESUMED:
                 return horizon
             _warn(
-                f"fit() has nothing to do: the training is at its max_duration of {horizon}; "
-                f"fit('1{horizon.unit}') would go on"
+                f"fit() has nothing to do: training has reached its max_duration of {horizon}; "
+                f"fit('1{horizon.unit}') continues it"
             )
             return None
         length = Interval(duration, "fit: the duration").length

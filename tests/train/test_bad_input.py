@@ -24,7 +24,7 @@ class Doze(Algorithm):
 
 DOZE, JOURNAL, MODEL = Doze(), writing_down([], ("fit_start",)), linear()
 DATASET = TensorDataset(*rows(4))
-LOADER = "it has to be an iterable of batches, as a DataLoader is"
+LOADER = "it has to be an iterable of batches, such as a DataLoader"
 
 
 def of_time(value: Any) -> str:
@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an evaluation loader that is none": ({"eval_dataloader": 3}, f"the evaluation loader 'eval' is 3; {LOADER}"),
     "a label with a slash": (
         {"eval_dataloader": {"a/b": batches(3)}},
-        "an evaluation loader's label is a string without '/', not 'a/b'",
+        "an evaluation loader's label has to be a string without '/', not 'a/b'",
     ),
     "a bare number for a duration": ({"max_duration": 10}, f"max_duration: {of_time(10)}"),
     "a duration without a unit": ({"max_duration": "5"}, f"max_duration: {of_time('5')}"),
@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "grad_clip_norm has to be a positive float or None, not nan",
     ),
     "a flag for a number": ({"grad_clip_norm": True}, "grad_clip_norm has to be a positive float or None, not True"),
-    "a progress bar that is none": ({"progress_bar": 1}, "progress_bar is True, False or 'auto', not 1"),
+    "a progress bar that is none": ({"progress_bar": 1}, "progress_bar has to be True, False or 'auto', not 1"),
     "an algorithm without match": (
         {"algorithms": [linear]},
         (
@@ -187,8 +187,8 @@ def test_a_loader_that_turns_out_empty_is_named_with_the_epoch() -> None:
     with pytest.raises(EngineError) as error:
         made.fit()
     assert str(error.value) == (
-        "the train_dataloader gave no batch in epoch 1; "
-        "it has to be an iterable with data that starts anew for each epoch, as a DataLoader or a list does"
+        "the train_dataloader gave no batches in epoch 1; "
+        "it has to be an iterable that starts over for each epoch, as a DataLoader or a list does"
     )
 
 
@@ -198,9 +198,9 @@ PAIR = "other batches need a model with its own loss(outputs, batch)"
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (rows(8)[0], f"with loss_fn a batch is (inputs, targets), this one is a Tensor; {PAIR}"),
-        ({"x": rows(8)[0]}, f"with loss_fn a batch is (inputs, targets), this one is a dict; {PAIR}"),
-        ((rows(8)[0],), f"with loss_fn a batch is (inputs, targets), this one is a tuple of length 1; {PAIR}"),
+        (rows(8)[0], f"with loss_fn a batch has to be (inputs, targets), not a Tensor; {PAIR}"),
+        ({"x": rows(8)[0]}, f"with loss_fn a batch has to be (inputs, targets), not a dict; {PAIR}"),
+        ((rows(8)[0],), f"with loss_fn a batch has to be (inputs, targets), not a tuple of length 1; {PAIR}"),
         (
             {"x": 3},
             (

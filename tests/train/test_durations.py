@@ -142,7 +142,7 @@ def test_fit_at_the_horizon_warns_and_returns() -> None:
     with pytest.warns(DurationWarning) as caught:
         made.fit()
     assert [str(w.message) for w in caught] == [
-        "fit() has nothing to do: the training is at its max_duration of 1ep; fit('1ep') would go on"
+        "fit() has nothing to do: training has reached its max_duration of 1ep; fit('1ep') continues it"
     ]
     assert caught[0].filename == __file__
     assert events == ["fit_start"]

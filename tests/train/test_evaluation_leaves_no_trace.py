@@ -148,7 +148,7 @@ def test_a_loader_that_is_used_up_is_named() -> None:
     with pytest.raises(EngineError) as error:
         made.eval()
     assert str(error.value) == (
-        "the evaluation loader 'new' gave no batch; it has to be an iterable with data that starts anew for each "
+        "the evaluation loader 'new' gave no batches; it has to be an iterable that starts over for each "
         "evaluation, as a DataLoader or a list does"
     )
 

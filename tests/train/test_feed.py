@@ -230,13 +230,13 @@ def test_a_loader_with_a_state_has_it_back_between_epochs_too():
 @pytest.mark.parametrize(("saved", "now"), [(Counted, loader), (loader, Counted), (loader, LOADERS["own generator"])])
 def test_a_loader_of_another_kind_than_the_saved_one_is_refused(saved, now):
     position, _ = after(0, saved())
-    with pytest.raises(CheckpointError, match="the checkpoint is of"):
+    with pytest.raises(CheckpointError, match="the saved train_dataloader had"):
         feed_of(now()).resume(position)
 
 
 def test_a_loader_that_has_become_shorter_is_refused():
     position, _ = after(3, iter_of(4))
-    with pytest.raises(CheckpointError, match="has less than the 3 batches"):
+    with pytest.raises(CheckpointError, match="has fewer than the 3 batches"):
         feed_of(iter_of(2)).resume(position)
 
 

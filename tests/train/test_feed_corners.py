@@ -223,7 +223,7 @@ def test_of_a_wrong_position_only_one_error_comes(place, in_epoch):
 
 @pytest.mark.parametrize("position", [None, 3, [], {}, "x"])
 def test_what_is_no_position_is_refused(position):
-    with pytest.raises(CheckpointError, match="no position of a train_dataloader"):
+    with pytest.raises(CheckpointError, match="no valid position of the train_dataloader"):
         feed_of(own()).resume(position)
 
 
@@ -245,5 +245,5 @@ def test_a_loader_that_does_not_know_its_state_is_refused():
             raise KeyError("at")
 
     first = feed_of(Keeping([1]))
-    with pytest.raises(CheckpointError, match="can't take back its state: KeyError"):
+    with pytest.raises(CheckpointError, match="can't load its state: KeyError"):
         feed_of(Keeping([1])).resume(first.position(in_epoch=False))

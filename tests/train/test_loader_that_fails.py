@@ -134,7 +134,7 @@ def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
     callback = at("batch_checkpoint", lambda state: fail(state) if next(once) else None)
     with trainer(Two(), callbacks=callback) as made, pytest.raises(ValueError, match="the loader's") as error:
         made.fit()
-    assert "the run could not be saved then: a saver's" in notes(error)
+    assert "the run could not be saved: a saver's" in notes(error)
 
 
 def test_a_loader_that_does_not_begin_loses_no_epoch(whole: Any, tmp_path: Path) -> None:
@@ -194,5 +194,5 @@ def test_a_loader_with_a_state_of_its_own_knows_where_to_go_on(tmp_path: Path) -
     with made, pytest.raises(OSError, match="not this one") as error:
         made.fit()
     assert notes(error) == [
-        "the train_dataloader failed at batch 1 of epoch 0; a resumed run goes on where its state_dict says"
+        "the train_dataloader failed at batch 1 of epoch 0; a resumed run continues where its state_dict says"
     ]

@@ -119,7 +119,7 @@ def test_a_metric_collection_works_as_a_metric_and_as_the_mapping() -> None:
             ),
         ),
         ({"acc": Accuracy}, "metric 'acc' is the class Accuracy; write Accuracy(...)"),
-        ([3], "metrics are a mapping of names to objects, as {'accuracy': ...}, not [3]"),
+        ([3], "metrics has to map names to objects, as {'accuracy': ...}, not [3]"),
         ({"loss": Accuracy()}, "a metric can't be called 'loss': '<label>/loss' is the loss function's; rename it"),
     ],
     ids=["no metric", "a class", "no mapping", "taken name"],

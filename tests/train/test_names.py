@@ -134,7 +134,7 @@ def test_a_pair_outside_of_a_sequence_gets_the_remedy(sleepy: None, given: Any) 
 @pytest.mark.parametrize("item", [("doze", 3), ("doze", {}, 1), (3, {}), ["doze", None]])
 def test_what_is_no_pair_is_refused(sleepy: None, item: Any) -> None:
     assert message(algorithms=[item]) == (
-        f"algorithms: a pair is (name, arguments), as ('noise', {{'std': 0.1}}), not {item!r}"
+        f"algorithms: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}"
     )
 
 

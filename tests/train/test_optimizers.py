@@ -95,7 +95,9 @@ def test_an_optimizer_of_the_loss_functions_parameters_alone_is_refused_with_a_w
     model, scale = linear(), nn.Parameter(torch.ones(()))
     loss_fn = lambda outputs, targets: scale * nn.functional.cross_entropy(outputs, targets)  # noqa: E731
     apart = [torch.optim.SGD(parameters, lr=0.1) for parameters in (model.parameters(), [scale])]
-    with pytest.raises(ArgumentError, match="Parameters of the loss function go into a group beside some of the model"):
+    with pytest.raises(
+        ArgumentError, match="Parameters of the loss function go into an optimizer together with some of the model"
+    ):
         trainer(model=model, loss_fn=loss_fn, optimizers=apart)
     trainer(model=model, loss_fn=loss_fn, optimizers=torch.optim.SGD([*model.parameters(), scale], lr=0.1)).fit()
     assert scale.item() != 1
@@ -220,7 +222,7 @@ SGD = torch.optim.SGD(linear().parameters(), lr=0.1)
         (
             {"optimizers": "adam"},
             (
-                "optimizers: 'adam' is no torch.optim.Optimizer; give one, or a callable that makes one from "
+                "optimizers: 'adam' is not a torch.optim.Optimizer; give one, or a callable that makes one from "
                 "parameters, as functools.partial(torch.optim.SGD, lr=0.1)"
             ),
         ),
@@ -245,8 +247,8 @@ def test_what_can_not_work_is_refused_before_anything_starts(settings: dict[str,
         (
             {"optimizers": lambda parameters: list(parameters)[:0]},
             (
-                "optimizers: [] is no torch.optim.Optimizer; give one, or a callable that makes one from parameters, "
-                "as functools.partial(torch.optim.SGD, lr=0.1)"
+                "optimizers: [] is not a torch.optim.Optimizer; give one, or a callable that makes one from "
+                "parameters, as functools.partial(torch.optim.SGD, lr=0.1)"
             ),
         ),
         (

@@ -97,7 +97,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:x", None, 1.5])
 def test_what_is_no_device_is_refused(device: Any) -> None:
-    assert message(device=device) == f"device {device!r} is none of 'auto', 'cpu', 'cuda', 'mps'"
+    assert message(device=device) == f"device {device!r} is not 'auto', 'cpu', 'cuda' or 'mps'"
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])

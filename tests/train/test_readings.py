@@ -28,7 +28,7 @@ def test_a_loss_that_is_not_finite_warns_with_its_step_and_training_goes_on(valu
     with pytest.warns(NonFiniteLossWarning) as caught:
         made.fit()
     assert str(caught[0].message).split(" at ")[1] == (
-        "batch 1 (epoch 0); training goes on. "
+        "batch 1 (epoch 0); training continues. "
         "To skip such a batch, stop or roll back instead: callbacks=[('loss_guard', {'policy': 'skip'})]"
     )
     assert made.state.timestamp.batch == 3

@@ -64,11 +64,11 @@ DIFFERENT: dict[str, Any] = {
     "seed": 9,
 }
 TOLD = [
-    "it goes on with the seed 4 of the saved run, not with seed=9",
-    "it has microbatch_size=4, and had None",
-    "it has grad_clip_norm=1.0, and had None",
-    "Other was not in the saved run, and begins anew",
-    "Noise has std=0.5, and had 0.1",
+    "it keeps the seed 4 of the saved run; seed=9 is ignored",
+    "microbatch_size is 4, was None",
+    "grad_clip_norm is 1.0, was None",
+    "Other was not in the saved run and starts fresh",
+    "Noise: std is 0.5, was 0.1",
 ]
 
 
@@ -76,14 +76,14 @@ def test_error_lists_all_that_differs_in_one_message_and_says_how_to_accept_it(s
     with pytest.raises(CheckpointError) as refused:
         run(load_path=saved, load_changed="error", **DIFFERENT)
     assert str(refused.value) == (
-        "this run differs from the one that was saved, and load_changed='error' lets nothing differ:"
+        "this run differs from the one that was saved, and load_changed='error' allows no differences:"
         + "".join(f"\n  {difference}" for difference in TOLD)
-        + "\nput it back as it was, or accept all of it with load_changed='warn' or 'adopt'; nothing has been loaded"
+        + "\nundo these changes, or accept all of them with load_changed='warn' or 'adopt'; nothing has been loaded"
     )
 
 
 def test_error_names_the_missing_too(saved: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"the saved run had Noise-2: add 'noise'[\s\S]*std=0\.5, and had 0\.1"):
+    with pytest.raises(CheckpointError, match=r"the saved run had Noise-2: add 'noise'[\s\S]*std is 0\.5, was 0\.1"):
         run(load_path=saved, load_changed="error", algorithms=[Noise(0.5)], seed=None)
 
 
@@ -152,14 +152,14 @@ def test_the_seed_is_not_adopted_and_that_is_said(saved: Path) -> None:
 def test_what_the_bits_depend_on_is_compared(section: str, name: str, value: Any, saved: Path, tmp_path: Path) -> None:
     path = changed(saved, tmp_path, section, {name: value})
     now = read_manifest(saved)[section][name]
-    assert warned(load_path=path) == [f"it has {name}={now!r}, and had {value!r}"]
+    assert warned(load_path=path) == [f"{name} is {now!r}, was {value!r}"]
 
 
 def test_the_number_of_threads_is_that_of_the_process(saved: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        assert warned(load_path=saved) == [f"it has threads={before + 1}, and had {before}"]
+        assert warned(load_path=saved) == [f"threads is {before + 1}, was {before}"]
     finally:
         torch.set_num_threads(before)
 
@@ -168,7 +168,7 @@ def test_the_number_of_threads_is_that_of_the_process(saved: Path) -> None:
 def test_another_minor_version_of_python_is_told(python: str, saved: Path, tmp_path: Path) -> None:
     now = ".".join(map(str, sys.version_info[:2]))
     path = changed(saved, tmp_path, "versions", {"python": python})
-    assert warned(load_path=path) == [f"it has python='{now}', and had {python[:3]!r}"]
+    assert warned(load_path=path) == [f"python is '{now}', was {python[:3]!r}"]
 
 
 PATCH = ".".join(map(str, [*sys.version_info[:2], 99]))
@@ -205,7 +205,7 @@ def backwards(algorithms: list[Any], event: Event) -> list[Any]:
 
 def test_another_order_is_named_with_its_event(saved: Path) -> None:
     assert warned(load_path=saved, algorithm_passes=backwards) == [
-        "it runs Noise, Noise-2 at after_dataloader, and ran Noise-2, Noise"
+        "the order at after_dataloader is Noise, Noise-2; it was Noise-2, Noise"
     ]
 
 

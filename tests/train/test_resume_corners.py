@@ -127,7 +127,7 @@ def test_optimizers_with_the_same_parameters_in_another_order_are_refused(tmp_pa
     saved_runs(tmp_path, "1ep")
     with pytest.raises(
         CheckpointError,
-        match=r"other parameters, or in another order, than the saved one: '4\.bias' where it had '0\.weight'",
+        match=r"differs from the saved one in its parameters or their order: '4\.bias' where it had '0\.weight'",
     ):
         run(optimizers=lambda p: torch.optim.SGD(list(p)[::-1], lr=0.1), load_path=tmp_path, seed=None)
 
@@ -135,9 +135,9 @@ def test_optimizers_with_the_same_parameters_in_another_order_are_refused(tmp_pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"precision": "amp_bf16"}, "it has precision='amp_bf16', and had 'fp32'"),
-        ({"microbatch_size": 2}, "it has microbatch_size=2, and had None"),
-        ({"grad_clip_norm": 0.5}, r"it has grad_clip_norm=0\.5, and had None"),
+        ({"precision": "amp_bf16"}, "precision is 'amp_bf16', was 'fp32'"),
+        ({"microbatch_size": 2}, "microbatch_size is 2, was None"),
+        ({"grad_clip_norm": 0.5}, r"grad_clip_norm is 0\.5, was None"),
     ],
 )
 def test_settings_that_have_changed_are_said_to_have(settings: Any, message: str, tmp_path: Path) -> None:

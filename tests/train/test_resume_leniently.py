@@ -60,7 +60,7 @@ def test_where_a_weight_is_left_it_is_said_that_states_are_too(tmp_path: Path) -
         "not all weights were loaded:\n"
         "  'weight' is (3, 4) in the checkpoint and (2, 4) in the model\n"
         "  'bias' is (3,) in the checkpoint and (2,) in the model\n"
-        "  the states of optimizers, schedulers, Average are left too: they begin anew"
+        "  the states of optimizers, schedulers, Average were not loaded either and start fresh"
     )
     assert made.state.optimizers[0].state_dict()["state"] == {}
     assert [algorithm._count for algorithm in algorithms] == [0, 4]
@@ -100,7 +100,7 @@ def test_weights_alone_are_not_cut_to_whole_numbers(tmp_path: Path) -> None:
 
 
 def test_weights_alone_from_nowhere_are_refused(tmp_path: Path) -> None:
-    message = "load_weights_only=True takes the weights from load_path, and none is given"
+    message = "load_weights_only=True needs load_path, the checkpoint with the weights"
     with pytest.raises(ArgumentError, match=message):
         trainer(load_weights_only=True)
     with pytest.raises(ArgumentError, match=message):

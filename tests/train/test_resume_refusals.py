@@ -72,13 +72,13 @@ def test_an_algorithm_that_has_to_be_there_is_missed_by_name(strict: bool, tmp_p
 
 def test_an_algorithm_that_has_changed_is_said_to_have(tmp_path: Path) -> None:
     saved_runs(tmp_path, "1ep", algorithms=[Noise(0.1)])
-    with pytest.warns(CheckpointWarning, match=r"Noise has std=0\.5, and had 0\.1"):
+    with pytest.warns(CheckpointWarning, match=r"Noise: std is 0\.5, was 0\.1"):
         run(algorithms=[Noise(0.5)], load_path=tmp_path, seed=None)
 
 
 def test_another_seed_than_the_saved_one_is_not_taken(tmp_path: Path) -> None:
     saved_runs(tmp_path, "1ep")
-    with pytest.warns(CheckpointWarning, match="goes on with the seed 4 of the saved run, not with seed=9"):
+    with pytest.warns(CheckpointWarning, match="keeps the seed 4 of the saved run; seed=9 is ignored"):
         made, _ = run(load_path=tmp_path, seed=9)
     assert made.state.seed == 4
 
@@ -86,12 +86,12 @@ def test_another_seed_than_the_saved_one_is_not_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizers": OPTIMIZERS["two"]}, "the checkpoint has 1 optimizers, and this run 2"),
+        ({"optimizers": OPTIMIZERS["two"]}, "the checkpoint has 1 optimizers, and this run has 2"),
         (
             {"optimizers": lambda p: torch.optim.SGD(list(p)[:2], lr=0.1)},
-            r"optimizers\[0\], a SGD, has other parameters",
+            r"optimizers\[0\] \(SGD\) differs from the saved one in its parameters",
         ),
-        ({"schedulers": SCHEDULERS["cosine"]}, "the checkpoint has 0 schedulers, and this run 1"),
+        ({"schedulers": SCHEDULERS["cosine"]}, "the checkpoint has 0 schedulers, and this run has 1"),
     ],
 )
 def test_parts_of_another_run_are_refused_by_name(settings: Any, message: str, tmp_path: Path) -> None:
@@ -101,5 +101,5 @@ def test_parts_of_another_run_are_refused_by_name(settings: Any, message: str, t
 
 
 def test_autoresume_needs_a_saver() -> None:
-    with pytest.raises(ValueError, match="none is among the callbacks: add"):
+    with pytest.raises(ValueError, match="needs a CheckpointSaver among the callbacks, to resume from its folder: add"):
         run(autoresume=True)

@@ -66,23 +66,23 @@ def test_the_manifest_names_what_trains(saved: Path) -> None:
     [
         (
             {"schedulers": [(lambda o: lr_scheduler.CosineAnnealingLR(o, 2), "1ba")]},
-            "it has schedulers=['CosineAnnealingLR every 1ba'], and had ['StepLR every 1ba']",
+            "schedulers is ['CosineAnnealingLR every 1ba'], was ['StepLR every 1ba']",
         ),
-        ({"schedulers": [STEP[0]]}, "it has schedulers=['StepLR every 1ep'], and had ['StepLR every 1ba']"),
-        ({"loss_fn": nn.NLLLoss()}, "it has loss_fn='NLLLoss', and had 'CrossEntropyLoss'"),
-        ({"loss_fn": nn.functional.cross_entropy}, "it has loss_fn='cross_entropy', and had 'CrossEntropyLoss'"),
-        ({"loss_fn": functools.partial(absolute)}, f"it has loss_fn='{__name__}.absolute', and had 'CrossEntropyLoss'"),
+        ({"schedulers": [STEP[0]]}, "schedulers is ['StepLR every 1ep'], was ['StepLR every 1ba']"),
+        ({"loss_fn": nn.NLLLoss()}, "loss_fn is 'NLLLoss', was 'CrossEntropyLoss'"),
+        ({"loss_fn": nn.functional.cross_entropy}, "loss_fn is 'cross_entropy', was 'CrossEntropyLoss'"),
+        ({"loss_fn": functools.partial(absolute)}, f"loss_fn is '{__name__}.absolute', was 'CrossEntropyLoss'"),
         (
             {"max_duration": "9ep"},
-            "it has max_duration='9ep', and had '3ep': schedules that depend on it go on otherwise",
+            "max_duration is '9ep', was '3ep': schedules that depend on it will differ",
         ),
         (
             {"optimizers": lambda p: torch.optim.AdamW(p, lr=0.5)},
-            "optimizers[0] was given lr=0.5, and goes on as saved: it was given lr=0.01",
+            "optimizers[0] was given lr=0.5 but resumes as saved: it was given lr=0.01",
         ),
         (
             {"optimizers": lambda p: AdamW(p, lr=0.01)},
-            f"it has optimizers=['{__name__}.AdamW'], and had ['AdamW']",
+            f"optimizers is ['{__name__}.AdamW'], was ['AdamW']",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_an_optimizer_of_another_class_is_refused_with_what_to_do(
     with pytest.raises(CheckpointError) as refused:
         trainer(load_path=saved, load_changed=policy, load_strict=strict, **changes)
     assert str(refused.value) == (
-        f"optimizers[0] is {article}, and was AdamW, whose state it can't take: put that one back, or begin anew with "
+        f"optimizers[0] is {article} and can't load the saved state of AdamW: change it back, or start a new run from "
         "the saved weights (load_path with load_weights_only=True)"
     )
 

@@ -65,7 +65,7 @@ def saved(folder: Path, algorithm: Any) -> Any:
 @pytest.mark.parametrize("cls", [Private, Both, Together])
 def test_another_argument_is_found_where_it_is_kept(cls: Any, tmp_path: Path) -> None:
     assert saved(tmp_path, cls(0.1)) == {"scale": 0.1}
-    with pytest.raises(CheckpointError, match=rf"{cls.__name__} has scale=9\.0, and had 0\.1"):
+    with pytest.raises(CheckpointError, match=rf"{cls.__name__}: scale is 9\.0, was 0\.1"):
         trainer(algorithms=[cls(9.0)], load_path=tmp_path, load_changed="error")
 
 

@@ -23,7 +23,7 @@ def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
     status.phase = phase
     with status.evaluating():
         assert status.phase is Phase.EVALUATING
-        with pytest.raises(EngineError, match="an evaluation runs already"), status.evaluating():
+        with pytest.raises(EngineError, match="an evaluation is already running"), status.evaluating():
             pass
     assert status.phase is phase
 
@@ -31,9 +31,9 @@ def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
-        (Phase.TRAINING, "fit runs already"),
-        (Phase.STEPPING, "fit runs already"),
-        (Phase.EVALUATING, "an evaluation runs: fit"),
+        (Phase.TRAINING, "fit is already running"),
+        (Phase.STEPPING, "fit is already running"),
+        (Phase.EVALUATING, "an evaluation is running: fit"),
     ],
 )
 def test_a_fit_in_a_fit_or_in_an_evaluation_is_refused_and_forgets_no_request(phase: Phase, message: str) -> None:
@@ -78,5 +78,5 @@ def test_what_is_owed_and_a_stop_survive_a_checkpoint_and_a_pause_does_not() -> 
     other.load_state_dict(status.state_dict())
     assert (other.evaluated_at, other.owed) == (3, status.owed)
     assert status.state_dict()["stop_requested"] is False
-    with pytest.raises(CheckpointError, match="the checkpoint awaits 'fit_end', which no run does"):
+    with pytest.raises(CheckpointError, match="the checkpoint awaits 'fit_end', at which nothing is saved"):
         other.load_state_dict({**status.state_dict(), "awaited": "fit_end"})

@@ -1,4 +1,4 @@
-"""The train loader, with a position: what can be seen of it, its order, and what is done when it fails."""
+"""The train loader: its position, its order, and what to do when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The train loader as something that has a position: begun, saved in mid-epoch, and gone on with in another process."""
+"""The train loader with a position that can be saved in mid-epoch and resumed in another process."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Feed", "enter_loader"]
 
 
 class Feed:
-    """Begins epochs of the train loader, and knows what it takes to go on in the middle of one, or after one.
+    """Starts epochs of the train loader, and can resume in the middle of one or after one.
 
-    The generators are kept as they were when the epoch began: beginning it once more with them gives the same batches,
-    of which those that were taken are left out. A loader with `state_dict` tells itself where it is in them.
-    With samplers of torch's own nothing is read for that; of other iterables the batches are read again.
+    It keeps the generators' states from the start of the epoch: restarting the epoch from them gives the same batches,
+    and those already taken are skipped. A loader with `state_dict` keeps its position itself. With torch's own samplers
+    the skipped batches are not read; other iterables read them again.
     """
 
     def __init__(self, state: State, device: torch.device) -> None:
         self.taken = 0
-        """How many batches of this epoch the loader has given, or failed to; not all have to be on the clock."""
+        """How many batches of this epoch the loader gave or failed to give; the clock may have counted fewer."""
         self.is_exhausted = True
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
 
     def start_epoch(self) -> Iterator[Any]:
-        """Return an iterator over the train loader; a distributed sampler is told the epoch."""
+        """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
         loader = self._enter_epoch()
         self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **_of_loader(loader)}
         try:
@@ -43,7 +43,7 @@ class Feed:
                 return self._counted(iter(loader), 0)
             return self._counted(IndexOrder(loader).skip(loader, 0), 0)
         except Exception:
-            self._begin_again(loader, self._began)  # a run that is saved now begins the epoch once more
+            self._restart_epoch(loader, self._began)  # a run that is saved now starts the epoch again
             raise
 
     def position(self, *, in_epoch: bool) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class Feed:
         return position
 
     def end_epoch(self, batches: Iterator[Any] | None) -> None:
-        """Let a loader that tells its position know that the epoch is over, if nobody has asked it for one more batch.
+        """Exhaust a loader that keeps its own position, if the loop stopped before asking it for one more batch.
 
-        Else its state is that of an epoch of which no batch is left, and would be gone on with as that.
+        Otherwise its state would be that of an unfinished epoch without batches, and would be resumed as such.
         """
         if batches is not None and not self.is_exhausted and keeps_position(self._state.train_dataloader):
             next(batches, None)
@@ -68,17 +68,15 @@ class Feed:
         """Return an iterator over what is left of the epoch, None between epochs; the global generators change.
 
         Raises:
-            CheckpointError: if this loader can't be the one that was saved, or nothing can.
+            CheckpointError: if the position is invalid or does not match this loader.
         """
         loader: Any = self._state.train_dataloader
         in_epoch = _entry(position, "in_epoch", bool)
         own, persists = _own_states(position), _entry(position, "persists", bool)
         if (why := _difference(loader, position)) is not None:
             if in_epoch:
-                raise CheckpointError(f"{why}: in the middle of an epoch the loader has to be that of the saved run")
-            warnings.warn(
-                f"{why}: the next epoch is another than that of the saved run", CheckpointWarning, stacklevel=2
-            )
+                raise CheckpointError(f"{why}: to resume in mid-epoch, the loader has to match the saved one")
+            warnings.warn(f"{why}: the next epoch will differ from the saved run's", CheckpointWarning, stacklevel=2)
         if keeps_position(loader):
             return self._resume_by_state(position, in_epoch=in_epoch)
         if in_epoch:
@@ -94,9 +92,9 @@ class Feed:
         is_ours, is_torchs = len(own) == len(own_generators(loader)), isinstance(loader, torch_data.DataLoader)
         if in_epoch:
             self.taken = _entry(position, "taken", int)
-            self._begin_again(loader, _entry(position, "began", dict))
+            self._restart_epoch(loader, _entry(position, "began", dict))
         if is_ours and not (in_epoch and is_torchs):
-            _put_back(loader, own)  # before its state, which knows better
+            _put_back(loader, own)  # before its state, which takes precedence
         if "loader" not in position:
             return None
         try:
@@ -104,19 +102,19 @@ class Feed:
             with as_if_started(loader, persists=in_epoch and self._began["persists"] is True):
                 iterator = self._counted(iter(loader), self.taken) if in_epoch else None
             if is_torchs:  # torchdata's too
-                loader.state_dict()  # between epochs it takes its state back only now, and draws for that
+                loader.state_dict()  # between epochs it loads its state only now, and draws for that
                 if is_ours:
                     _put_back(loader, own)  # collate_fn may draw from them too
         except Exception as error:
-            raise CheckpointError(f"the train_dataloader can't take back its state: {error!r}") from error
+            raise CheckpointError(f"the train_dataloader can't load its state: {error!r}") from error
         return iterator
 
-    def _begin_again(self, loader: Any, began: Any) -> None:
-        """Put all generators back to where the epoch began: samplers without a state draw their order from them."""
+    def _restart_epoch(self, loader: Any, began: Any) -> None:
+        """Reset all generators to the start of the epoch: samplers without a state draw their order from them."""
         try:
             then = GlobalGenerators.of_state(_entry(began, "global", dict), self._device)
         except ArgumentError as error:
-            raise CheckpointError(f"the train_dataloader can't begin the saved epoch: {error}") from error
+            raise CheckpointError(f"the train_dataloader can't restart the saved epoch: {error}") from error
         then.restore()
         _put_back(loader, _own_states(began))
         self._began = dict(began)
@@ -126,9 +124,9 @@ class Feed:
         loader: Any = self._enter_epoch()
         has_order = is_skippable(loader)
         if taken < 0 or (length is not None and taken > length and (has_order or isinstance(loader, (list, tuple)))):
-            raise CheckpointError(f"the checkpoint has taken {taken} of {length} batches of the epoch")
+            raise CheckpointError(f"the checkpoint was saved after {taken} of {length} batches of the epoch")
         order = restart_workers(loader, persists=_entry(began, "persists", bool))
-        self._begin_again(loader, began)
+        self._restart_epoch(loader, began)
         iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
         _put_back(loader, own)
         return self._counted(iterator, taken)
@@ -147,7 +145,7 @@ class Feed:
 
 
 class _Counted:
-    """An iterator that tells a feed of each batch; the feed does not keep it, nor its worker processes."""
+    """An iterator that reports each batch to a feed, which keeps neither it nor its worker processes alive."""
 
     __slots__ = ("_feed", "_next")
 
@@ -168,7 +166,7 @@ class _Counted:
 
 
 class _CountedGenerator(_Counted):
-    """One that is dead when it has raised, as a generator is."""
+    """One that is dead once it has raised, like a generator."""
 
     __slots__ = ()
 
@@ -177,35 +175,35 @@ Generator.register(_CountedGenerator)
 
 
 def enter_loader(state: State) -> None:
-    """Make the train loader, as it is now, the one in work."""
+    """Make the current train loader the loader in use."""
     state.dataloader, state.dataloader_label = state.train_dataloader, "train"
     state.dataloader_len = length_of(state.train_dataloader)
 
 
 def _of_loader(loader: Any) -> dict[str, Any]:
-    """Return the states of the loader's own generators, and whether it has worker processes that persist."""
+    """Return the states of the loader's own generators, and whether it has persistent workers."""
     has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
     return {"own": [generator.get_state() for generator in own_generators(loader)], "persists": has_workers}
 
 
 def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
-    """Return in what the loader differs from the saved one, as far as can be seen."""
+    """Return how the loader differs from the saved one, as far as can be seen."""
     if keeps_position(loader) != ("loader" in position):
         one, other = ("a", "none") if "loader" in position else ("no", "one")
-        return f"the checkpoint is of a train_dataloader with {one} state_dict, and this one has {other}"
+        return f"the saved train_dataloader had {one} state_dict, and this one has {other}"
     if len(_own_states(position)) != len(own_generators(loader)):
-        return "the checkpoint is of a train_dataloader with another number of generators of its own"
+        return "the saved train_dataloader had a different number of generators of its own"
     saved = {key: _entry(position, key, int, type(None)) for key in ("batch_size", "batches")}
     if saved != (now := size_of(loader)):
         then, this = (f"batch_size {size['batch_size']} and {size['batches']} batches" for size in (saved, now))
-        return f"the checkpoint is of a train_dataloader with {then}, and this one has {this}"
+        return f"the saved train_dataloader had {then}, and this one has {this}"
     return None
 
 
 def _entry(position: Any, key: str, *kinds: type) -> Any:
     value = position.get(key) if isinstance(position, Mapping) else position
     if type(value) not in kinds:
-        raise CheckpointError(f"the checkpoint has no position of a train_dataloader: {key} is {value!r:.80}")
+        raise CheckpointError(f"the checkpoint has no valid position of the train_dataloader: {key} is {value!r:.80}")
     return value
 
 
@@ -218,17 +216,17 @@ def _put_back(loader: Any, states: list[Any]) -> None:
     generators = own_generators(loader)
     if len(generators) != len(states):
         raise CheckpointError(
-            f"the checkpoint has {len(states)} generators of a train_dataloader with {len(generators)}"
+            f"the checkpoint has {len(states)} generators for a train_dataloader with {len(generators)}"
         )
     for generator, saved in zip(generators, states, strict=True):
         try:
             generator.set_state(saved)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise CheckpointError(f"the train_dataloader's generator can't take back its state: {error}") from error
+            raise CheckpointError(f"the train_dataloader's generator can't load its state: {error}") from error
 
 
 def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
-    """Return an iterator over a loader without its first batches, which are read."""
+    """Return an iterator over a loader, after reading and dropping its first batches."""
     if isinstance(loader, (list, tuple)):
         return iter(loader[batches:])
     iterator: Iterator[Any] = iter(loader)
@@ -237,6 +235,6 @@ def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
             next(iterator)
         except StopIteration:
             raise CheckpointError(
-                f"the train_dataloader has less than the {batches} batches of the saved run"
+                f"the train_dataloader has fewer than the {batches} batches of the saved run"
             ) from None
     return iterator

@@ -1,4 +1,4 @@
-"""The order in which torch's DataLoader reads its examples: drawn at once, and begun in the middle."""
+"""The order in which torch's DataLoader reads its examples, which can be drawn early and started in the middle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["IndexOrder", "as_if_started", "has_persistent_workers", "restart_wor
 
 
 class IndexOrder:
-    """The batch sampler of a DataLoader, whose next passes may be others.
+    """The batch sampler of a DataLoader, with its next passes replaceable.
 
-    It does not keep the loader: worker processes of loaders in reference cycles end late, and slowly.
+    It holds no reference to the loader: workers of loaders in reference cycles end late and slowly.
     """
 
     def __init__(self, loader: torch_data.DataLoader[Any]) -> None:
@@ -25,19 +25,19 @@ class IndexOrder:
         self._passes: list[Iterator[Any]] = []
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass with its first batch: torch asks for more iterators than it begins."""
+        """Start a pass only at its first batch: torch creates more iterators than it uses."""
         yield from self._passes.pop(0) if self._passes else self._whole
 
     def __len__(self) -> int:
         return len(self._whole)
 
     def pass_by(self, loader: torch_data.DataLoader[Any]) -> None:
-        """Let the loader make an iterator that reads nothing."""
+        """Make the loader create an iterator that reads nothing."""
         self._passes.append(iter(()))
         self._iterate(loader)
 
     def skip(self, loader: torch_data.DataLoader[Any], batches: int) -> Iterator[Any]:
-        """Return an iterator of the loader without the first batches, its order drawn as far as they have it."""
+        """Return an iterator over the loader without its first batches, with the order drawn that far."""
         rest = _Rest(self._whole, batches)
         self._passes.append(rest)
         iterator = self._iterate(loader)
@@ -45,7 +45,7 @@ class IndexOrder:
         return iterator
 
     def _iterate(self, loader: torch_data.DataLoader[Any]) -> Iterator[Any]:
-        attributes = vars(loader)  # a DataLoader lets nobody set these, for iterators that live
+        attributes = vars(loader)  # a DataLoader forbids setting these, to protect live iterators
         attributes[self._name] = self
         try:
             return iter(loader)
@@ -54,14 +54,14 @@ class IndexOrder:
 
 
 class _Rest:
-    """The batches of indices from one on, drawn when it is begun and not when it is first asked for one."""
+    """The batches of indices from a number on, drawn by `begin` rather than at the first `next`."""
 
     def __init__(self, whole: Iterable[Any], number: int) -> None:
         self._whole, self._number = whole, number
         self._batches: Iterator[Any] | None = None
 
     def begin(self) -> Iterator[Any]:
-        """Draw what the skipped batches have drawn, or the first one."""
+        """Draw the skipped batches, or else the first one."""
         if self._batches is None:
             whole = iter(self._whole)
             drawn = list(itertools.islice(whole, max(self._number, 1)))
@@ -76,9 +76,9 @@ class _Rest:
 
 
 def restart_workers(loader: Any, *, persists: bool) -> IndexOrder | None:
-    """Return the order of a DataLoader, with worker processes that persist as the saved run had them, or had none.
+    """Return the order of a DataLoader, with persistent workers running if the saved run had them running.
 
-    Starting them draws from the generators, which the saved run has done in an earlier epoch.
+    Starting them draws from the generators, which the saved run did in an earlier epoch.
     """
     if not isinstance(loader, torch_data.DataLoader):
         return None
@@ -92,9 +92,9 @@ def restart_workers(loader: Any, *, persists: bool) -> IndexOrder | None:
 
 @contextmanager
 def as_if_started(loader: Any, *, persists: bool) -> Iterator[None]:
-    """Let a loader that has its state back start worker processes that persist without a draw that others would miss.
+    """Let a restored loader start persistent workers without drawing from its generator.
 
-    The saved run has started them in an earlier epoch, and the seed that they draw is in the state.
+    The saved run started them in an earlier epoch, and the seed that they draw is in the state.
     """
     if not (persists and has_persistent_workers(loader)):
         yield
@@ -107,5 +107,5 @@ def as_if_started(loader: Any, *, persists: bool) -> Iterator[None]:
 
 
 def has_persistent_workers(loader: Any) -> bool:
-    """Has a loader worker processes that stay from one epoch to the next?"""
+    """Does a loader have workers that persist from one epoch to the next?"""
     return isinstance(loader, torch_data.DataLoader) and loader.persistent_workers

@@ -1,4 +1,4 @@
-"""What can be seen of a loader: whether its place can be told, and what its order depends on. Begins none."""
+"""Inspect a loader: whether its position can be saved, and what its order depends on. Starts none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KNOWN_SAMPLERS = (
 
 
 def why_inexact(loader: Iterable[Any]) -> str | None:
-    """Return why a run with this loader can't be resumed exactly in mid-epoch, as far as can be seen; None: it can.
+    """Return why a run with this loader can't be resumed exactly in mid-epoch as far as can be seen; None: it can.
 
     Example:
         >>> why_inexact([1, 2]), why_inexact(torch_data.DataLoader([1, 2], shuffle=True))
@@ -47,12 +47,12 @@ def why_inexact(loader: Iterable[Any]) -> str | None:
 
 
 def keeps_position(loader: Any) -> bool:
-    """Does the loader tell its position itself, as torchdata's StatefulDataLoader does?"""
+    """Does the loader save its own position, as torchdata's StatefulDataLoader does?"""
     return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
 
 
 def _sampler_of(loader: Any) -> Any:
-    """Return the sampler that torch's batch sampler of a DataLoader takes indices from; None: there is no such."""
+    """Return the sampler that a DataLoader's torch BatchSampler takes indices from, or None."""
     batches = getattr(loader, "batch_sampler", None)
     return batches.sampler if type(batches) is torch_data.BatchSampler else None
 
@@ -66,7 +66,7 @@ def own_generators(loader: Any) -> list[torch.Generator]:
 
 
 def is_skippable(loader: Any) -> bool:
-    """Can the batches that were taken be left out without reading them?"""
+    """Can batches be skipped without reading them?"""
     return isinstance(loader, torch_data.DataLoader) and not keeps_position(loader) and why_inexact(loader) is None
 
 

@@ -1,4 +1,4 @@
-"""A run saved and resumed: its parts as a checkpoint's content and back, and how a saved run differs."""
+"""Save and resume a run: convert its parts to checkpoint content and back, and compare runs."""
 
 from __future__ import annotations
 

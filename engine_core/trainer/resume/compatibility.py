@@ -1,4 +1,4 @@
-"""Is a value from a checkpoint of the kind that this run has in its place? What is not would fail many steps later."""
+"""Check that a checkpoint's values are of the same kind as this run's; a mismatch would fail many steps later."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ __all__ = ["check_alike"]
 
 
 def check_alike(own: Any, saved: Any, what: str) -> None:
-    """Raise unless a saved value, and what is in it, could stand where the run has its own; what it lacks is left out.
+    """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine.
 
     Raises:
-        CheckpointError: with the place of the value.
+        CheckpointError: with the path of the value.
 
     Example:
         >>> check_alike({"lr": 0.1, "betas": (0.9, 0.99)}, {"lr": 1, "betas": [0.8, 0.9]}, "the group")
         >>> check_alike({"lr": 0.1}, {"lr": "0.1"}, "the group")
         Traceback (most recent call last):
             ...
-        engine_core.errors.CheckpointError: the group.lr is '0.1' in the checkpoint, where this run has 0.1
+        engine_core.errors.CheckpointError: the group.lr is '0.1' in the checkpoint but 0.1 in this run
     """
     if isinstance(own, Mapping) and isinstance(saved, Mapping):
-        other = next(iter(own.values()), None) if _counts(own) else None  # in a Counter each item is like any other
+        other = next(iter(own.values()), None) if _counts(own) else None  # a Counter's items are all alike
         for key, value in saved.items():
             check_alike(own.get(key, other), value, f"{what}.{key}")
     elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)):
         for place, (one, other) in enumerate(zip(own, saved, strict=False)):
             check_alike(one, other, f"{what}[{place}]")
     elif own is not None and not _is_alike(own, saved):
-        raise CheckpointError(f"{what} is {saved!r:.80} in the checkpoint, where this run has {own!r:.80}")
+        raise CheckpointError(f"{what} is {saved!r:.80} in the checkpoint but {own!r:.80} in this run")
 
 
 def _counts(own: Mapping[Any, Any]) -> bool:
@@ -50,7 +50,7 @@ def _is_alike(own: Any, saved: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Is it a number that a float can be, or a tensor with one?"""
+    """Is it a number that a float can hold, or a tensor of one element?"""
     if isinstance(value, torch.Tensor):
         return value.numel() == 1
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What is good to know of a run: for a checkpoint's manifest, and for the logger destinations. Knows no weights."""
+"""Describe a run, for a checkpoint's manifest and for logger destinations. Knows no weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["describe_run", "hyperparameters_of", "versions_of"]
 
 
 def describe_run(session: Session) -> dict[str, Any]:
-    """Return the manifest of a checkpoint: versions, machine, settings, what trains, algorithms, order, config."""
+    """Return a checkpoint's manifest: versions, machine, settings, training, algorithms, order, config."""
     engine, state = session.engine, session.state
     members, _ = engine.lineup
     records = [(member, AlgorithmRecord.of(member)) for member in members]
@@ -68,7 +68,7 @@ def versions_of(plugins: Iterable[object]) -> dict[str, Any]:
 
 
 def hyperparameters_of(session: Session) -> dict[str, Any]:
-    """Return what the logger destinations are told about the run."""
+    """Return the hyperparameters that logger destinations get."""
     state = session.state
     return {
         "run_name": state.run_name,
@@ -83,7 +83,7 @@ def hyperparameters_of(session: Session) -> dict[str, Any]:
 
 
 def _machine_of(device: torch.device) -> dict[str, Any]:
-    """Return what the bits of a sum depend on, beside the program: how many add it up, and with which instructions."""
+    """Return what a sum's bits depend on besides the program, such as the number of threads and their instructions."""
     machine: dict[str, Any] = {"device": device.type, "deterministic": torch.are_deterministic_algorithms_enabled()}
     if device.type == "cpu":
         return {**machine, "threads": torch.get_num_threads(), "instructions": torch.backends.cpu.get_cpu_capability()}
@@ -109,7 +109,7 @@ def _settings_of(algorithm: object) -> dict[str, Any]:
 
 
 def _training_of(session: Session) -> dict[str, Any]:
-    """Return what trains, by name: the optimizers and what they were given, the schedulers, the loss; and how long."""
+    """Return the names of optimizers, schedulers and loss, the optimizers' arguments, and the duration."""
     state = session.state
     horizon = {} if state.max_duration is None else {"max_duration": str(state.max_duration)}
     return {
@@ -122,7 +122,7 @@ def _training_of(session: Session) -> dict[str, Any]:
 
 
 def _name_of(thing: Any) -> str:
-    """Return the name of a function, or of an object's class, with its module unless torch has it, where they move."""
+    """Return the name of a function or of an object's class, with its module except in torch, where modules move."""
     if isinstance(thing, functools.partial):
         return _name_of(thing.func)
     named = thing if hasattr(thing, "__qualname__") else type(thing)
@@ -131,11 +131,11 @@ def _name_of(thing: Any) -> str:
 
 
 def _in_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values that JSON can say, as it says them."""
-    said = {}
+    """Return the values that JSON can represent, as JSON represents them."""
+    converted = {}
     for name, value in values.items():
         try:
-            said[name] = json.loads(json.dumps(value, allow_nan=False))
+            converted[name] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError):
             continue
-    return said
+    return converted

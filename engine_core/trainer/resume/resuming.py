@@ -1,4 +1,4 @@
-"""Which checkpoint a Trainer resumes, and whether this run can be the one that was saved."""
+"""Find the checkpoint that a Trainer resumes, and check that this run matches it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _POLICIES = ("error", "warn", "adopt")
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a run begins with, instead of at the beginning."""
+    """A checkpoint to start from, and how to load it."""
 
     content: Content
     weights_only: bool
@@ -39,7 +39,7 @@ class Resumed:
     changed: str
     path: Path
     is_own: bool = False
-    """Is it the latest of the run's own saver?"""
+    """Was it saved by one of this run's own savers?"""
 
     def seed(self, given: int | None) -> int:
         """Return the seed of the saved run, which decides what algorithms draw."""
@@ -47,48 +47,48 @@ class Resumed:
             return check_seed(given)
         saved = self.content.manifest.get("seed")
         if type(saved) is not int or not 0 <= saved < 2**63:
-            raise CheckpointError(f"the checkpoint's manifest has the seed {saved!r:.80}, which is none")
+            raise CheckpointError(f"the checkpoint's manifest has an invalid seed: {saved!r:.80}")
         return saved
 
-    def go_on(self, session: Session, seed: int | None) -> None:
-        """Load what was saved into a run that has begun, fire AFTER_LOAD, then restore generators and loader.
+    def resume(self, session: Session, seed: int | None) -> None:
+        """Load the checkpoint into an initialised run, fire AFTER_LOAD, then restore generators and loader.
 
         Args:
-            seed: the one that the user asked for.
+            seed: the seed that the user asked for.
 
         Raises:
-            CheckpointError: if the run can't be the one that was saved.
+            CheckpointError: if the checkpoint does not match the run.
         """
         if self.weights_only:
             load_weights(session.state.model, self.content.model, strict=self.strict, casts=True)
             session.engine.run_event(Event.AFTER_LOAD)
             return
-        with _blamed_on_the_checkpoint():
+        with _blaming_the_checkpoint():
             changes = self._check_same_run(session, seed)
             put_back(session, self.content, strict=self.strict)
-            for change in changes:  # only now is it sure that the run continues
+            for change in changes:  # only now is it certain that the run resumes
                 warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
-        # Before loader and generators are restored: a callback may draw, or tell a dataset the epoch.
+        # Before loader and generators are restored: a callback may draw, or set a dataset's epoch.
         session.engine.run_event(Event.AFTER_LOAD)
-        with _blamed_on_the_checkpoint():
+        with _blaming_the_checkpoint():
             resume_feed(session, self.content)
         session.status.resume()
         session.state.loaded_from = self.path
 
     def _check_same_run(self, session: Session, seed: int | None) -> list[str]:
-        """Return the differences to warn about, or raise a CheckpointError for those that the policy doesn't allow."""
+        """Return the differences to warn about, or raise a CheckpointError for those that load_changed forbids."""
         saved, now = self.content.manifest, describe_run(session)
         missing = missing_algorithms(saved, now)
         others = other_optimizers(saved, now)
         fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict] + others
-        kept = f"it goes on with the seed {saved['seed']} of the saved run, not with seed={seed}"
+        kept = f"it keeps the seed {saved['seed']} of the saved run; seed={seed} is ignored"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
         changes = [*map(what_is_missing, missing), *others, *differences(saved, now)]
         if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
             lines = "".join(f"\n  {change}" for change in found)
             raise CheckpointError(
-                "this run differs from the one that was saved, and load_changed='error' lets nothing differ:"
-                f"{lines}\nput it back as it was, or accept all of it with load_changed='warn' or 'adopt'; "
+                "this run differs from the one that was saved, and load_changed='error' allows no differences:"
+                f"{lines}\nundo these changes, or accept all of them with load_changed='warn' or 'adopt'; "
                 "nothing has been loaded"
             )
         if fatal:
@@ -97,29 +97,29 @@ class Resumed:
 
 
 @contextmanager
-def _blamed_on_the_checkpoint() -> Iterator[None]:
-    """Turn whatever damaged content makes others raise into a CheckpointError."""
+def _blaming_the_checkpoint() -> Iterator[None]:
+    """Turn any exception that damaged content causes into a CheckpointError."""
     try:
         yield
     except (CheckpointError, Warning):
         raise
     except Exception as error:
-        raise CheckpointError(f"the checkpoint holds what no run has saved: {error!r}") from error
+        raise CheckpointError(f"the checkpoint can't have been saved by a run: {error!r}") from error
 
 
 def find_resumed(
     load_path: Path | str | None,
     callbacks: Iterable[Any],
-    autoresume: bool,  # noqa: FBT001  the Trainer's arguments, as they are given
+    autoresume: bool,  # noqa: FBT001  the Trainer's arguments, as given
     weights_only: bool,  # noqa: FBT001
     strict: bool,  # noqa: FBT001
     changed: str,
 ) -> Resumed | None:
-    """Return what the run begins with; None: at the beginning.
+    """Return the checkpoint that the run starts from, or None.
 
     Raises:
-        ArgumentError: (a ValueError) for autoresume without a saver in whose folder to look, or weights from nowhere.
-        CheckpointError: if `load_path` is no checkpoint, or the latest one is damaged.
+        ArgumentError: (a ValueError) for autoresume without a saver, or load_weights_only without a load_path.
+        CheckpointError: if `load_path` is not a checkpoint, or the latest one is damaged.
     """
     weights_only = check_flag("load_weights_only", weights_only)
     strict = check_flag("load_strict", strict)
@@ -129,14 +129,14 @@ def find_resumed(
         )
     if weights_only and load_path is None:
         raise ArgumentError(
-            "load_weights_only=True takes the weights from load_path, and none is given: give one, or leave it out, "
-            "since autoresume goes on with a whole run"
+            "load_weights_only=True needs load_path, the checkpoint with the weights: give it, or leave "
+            "load_weights_only out, since autoresume resumes the whole run"
         )
     if check_flag("autoresume", autoresume):
         folders = saver_folders(callbacks)
         if not folders:
             raise ArgumentError(
-                "autoresume goes on from the folder of a CheckpointSaver, and none is among the callbacks: "
+                "autoresume needs a CheckpointSaver among the callbacks, to resume from its folder: "
                 "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
             )
         clocks = [(clock_in(folder), folder) for folder in folders if has_checkpoint(folder)]
@@ -156,7 +156,7 @@ def clock_in(folder: Path) -> tuple[int, int]:
 
 
 def start_over(listeners: Iterable[Any]) -> None:
-    """Call `start_over` of callbacks and destinations: autoresume has found no checkpoint of this run."""
+    """Call `start_over` of callbacks and destinations, since autoresume found no checkpoint of this run."""
     listeners = list(listeners)
     for name, listener in zip(unique_names(listeners), listeners, strict=True):
         if callable(getattr(listener, "start_over", None)):

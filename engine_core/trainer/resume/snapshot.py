@@ -1,4 +1,4 @@
-"""A whole run as what a checkpoint holds, and back. Knows the run's parts, and no folder."""
+"""Convert a whole run to checkpoint content and back. Knows the run's parts, and no folders."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["go_back", "put_back", "resume_feed", "take_snapshot"]
 
 
 def take_snapshot(session: Session) -> Snapshot:
-    """Return all that the rest of the run depends on, as it is between two batches.
+    """Return everything that the rest of the run depends on, between two batches.
 
     Raises:
-        CheckpointError: for a state that a checkpoint can't hold, with whose it is.
+        CheckpointError: for a state that a checkpoint can't hold, with its path.
     """
     session.readings.flush()
     model: Any = session.state.model
@@ -48,7 +48,7 @@ def take_snapshot(session: Session) -> Snapshot:
 
 
 def put_back(session: Session, content: Content, *, strict: bool) -> None:
-    """Let a run go on where the saved one stood; the global generators last.
+    """Restore all of a saved run except the train loader and the global generators.
 
     Raises:
         CheckpointError: if the content is not of such a run, with the part that differs.
@@ -56,7 +56,8 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     saved = restore(content.state, content.tensors)
     state = session.state
     of_weights = [name for name in _algorithms(session) if is_by_weights(saved["algorithms"].get(name), content.model)]
-    left_too = f"the states of {', '.join(['optimizers', 'schedulers', *of_weights])} are left too: they begin anew"
+    fresh = ", ".join(["optimizers", "schedulers", *of_weights])
+    left_too = f"the states of {fresh} were not loaded either and start fresh"
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
         _load_optimizers(session, saved["optimizers"])
@@ -74,16 +75,16 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
 
 
 def resume_feed(session: Session, content: Content) -> None:
-    """Go on in the middle of the epoch, if the run was saved there, and let the global generators go on."""
+    """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
     saved = restore({name: content.state[name] for name in ("feed", "generators")}, content.tensors)
     session.batches = session.feed.resume(saved["feed"])
     GlobalGenerators.of_state(saved["generators"], session.device).restore()
 
 
 def go_back(session: Session, content: Content) -> None:
-    """Take back what has been learned since a checkpoint: weights, states of optimizers, scaler and algorithms.
+    """Roll back to a checkpoint: weights, loss function, states of optimizers, scaler and algorithms.
 
-    Clock, schedules, loader and generators stay where they are, so that what follows is trained on other data.
+    Clock, schedules, loader and generators stay as they are, so that training continues on different data.
 
     Raises:
         CheckpointError: if the content is not of such a run, with the part that differs.
@@ -102,7 +103,7 @@ def go_back(session: Session, content: Content) -> None:
 
 
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
-"""What schedules change in the groups of an optimizer."""
+"""The entries of an optimizer's groups that schedulers change."""
 
 
 def _parts(session: Session) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def _parts(session: Session) -> dict[str, Any]:
 
 
 def _state_of_loss(loss_fn: Any) -> dict[str, Any]:
-    """Return parameters and buffers of a loss function that is a module; others have none that can be seen."""
+    """Return the parameters and buffers of a loss function that is a module, else nothing."""
     return dict(loss_fn.state_dict()) if isinstance(loss_fn, torch.nn.Module) else {}
 
 
@@ -140,13 +141,13 @@ def _load_loss(loss_fn: Any, saved: Mapping[str, Any]) -> None:
     own = _state_of_loss(loss_fn)
     if differing := sorted(own.keys() ^ saved.keys()):
         where = "the checkpoint" if differing[0] in saved else "this run"
-        raise CheckpointError(f"the loss function is another: only that of {where} has {differing[0]!r}")
+        raise CheckpointError(f"the loss functions differ: only that of {where} has {differing[0]!r}")
     if own:
         _load("the loss function", loss_fn.load_state_dict, saved)
 
 
 def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, list[torch.Tensor]]) -> None:
-    """Let loaders that draw from generators of their own go on; of another number of them they begin anew."""
+    """Restore the loaders' own generators; those beyond the saved number start fresh."""
     for label, states in saved.items():
         own = own_generators(evaluators[label]) if label in evaluators else []
         for generator, state in zip(own, states, strict=False):
@@ -164,7 +165,7 @@ def _listeners(session: Session) -> dict[str, Any]:
 
 
 def _states(owners: Mapping[str, Any], kind: str, session: Session | None = None) -> dict[str, Any]:
-    """Return the states by name of those that have any; a logger destination of `run` that raises is left out."""
+    """Return the non-empty states by name, without those of logger destinations that raise."""
     states: dict[str, Any] = {}
     for name, owner in owners.items():
         own_state = getattr(owner, "state_dict", dict)
@@ -182,7 +183,7 @@ def _states(owners: Mapping[str, Any], kind: str, session: Session | None = None
 
 
 def _is_isolated(listener: object, session: Session) -> bool:
-    """Is this a logger destination, and no callback too?"""
+    """Is this a logger destination and not also a callback?"""
     destinations, callbacks = session.engine.logger.destinations, session.state.callbacks
     return any(listener is d for d in destinations) and not any(listener is c for c in callbacks)
 
@@ -192,50 +193,50 @@ def _copies(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 
 def _load_each(what: str, owners: Iterable[Any], states: list[Any]) -> None:
-    for who, owner, state in _paired(what, owners, states):
-        check_alike(owner.state_dict(), state, f"the state of {who.rstrip(',')}")
-        _load(who, owner.load_state_dict, state)
+    for label, owner, state in _paired(what, owners, states):
+        check_alike(owner.state_dict(), state, f"the state of {label}")
+        _load(label, owner.load_state_dict, state)
 
 
 def _paired(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
-    """Return each owner with its state and what it is called in errors, if there are as many."""
+    """Return each owner's label for errors, the owner, and its state, if the numbers match."""
     owners = list(owners)
     if len(owners) != len(states):
-        raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run {len(owners)}")
+        raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run has {len(owners)}")
     pairs = enumerate(zip(owners, states, strict=True))
-    return [(f"{what}[{place}], a {type(owner).__name__},", owner, state) for place, (owner, state) in pairs]
+    return [(f"{what}[{place}] ({type(owner).__name__})", owner, state) for place, (owner, state) in pairs]
 
 
 def _load_optimizers(session: Session, saved: list[Any]) -> None:
-    for who, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
+    for label, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
         names = _names_in(optimizer, session.state.model)
         if names != entry["parameters"]:
             raise CheckpointError(
-                f"{who} has other parameters, or in another order, than the saved one: {_apart(names, entry)}"
+                f"{label} differs from the saved one in its parameters or their order: {_mismatch(names, entry)}"
             )
         for place, group in enumerate(entry["state"]["param_groups"]):
             check_alike(
-                optimizer.param_groups[place], {"lr": "", **group, "params": []}, f"{who} param_groups[{place}]"
+                optimizer.param_groups[place], {"lr": "", **group, "params": []}, f"{label} param_groups[{place}]"
             )
-        _load(who, optimizer.load_state_dict, entry["state"])
+        _load(label, optimizer.load_state_dict, entry["state"])
         _keep_dtypes(optimizer, entry["state"]["state"])
         pass_for_stepped(optimizer)
 
 
 def _names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
-    """Return the names of the parameters in each group; those that are not the model's have none."""
+    """Return the names of the parameters in each group, empty for those that are not the model's."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
 
 
-def _apart(names: list[list[str]], entry: Mapping[str, Any]) -> str:
+def _mismatch(names: list[list[str]], entry: Mapping[str, Any]) -> str:
     now, then = ([name for group in groups for name in group] for groups in (names, entry["parameters"]))
     different = [(has, had) for has, had in itertools.zip_longest(now, then) if has != had]
     return f"{different[0][0]!r} where it had {different[0][1]!r}" if different else "the groups differ"
 
 
 def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Put back tensors that torch has cast to the dtype of their parameter when it loaded them."""
+    """Restore the dtypes of tensors that torch cast to their parameter's dtype when it loaded them."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for place, values in saved.items():
         own = optimizer.state[parameters[place]]
@@ -256,9 +257,9 @@ def _clock_of(saved: Mapping[str, Any]) -> Timestamp:
 def _load_scaler(session: Session, saved: Any) -> None:
     scaler = session.precision.scaler
     if (scaler is None) != (saved is None):
-        one, other = ("has", "none") if saved is not None else ("has none", "one")
+        one, other = ("a", "none") if saved is not None else ("no", "one")
         raise CheckpointError(
-            f"the checkpoint {one} a loss scaler and this run {other}: set the precision of the saved run"
+            f"the checkpoint has {one} loss scaler and this run has {other}: set the precision of the saved run"
         )
     if scaler is not None:
         scaler.load_state_dict(saved)
@@ -270,8 +271,8 @@ def _load_named(kind: str, owners: Mapping[str, Any], states: Mapping[str, Any])
             _load(f"{kind} {name}", owners[name].load_state_dict, state)
 
 
-def _load(who: str, load: Callable[[Any], Any], state: Any) -> None:
+def _load(label: str, load: Callable[[Any], Any], state: Any) -> None:
     try:
         load(state)
     except Exception as error:
-        raise CheckpointError(f"{who} can't take back its state from the checkpoint: {error}") from error
+        raise CheckpointError(f"{label} can't load its state from the checkpoint: {error}") from error

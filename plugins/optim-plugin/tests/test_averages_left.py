@@ -29,7 +29,7 @@ def make(folder, outputs, **settings):
 def test_an_average_of_other_weights_is_left_and_named(tmp_path):
     with make(tmp_path, 2) as trainer:
         trainer.fit("2ep")
-    with pytest.warns(CheckpointWarning, match="the states of optimizers, schedulers, EMA are left too"):
+    with pytest.warns(CheckpointWarning, match="the states of optimizers, schedulers, EMA were not loaded either"):
         trainer = make(tmp_path, 3, autoresume=True, load_strict=False)
     with trainer:
         trainer.fit()
