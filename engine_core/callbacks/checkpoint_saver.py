@@ -1,4 +1,4 @@
-"""Save the run at intervals, beside training. Knows folders and snapshots, and no Trainer."""
+"""Save the run at intervals, in the background. Knows folders and snapshots, but no Trainer."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["CheckpointSaver"]
 
 
 class CheckpointSaver(Callback):
-    """Saves the run at intervals, at its end and when a signal or a pause ends it, in a folder of its own.
+    """Saves the run at intervals, at its end, and when a signal or a pause ends it, in a folder of its own.
 
-    The step that saves waits for a copy of the run in memory; a thread writes one checkpoint after the other.
+    Training waits only for a copy of the run in memory; a thread writes one checkpoint at a time.
 
     Args:
-        folder: made at the first fit; no other run may save there at the same time.
+        folder: created at the first fit; no other run may save there at the same time.
         interval: how often, in any unit of time.
-        keep_last: how many of these stay; None: all that were ever saved. What is saved besides, at the end, for a
-            pause or a signal, stays until the next one is there.
-        keep_best: how many stay for their value of `metric` besides.
-        metric: an evaluation result, as `eval/accuracy`; larger is better, of a loss smaller; `min:` or `max:` before
-            the name says so. It counts for the first checkpoint after the evaluation.
-        on_error: `warn` and train on, or `stop`, if a checkpoint can't be written; without the folder none is.
+        keep_last: how many of these to keep; None keeps all ever saved. One saved between intervals, at the end or for
+            a pause or a signal, stays until the next one is written.
+        keep_best: how many more to keep, by their value of `metric`.
+        metric: an evaluation result such as `eval/accuracy`; larger is better, or smaller for a loss, unless the name
+            starts with `min:` or `max:`. It counts for the first checkpoint after the evaluation.
+        on_error: if a checkpoint can't be written, `warn` and train on, or `stop`; without the folder none is.
 
     Example:
         >>> CheckpointSaver("checkpoints", interval="500ba", keep_best=1, metric="eval/accuracy").keep_last
@@ -73,7 +73,7 @@ class CheckpointSaver(Callback):
         self._is_off = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Take the folder, and warn of a loader with which the run can't be resumed exactly."""
+        """Take the folder, and warn about a loader with which the run can't be resumed exactly."""
         if state.snapshot is None:
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
         self._looked_at, self._is_off = state.timestamp, False
@@ -89,7 +89,7 @@ class CheckpointSaver(Callback):
             warn(f"this run can't be resumed exactly in the middle of an epoch: {why}", CheckpointWarning)
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Save if an interval has passed, or a signal or a pause ends the run."""
+        """Save if an interval has passed or a signal or a pause ends the run."""
         self._finish(self._writer.raise_error, state)
         before, self._looked_at = self._looked_at, state.timestamp
         if self._is_off:
@@ -103,29 +103,29 @@ class CheckpointSaver(Callback):
     epoch_checkpoint = batch_checkpoint
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Note that the results are not complete."""
+        """Note that the results are incomplete."""
         self._ranking.is_evaluating = True
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Note that they are, unless another loader follows."""
+        """Note that they are complete, unless another loader follows."""
         self._ranking.is_evaluating = False
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Save what no interval has saved, or could, and wait until it is written."""
+        """Save unless this position is saved already, and wait until it is written."""
         self._finish(self._writer.wait, state)
         if not self._is_off and (state.timestamp != self._saved_at or self._was_measured_later(state)):
             self._save(state)
             self._finish(self._writer.wait, state)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Wait for what is being written, and let others have the folder."""
+        """Wait for pending writes, and release the folder."""
         try:
             self._finish(self._writer.wait, state)  # with the lock, or another run may tidy away what is being written
         finally:
             self._store.unlock()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return whose folder it is, which checkpoints are the best, and whether a result is still to be counted."""
+        """Return the folder's identity, the best checkpoints, and whether a result has yet to be counted."""
         best = [list(pair) for pair in self._ranking.best]
         return {"folder": self._store.identity, "best": best, "awaits": self._ranking.awaits}
 
@@ -138,18 +138,18 @@ class CheckpointSaver(Callback):
         self._loaded_identity, self._ranking.awaits = identity, awaits
 
     def written(self) -> list[Path]:
-        """Wait for what is being written, and return the checkpoints in the folder, the one saved first first.
+        """Wait for pending writes, and return the checkpoints in the folder, oldest first.
 
-        There are none if the folder could not be taken: what is in it may be another run's.
+        The list is empty if the folder could not be taken: its checkpoints may be another run's.
 
         Raises:
-            CheckpointError: with `on_error="stop"`, if it can't be written.
+            CheckpointError: with `on_error="stop"`, if a write failed.
         """
         self._finish(self._writer.wait)
         return [] if self._is_off else self._store.saved()
 
     def _take_folder(self, state: State) -> None:
-        """Lock the folder, and see what is in it."""
+        """Lock the folder and look at its checkpoints."""
         is_ours = self._store.lock() or self._store.identity == self._loaded_identity
         if state.loaded_from is not None:
             is_ours |= state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
@@ -161,12 +161,12 @@ class CheckpointSaver(Callback):
         if not is_ours and (saved := self._store.saved()):
             self._store.unlock()
             raise CheckpointError(
-                f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, as {saved[-1].name}: "
-                "go on from them with Trainer(autoresume=True), or save elsewhere"
+                f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, such as {saved[-1].name}: "
+                "resume from them with Trainer(autoresume=True), or save elsewhere"
             )
 
     def _was_measured_later(self, state: State) -> bool:
-        """Has an evaluation ended after this very position was saved, as the last one, or one that was awaited?"""
+        """Did an evaluation end after this position was saved, such as the last or an interrupted one?"""
         return state.timestamp == self._saved_at and self._ranking.awaits_checkpoint(state)
 
     def _save(self, state: State) -> None:
@@ -174,7 +174,7 @@ class CheckpointSaver(Callback):
         self._finish(lambda: self._begin(state), state)
 
     def _begin(self, state: State) -> None:
-        """Copy the run and have it written; only what is written counts as saved, and can be among the best."""
+        """Copy the run and start writing it; only a written checkpoint counts as saved and can be among the best."""
         ranking, snapshot = self._ranking, cast("Callable[[], Snapshot]", state.snapshot)
         is_regular = self._due_at == state.timestamp
         if is_regular or not state.is_interrupted:
@@ -202,7 +202,7 @@ class CheckpointSaver(Callback):
 
     @staticmethod
     def _is_regular(checkpoint: Path) -> bool:
-        """Was it saved because an interval had passed? One that can't be read counts as if it were."""
+        """Was it saved because an interval had passed? Unreadable ones count as if they were."""
         from ..checkpoint import read_manifest  # noqa: PLC0415
 
         try:
@@ -211,7 +211,7 @@ class CheckpointSaver(Callback):
             return True
 
     def _finish(self, write: Any, state: State | None = None) -> None:
-        """Do what raises if a checkpoint can't be written, and obey `on_error`."""
+        """Call `write`, and apply `on_error` if a checkpoint can't be written."""
         try:
             write()
         except (OSError, CheckpointError) as error:
@@ -222,4 +222,4 @@ class CheckpointSaver(Callback):
         if self.on_error == "stop":
             raise CheckpointError(message) from error
         is_ending = state is not None and state.is_interrupted
-        warn(f"{message}; training {'ends without it' if is_ending else 'goes on'}", CheckpointWarning)
+        warn(f"{message}; training {'ends without it' if is_ending else 'continues'}", CheckpointWarning)

@@ -1,4 +1,4 @@
-"""Check loss and gradients before the optimizers step, and keep what is not finite out of the weights."""
+"""Check loss and gradients before the optimizers step, and keep non-finite ones out of the weights."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ POLICIES = ("warn", "skip", "stop", "rollback")
 class LossGuard(Callback):
     """Keeps a batch whose loss or gradients are NaN or infinite out of the weights.
 
-    Under `amp_fp16` only the loss is checked: there the scaler skips steps whose gradients have overflowed.
+    Under `amp_fp16` only the loss is checked: the scaler skips steps whose gradients overflow.
 
     Args:
-        policy: `warn` about gradients too, as the Trainer does about losses, and train on; `skip` the step, so that
-            weights, buffers and optimizers are those of the batch before; `stop` with a NonFiniteLossError, before the
-            step; or `rollback`: skip, and restore weights and states of optimizers and algorithms from the latest
-            regular checkpoint of the run's savers, while clock, schedules and data continue, so that what led there is
-            not repeated (as in PaLM, arXiv:2204.02311, section 5.1). Each further such batch in a row goes back to the
-            checkpoint before.
-        limit: how many batches in a row may be skipped before it stops.
+        policy: `warn` about gradients, as the Trainer does about losses, and train on; `skip` the step, so weights,
+            buffers and optimizers stay as they were; `stop` with a NonFiniteLossError before the step; or `rollback`:
+            skip, and restore weights and states of optimizers and algorithms from the latest regular checkpoint of the
+            run's savers, while clock, schedules and data continue, so that the batches that led there are not repeated
+            (as in PaLM, arXiv:2204.02311, section 5.1). Each further such batch in a row goes back one more.
+        limit: how many batches in a row may be skipped before training stops.
 
     Example:
         >>> LossGuard("rollback").limit
@@ -45,7 +44,7 @@ class LossGuard(Callback):
 
     def __init__(self, policy: str = "skip", limit: int = 10) -> None:
         if policy not in POLICIES:
-            raise ArgumentError(f"policy={policy!r} is none{did_you_mean(str(policy), POLICIES)}")
+            raise ArgumentError(f"policy={policy!r} is unknown{did_you_mean(str(policy), POLICIES)}")
         self.policy = policy
         self.limit = check_whole("limit", limit, "[1, inf)", "how many batches in a row may be skipped")
         self._in_a_row = self._skipped = 0
@@ -54,7 +53,7 @@ class LossGuard(Callback):
         self._kept: list[_Kept] = []
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Check that there will be something to go back to."""
+        """Check that the run has savers to roll back to."""
         if self.policy != "rollback":
             return
         if state.go_back is None:
@@ -62,16 +61,16 @@ class LossGuard(Callback):
         _savers(state)
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Keep what the forward pass changes beside the gradients: buffers of the model and of the loss function."""
+        """Keep what the forward pass changes besides gradients: buffers of the model and the loss function."""
         if self.policy != "warn":
             self._kept = [_Kept(module) for part in _parts(state) for module in part.modules()]
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Act if the loss or a gradient is not finite."""
-        if self._has_asked and state.skip_requested and state.go_back is None:  # the Trainer's loop looks
+        if self._has_asked and state.skip_requested and state.go_back is None:  # the Trainer's loop checks
             raise EngineError(
-                "loss_guard has asked this loop to leave a step out, and nobody has looked: step only if "
-                "state.skip_requested is False after AFTER_TRAIN_BATCH, and set it back"
+                "loss_guard asked this loop to skip a step, and it was ignored: step only if "
+                "state.skip_requested is False after AFTER_TRAIN_BATCH, then reset it"
             )
         self._has_asked = False
         kept, self._kept = self._kept, []
@@ -82,20 +81,20 @@ class LossGuard(Callback):
         self._in_a_row += 1
         if self.policy == "warn":
             if self._in_a_row == 1 and what.startswith("the gradient"):
-                warn(f"{what}; training goes on", NonFiniteLossWarning)
+                warn(f"{what}; training continues", NonFiniteLossWarning)
             return
         for buffers in kept:
             buffers.put_back()
         if self.policy == "stop":
-            raise NonFiniteLossError(f"{what}; the step was not made, the weights are those of the batch before")
+            raise NonFiniteLossError(f"{what}; the step was not taken, and the weights are those of the batch before")
         if self._in_a_row > self.limit:
-            raise NonFiniteLossError(f"{what}, and loss_guard has skipped the {self.limit} batches before: its limit")
+            raise NonFiniteLossError(f"{what}, and loss_guard has skipped {self.limit} batches in a row, its limit")
         state.skip_step()
         self._has_asked = True
         self._skipped += 1
         done = "its step is skipped"
         if self.policy == "rollback":
-            done += f", and the weights are taken back from {self._roll_back(state, what)}"
+            done += f", and the weights are restored from {self._roll_back(state, what)}"
         logger.log_metrics({"loss_guard/skipped": self._skipped})
         warn(f"{what}; {done}", NonFiniteLossWarning)
 
@@ -105,14 +104,14 @@ class LossGuard(Callback):
         return counts if self._skipped else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the counts back."""
+        """Restore the counts."""
         where, batch = "in the state of loss_guard", state.get("gone_back_to")
         self._skipped = check_whole("skipped", state.get("skipped", 0), "[0, inf)", where)
         self._in_a_row = check_whole("in_a_row", state.get("in_a_row", 0), "[0, inf)", where)
         self._gone_back_to = None if batch is None else check_whole("gone_back_to", batch, "[0, inf)", where)
 
     def _roll_back(self, state: State, what: str) -> Path:
-        """Go back to the latest checkpoint, for each further batch in a row to the one before; return which it is."""
+        """Roll back to the latest checkpoint, or for each further batch in a row to the one before; return it."""
         from ..checkpoint import read_content, read_manifest  # noqa: PLC0415  it can be listed without torch
 
         go_back: Any = state.go_back
@@ -120,20 +119,20 @@ class LossGuard(Callback):
         before = state.timestamp.batch + 1 if self._gone_back_to is None else self._gone_back_to
         older: list[tuple[int, Path]] = []
         for path in (path for saver in savers for path in saver.written()):
-            with suppress(CheckpointError):  # a damaged one is none to go back to
+            with suppress(CheckpointError):  # a damaged one can't be restored
                 manifest = read_manifest(path)
                 if manifest["clock"]["batch"] < before and manifest["is_regular"]:
                     older.append((manifest["clock"]["batch"], path))
         if not older:
-            tried = "yet" if self._gone_back_to is None else f"before that of batch {before}, which was tried"
-            raise NonFiniteLossError(f"{what}, and there is no regular checkpoint to go back to {tried}")
+            older_than = " yet" if self._gone_back_to is None else f" before that of batch {before}, already tried"
+            raise NonFiniteLossError(f"{what}, and there is no regular checkpoint to go back to{older_than}")
         self._gone_back_to, latest = max(older)
         go_back(read_content(latest))
         return latest
 
 
 class _Kept:
-    """The buffers of a module as they were, and their values."""
+    """The buffers of a module and their values at one moment."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -141,11 +140,11 @@ class _Kept:
         self._values = {
             name: buffer.detach().clone()
             for name, buffer in self._buffers.items()
-            if buffer is not None and not hasattr(buffer, "materialize")  # it gets its shape from the first batch
+            if buffer is not None and not hasattr(buffer, "materialize")  # its shape comes from the first batch
         }
 
     def put_back(self) -> None:
-        """Put the same tensors back with the values that they had, and take away what was registered since."""
+        """Restore the same tensors with their old values, and remove buffers registered since."""
         for name in self._module._buffers.keys() - self._buffers.keys():  # noqa: SLF001
             delattr(self._module, name)
         for name, buffer in self._buffers.items():
@@ -165,16 +164,16 @@ def _savers(state: State) -> list[Any]:
     savers = [callback for callback in state.callbacks if callable(getattr(callback, "written", None))]
     if not savers:
         raise ArgumentError(
-            "loss_guard with policy='rollback' goes back to a checkpoint, and no callback saves any: "
+            "loss_guard with policy='rollback' goes back to checkpoints, and no callback saves any: "
             "add ('checkpoint_saver', {'folder': 'checkpoints', 'interval': '100ba'}) to callbacks"
         )
     return savers
 
 
 def _not_finite(state: State) -> str | None:
-    """Say what of loss and gradients is not finite, and where; None: all are, and the device was waited for once."""
+    """Return which of loss and gradients is not finite, and where, or None; if all are, the device syncs only once."""
     watched = list(_watched(state))
-    # A sum is finite only if all of its terms are, and costs a fraction of looking at each.
+    # A sum is finite only if all of its terms are, and costs a fraction of checking each.
     total = sum((tensor.sum() for _, tensor in watched[1:]), watched[0][1].sum())
     if total.isfinite():
         return None
@@ -188,7 +187,7 @@ def _not_finite(state: State) -> str | None:
 
 
 def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the loss and the gradients, each with what it is called."""
+    """Yield the loss and the gradients, each with its name."""
     yield "the loss", state.loss.detach()
     if state.precision == "amp_fp16":
         return

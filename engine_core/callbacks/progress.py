@@ -1,4 +1,4 @@
-"""Show how far training is, on a terminal. Draws at most ten times a second; a step between pays a clock's reading."""
+"""Show training progress on a terminal, drawn at most ten times a second; other steps only read a clock."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["ProgressBar"]
 
 
 class ProgressBar(Callback):
-    """A bar with epoch, loss, samples per second and the time left, on stderr; silent if that is no terminal.
+    """A bar with epoch, loss, samples per second and the time left, on stderr; silent if that is not a terminal.
 
     Args:
-        refresh_s: the shortest time between two drawings, in seconds.
+        refresh_s: the shortest time between two redraws, in seconds.
 
     Example:
         >>> ProgressBar(refresh_s=0.5).refresh_s
@@ -72,7 +72,7 @@ class ProgressBar(Callback):
             self._show(f"evaluating {state.dataloader_label} {batches}", state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Draw the end and leave the terminal."""
+        """Draw the final state and leave the terminal."""
         if self._bar is not None:
             self._draw(state)
         self.close()
@@ -100,7 +100,7 @@ class ProgressBar(Callback):
         return f"{(now.sample - first.sample) / seconds:.0f} samples/s" if seconds > 0 else ""
 
     def _left(self, done: float | None) -> str:
-        """Return the time left, at the pace of this fit so far, evaluation included."""
+        """Estimate the time left from the pace of this fit so far, evaluation included."""
         if done is None or not self._first_done < done < 1:
             return ""
         left_s = (time.monotonic() - self._started_s) * max(0.0, 1 - done) / (done - self._first_done)

@@ -1,4 +1,4 @@
-"""Which checkpoints are the best by an evaluation result; each result counts for one checkpoint. Writes nothing."""
+"""Rank checkpoints by an evaluation result; each result counts for one checkpoint. Writes nothing."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 __all__ = ["Ranking"]
 
 Best = list[tuple[float, str]]
-"""Values with the names of their checkpoints, the best one first."""
+"""Values with the names of their checkpoints, best first."""
 
 
 class _Counted(NamedTuple):
-    """The result that was counted last: what it was found with, its value, and the checkpoint that it counts for."""
+    """The last result counted: the metrics it was part of, its value, and the checkpoint that it counts for."""
 
     among: Mapping[str, float]
     value: float | None
     checkpoint: str
 
     def is_in(self, state: State, key: str) -> bool:
-        """Is it still the latest? A later evaluation has results of its own; a loop may write into the former."""
+        """Is it still the latest? A later evaluation has its own results; a loop may write into the old ones."""
         value = state.metrics.get(key)
-        return self.among is state.metrics and (self.value is value or self.value == value)  # a NaN is not equal
+        return self.among is state.metrics and (self.value is value or self.value == value)  # NaN equals nothing
 
 
 class Ranking:
-    """The best checkpoints in a folder, and whether the latest result is still to be counted.
+    """The best checkpoints in a folder, and whether the latest result has yet to be counted.
 
     Args:
-        monitor: what they are ranked by; None: there will be no new ones.
-        keep: how many are the best.
+        monitor: the metric that ranks them; None adds no new ones.
+        keep: how many to keep.
     """
 
     def __init__(self, folder: Path, monitor: Monitor | None, keep: int) -> None:
@@ -47,12 +47,12 @@ class Ranking:
         self._keep = keep
         self.best: Best = []
         self.awaits = False
-        """Was there a result that counted for no checkpoint yet when the run was saved?"""
+        """When the run was saved, was there a result that counted for no checkpoint yet?"""
         self.is_evaluating = False
         self._counted = _Counted({}, None, "")
 
     def start(self, state: State) -> None:
-        """Drop what is no longer in the folder, and a result from before this fit unless it awaits a checkpoint."""
+        """Drop checkpoints no longer in the folder, and a result from before this fit unless it awaits a checkpoint."""
         self.best = self.still_there()
         self.is_evaluating = False
         if self._monitor is not None and not self.awaits:
@@ -64,7 +64,7 @@ class Ranking:
         return monitor is not None and monitor.key in state.metrics and not self._counted.is_in(state, monitor.key)
 
     def with_checkpoint(self, name: str, state: State) -> Best:
-        """Return what is best once a checkpoint of this name is saved, for which the latest result then counts."""
+        """Return the best checkpoints after saving one of this name, for which the latest result then counts."""
         best, monitor = self.still_there(), self._monitor
         if monitor is None:
             return best
@@ -85,13 +85,13 @@ class Ranking:
         return ranked[: self._keep]
 
     def load(self, best: Any) -> None:
-        """Take what was the best in a saved run."""
+        """Load the best checkpoints of a saved run."""
         if not isinstance(best, list) or not all(map(_is_rank, best)):
             raise ArgumentError(f"best={best!r} in the state of CheckpointSaver has to be a list of [value, name]")
         self.best = [(float(value), name) for value, name in best]
 
     def still_there(self) -> Best:
-        """Return what is the best and still in the folder."""
+        """Return the best checkpoints that are still in the folder."""
         return [(value, name) for value, name in self.best if (self._folder / name).is_dir()]
 
 

@@ -1,4 +1,4 @@
-"""End a fit after so much time on the clock of the wall, so that a later process goes on."""
+"""End a fit after a wall-clock limit, so that a later process can resume it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["TimeLimit"]
 
 
 class TimeLimit(Callback):
-    """Ends each `fit` after so much wall-clock time, evaluation included; other than `max_duration`, which counts on.
+    """Ends each `fit` after a wall-clock limit, evaluation included; unlike `max_duration`, it restarts with each fit.
 
-    It is looked at after each batch, so leave time for one, and for the last checkpoint.
+    It is checked after each batch, so leave time for one batch and the last checkpoint.
 
     Args:
-        limit: as `"23h30m"` or `"600sec"`.
-        then: `pause` has the run saved as a signal does, and a resumed one has the whole limit again; `stop` ends the
+        limit: such as `"23h30m"` or `"600sec"`.
+        then: `pause` saves the run as a signal does, and a resumed run has the whole limit again; `stop` ends
             training, with the last evaluation.
 
     Example:
@@ -36,7 +36,7 @@ class TimeLimit(Callback):
         self.limit = Interval(limit, "limit").length
         if self.limit.unit is not TimeUnit.SECOND:
             raise ArgumentError(
-                f"limit={str(self.limit)!r} has to be a time as '23h30m'; max_duration takes the others"
+                f"limit={str(self.limit)!r} has to be a time such as '23h30m'; max_duration takes other units"
             )
         if then not in ("pause", "stop"):
             raise ArgumentError(f"then={then!r} has to be 'pause' or 'stop'")
@@ -45,10 +45,10 @@ class TimeLimit(Callback):
         self._has_trained = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin to count."""
+        """Start the clock."""
         if self.then == "pause" and not saver_folders(state.callbacks):
             raise ArgumentError(
-                f"time_limit pauses the run after {self.limit}, and no callback saves it then: add "
+                f"time_limit pauses the run after {self.limit}, but no callback saves it: add "
                 "('checkpoint_saver', {'folder': 'checkpoints'}) to callbacks, or end it with then='stop'"
             )
         self._ends_s, self._has_trained = time.monotonic() + self.limit.value, False
@@ -60,8 +60,8 @@ class TimeLimit(Callback):
             (state.pause_training if self.then == "pause" else state.stop_training)()
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """Break an evaluation off that can be made up for later, unless it is one that is made up for."""
-        if self.then == "pause" and self._has_trained:  # else a fit that has less time than it takes would never get on
+        """Interrupt an evaluation, which can be finished later, unless this fit has not trained yet."""
+        if self.then == "pause" and self._has_trained:  # else a fit too short for its evaluation would never advance
             self.batch_end(state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:

@@ -133,7 +133,10 @@ def test_nothing_is_written_before_the_first_fit(tmp_path: Path) -> None:
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     fitted(tmp_path, 8)
     made = trainer(callbacks=CheckpointSaver(tmp_path))
-    with pytest.raises(CheckpointError, match=r"holds checkpoints of another run, as ep2-ba2: .*autoresume=True"), made:
+    with (
+        pytest.raises(CheckpointError, match=r"holds checkpoints of another run, such as ep2-ba2: .*autoresume=True"),
+        made,
+    ):
         made.fit()
     assert saved(tmp_path) == ["ep1-ba1", "ep2-ba2"]
 
@@ -221,7 +224,7 @@ def test_a_disk_that_is_full_does_not_stop_training(tmp_path: Path, monkeypatch:
     with trainer(batches(8, 8, 8), callbacks=CheckpointSaver(tmp_path, "1ba")) as made:
         made.fit("1ba")
         monkeypatch.setattr(WRITE, full)
-        with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*No space left.*; training goes on"):
+        with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*No space left.*; training continues"):
             made.fit()
         assert made.state.timestamp.batch == 3
     assert resolve(tmp_path).name == "ep0-ba1"

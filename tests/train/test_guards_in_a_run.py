@@ -108,7 +108,7 @@ def test_what_was_saved_since_it_went_back_is_not_gone_back_to(interval: str, tm
 def test_where_all_have_been_tried_it_stops(tmp_path: Path) -> None:
     made = rolled_back(tmp_path, bad=[6, 7, 8], interval="3ba")
     with pytest.raises(
-        NonFiniteLossError, match="no regular checkpoint to go back to before that of batch 3, which was tried"
+        NonFiniteLossError, match="no regular checkpoint to go back to before that of batch 3, already tried"
     ):
         went_back(made)
 

@@ -102,7 +102,7 @@ def test_beyond_the_limit_of_batches_in_a_row_it_stops() -> None:
     with made, pytest.warns(NonFiniteLossWarning), pytest.raises(NonFiniteLossError) as error:
         made.fit()
     assert str(error.value) == (
-        "the loss is nan at batch 6 (epoch 0), and loss_guard has skipped the 3 batches before: its limit"
+        "the loss is nan at batch 6 (epoch 0), and loss_guard has skipped 3 batches in a row, its limit"
     )
 
 
@@ -110,7 +110,7 @@ def test_it_stops_before_the_step_with_weights_and_statistics_of_the_batch_befor
     made = trainer(spoiled(4), net(), optimizers=adam, callbacks=LossGuard("stop"))
     with (
         made,
-        pytest.raises(NonFiniteLossError, match=r"^the loss is nan at batch 4 \(epoch 0\); the step was not made"),
+        pytest.raises(NonFiniteLossError, match=r"^the loss is nan at batch 4 \(epoch 0\); the step was not taken"),
     ):
         made.fit()
     assert same(learned(made), learned(fitted(spoiled()[:4])))
@@ -147,7 +147,7 @@ def test_sparse_gradients_are_looked_at_too() -> None:
 
 
 def test_the_policy_is_one_of_four() -> None:
-    with pytest.raises(ArgumentError, match="policy='rolback' is none; did you mean 'rollback'"):
+    with pytest.raises(ArgumentError, match="policy='rolback' is unknown; did you mean 'rollback'"):
         LossGuard("rolback")
     with pytest.raises(ArgumentError, match="limit=0"):
         LossGuard(limit=0)
@@ -160,7 +160,7 @@ def rolled_back(folder: Path, data: Any, *callbacks: Any, interval: str = "3ba",
 
 
 def test_it_goes_on_from_the_latest_checkpoint_with_the_data_behind(tmp_path: Path) -> None:
-    with pytest.warns(NonFiniteLossWarning, match=f"taken back from {tmp_path / 'ep0-ba3'}$"):
+    with pytest.warns(NonFiniteLossWarning, match=f"restored from {tmp_path / 'ep0-ba3'}$"):
         made = rolled_back(tmp_path, spoiled(5))
     rest = [*spoiled()[:3], *spoiled()[6:]]  # what came between the checkpoint and the loss is left out
     assert same(learned(made), learned(fitted(rest)))
@@ -185,7 +185,7 @@ def test_schedules_are_not_taken_back(tmp_path: Path) -> None:
     ("bad", "why"),
     [
         ((1,), "there is no regular checkpoint to go back to yet"),
-        ((3, 4), "to go back to before that of batch 3, which was tried"),
+        ((3, 4), "to go back to before that of batch 3, already tried"),
     ],
 )
 def test_without_a_checkpoint_to_go_back_to_it_stops(bad: Any, why: str, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_without_a_saver_it_refuses_at_the_start() -> None:
 
 def test_checkpoints_that_lie_ahead_are_not_gone_back_to(tmp_path: Path) -> None:
     fitted(spoiled(), CheckpointSaver(tmp_path, "3ba", keep_last=None))
-    with pytest.warns(NonFiniteLossWarning, match="taken back from .*ep0-ba3$"):
+    with pytest.warns(NonFiniteLossWarning, match="restored from .*ep0-ba3$"):
         rolled_back(tmp_path, spoiled(4), load_path=tmp_path / "ep0-ba3", seed=None)
 
 
@@ -232,7 +232,7 @@ def test_a_loop_of_one_s_own_that_steps_all_the_same_is_told() -> None:
         engine.run_event("after_train_batch")
         engine.state.skip_requested = False  # as a loop does that has left it out
         engine.run_event("after_train_batch")
-        with pytest.raises(EngineError, match="nobody has looked"):
+        with pytest.raises(EngineError, match="and it was ignored"):
             engine.run_event("after_train_batch")
 
 

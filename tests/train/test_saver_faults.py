@@ -164,7 +164,7 @@ def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first
 def test_without_its_folder_a_run_is_not_saved(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     made = trainer(batches(4, 4), callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", "1ba"))
-    with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*; training goes on") as warned, made:
+    with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*; training continues") as warned, made:
         made.fit()
     assert made.state.timestamp.batch == 2
     assert len(warned) == 1

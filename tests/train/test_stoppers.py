@@ -171,13 +171,13 @@ def test_who_waits_for_the_end_is_told_why_it_has_come(caplog: pytest.LogCapture
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (
             logging.WARNING,
-            "EarlyStopper ends training at batch 3: eval/accuracy is not better than 0.5 for 2 evaluations in a row",
+            "EarlyStopper ends training at batch 3: eval/accuracy has not improved on 0.5 for 2 evaluations in a row",
         ),
         (
             logging.WARNING,
-            "EarlyStopper ends training at batch 1: eval/accuracy was never finite for 1 evaluations in a row",
+            "EarlyStopper ends training at batch 1: eval/accuracy has not been finite for 1 evaluations in a row",
         ),
-        (logging.WARNING, "ThresholdStopper ends training at batch 2: eval/accuracy is 0.75, and 0.5 is good enough"),
+        (logging.WARNING, "ThresholdStopper ends training at batch 2: eval/accuracy is 0.75 and reaches 0.5"),
     ]
 
 
