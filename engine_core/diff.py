@@ -1,4 +1,4 @@
-"""What differs between two finished runs, found in what they wrote: neither plugins nor torch are needed."""
+"""Compare two finished runs by the files they wrote; needs neither plugins nor torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Difference", "Section", "compare", "format_differences", "has_result
 Section = Literal["setting", "config", "versions", "order", "results"]
 ABSENT = "(none)"
 NAMES = ("--out", "--profile")
-"""Options of a command that only name where something is written."""
+"""Options of a command that only say where to write something."""
 TIMES = ("seconds", "samples_per_second")
 MEASURED = "time/"
-"""With this begin the names of logged values that a clock has measured."""
+"""The prefix of logged values that are measured times."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Difference:
 
     Args:
         key: what it is, as in `algorithms[noise].args.std`; in the section `order` the event.
-        a, b: the values of the two runs; None: it is absent there.
-        moved: in the section `order`, those who are in both orders and changed places.
+        a, b: the values of the two runs; None if absent.
+        moved: in the section `order`, the algorithms that are in both orders and changed places.
     """
 
     section: Section
@@ -42,7 +42,7 @@ class Difference:
     moved: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON, which has no NaN and no infinity: they become texts."""
+        """Return it for JSON, with NaN and infinity as strings."""
         content = {k: v for k, v in asdict(self).items() if k != "moved" or self.section == "order"}
         leaves = {k: json.dumps(v) for k, v in content.items() if isinstance(v, float) and not math.isfinite(v)}
         return {**content, **leaves}
@@ -55,7 +55,7 @@ def compare(run_a: Path | str, run_b: Path | str) -> list[Difference]:
     results are compared if both runs have them.
 
     Raises:
-        ArgumentError: (a ValueError) if one of them is no run.
+        ArgumentError: (a ValueError) if one of them is not a run.
     """
     runs = (Path(run_a), Path(run_b))
     a, b = map(read_manifest, runs)
@@ -80,7 +80,7 @@ def format_differences(differences: Sequence[Difference]) -> str:
 
 
 def has_results(run: Path) -> bool:
-    """Did the run come to its end, and leave its results there?"""
+    """Did the run finish and write its results?"""
     return _results_of(run).exists()
 
 
@@ -105,7 +105,7 @@ def _by_key(section: Section, a: Mapping[str, Any], b: Mapping[str, Any]) -> Ite
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Are two values of JSON equal? True is not 1, but 1 is 1.0, and NaN is NaN."""
+    """Are two JSON values equal? True is not 1, but 1 is 1.0 and NaN is NaN."""
     return isinstance(a, bool) == isinstance(b, bool) and (a == b or (a != a and b != b))  # noqa: PLR0124
 
 
@@ -119,7 +119,7 @@ def _settings(manifest: Manifest) -> dict[str, Any]:
 
 
 def _without_names(manifest: Manifest) -> Iterator[str]:
-    """Yield the words of the command but the program's path, the config's, and where it writes to."""
+    """Yield the words of the command without the paths of program, config and outputs."""
     words = iter(manifest.command[1:])
     for word in words:
         if word in NAMES:
@@ -152,13 +152,13 @@ def _by_path(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _naming(entry: Any) -> str | None:
-    """Return the key of an entry of the config that names it, None: it has none."""
+    """Return the key that names a config entry, or None."""
     found = entry if isinstance(entry, Mapping) else {}
     return next((key for key in ("name", "target") if isinstance(found.get(key), str)), None)
 
 
 def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what entries say besides their names; the second of a name is called `name-2`."""
+    """Return the entries without their names, by name; the second with a name is called `name-2`."""
     named: dict[str, dict[str, Any]] = {}
     for entry in entries:
         naming = _naming(entry) or ""
@@ -187,5 +187,5 @@ def _results(run: Path) -> dict[str, Any]:
     file = _results_of(run)
     content = read_json(file)
     if not isinstance(content, dict):
-        raise ArgumentError(f"{str(file)!r} is damaged: it holds no mapping of results")
+        raise ArgumentError(f"{str(file)!r} is damaged: it does not hold a mapping of results")
     return {key: value for key, value in _by_path(content, "") if key not in TIMES and not key.startswith(MEASURED)}

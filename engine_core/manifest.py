@@ -1,4 +1,4 @@
-"""Read the manifest of a finished run, without anything of the run being installed."""
+"""Read the manifest of a finished run, without the run's plugins installed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["NAME", "SCHEMA", "Manifest", "is_run", "read_json", "read_manifest"]
 
 NAME = "manifest.json"
 SCHEMA = 1
-"""Number of what a manifest holds and means. What is added later leaves it; what is removed or changed raises it."""
+"""Number of what a manifest holds and means. Additions leave it; removals and changes raise it."""
 PREFIX = "Value error, "
 DEEPEST = 100
-"""How deep what is read may be nested: far more than any config, and what Python can walk through."""
+"""How deeply a file may be nested: far more than any config, and still safe for Python to walk."""
 
 
 class Manifest(Told):
-    """What a run was, as it was when it began.
+    """A run as it was when it started.
 
     Args:
         schema_number: in the file it is called `schema`.
         command: how it was started.
         versions: of Python, torch, the core and each plugin in use.
-        config: what repeats the run.
+        config: the config that repeats the run.
     """
 
     model_config = ConfigDict(populate_by_name=True, frozen=True)
@@ -47,7 +47,7 @@ class Manifest(Told):
 
 
 def is_run(path: Path) -> bool:
-    """Can this be a finished run: a folder, or a manifest?"""
+    """Can this be a finished run, that is a folder or a manifest?"""
     return path.is_dir() or path.suffix == ".json"
 
 
@@ -55,7 +55,7 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a run, given its folder or the file itself.
 
     Raises:
-        ArgumentError: (a ValueError) if there is none, or it is damaged, or of a newer engine-core.
+        ArgumentError: (a ValueError) if it is missing, damaged, or of a newer engine-core.
     """
     file = path / NAME if path.is_dir() else path
     if not file.exists():
@@ -63,7 +63,7 @@ def read_manifest(path: Path) -> Manifest:
     content = read_json(file)
     number = content.get("schema") if isinstance(content, dict) else None
     if type(number) is not int or "run_name" not in content:
-        raise ArgumentError(f"{str(file)!r} is no manifest of a run: it has no schema number or no run_name")
+        raise ArgumentError(f"{str(file)!r} is not a run's manifest: it has no schema number or no run_name")
     if number != SCHEMA:
         raise ArgumentError(
             f"{str(file)!r} has schema {number}, this engine-core reads schema {SCHEMA}; install the version that "
@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_json(file: Path) -> Any:
-    """Return what a file of JSON holds.
+    """Return the content of a JSON file.
 
     Raises:
         ArgumentError: (a ValueError) if it can't be read, or is damaged.
@@ -89,9 +89,9 @@ def read_json(file: Path) -> Any:
     except OSError as error:
         raise ArgumentError(f"{str(file)!r} can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise ArgumentError(f"{str(file)!r} is damaged, it is no JSON: {error}") from None
+        raise ArgumentError(f"{str(file)!r} is damaged, it is not JSON: {error}") from None
     except RecursionError:
-        raise ArgumentError(f"{str(file)!r} is damaged: it is nested too deep") from None
+        raise ArgumentError(f"{str(file)!r} is damaged: it is nested too deeply") from None
     level = [content]
     for _ in range(DEEPEST):
         level = [x for v in level if isinstance(v, (dict, list)) for x in (v.values() if isinstance(v, dict) else v)]
@@ -102,7 +102,7 @@ def read_json(file: Path) -> Any:
 
 def _missing(path: Path) -> str:
     if path.is_dir():
-        return f"{str(path)!r} holds no {NAME}: it is no run's folder"
+        return f"{str(path)!r} holds no {NAME}: it is not a run's folder"
     try:
         siblings = [sibling.name for sibling in path.parent.iterdir()]
     except OSError:

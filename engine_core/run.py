@@ -1,4 +1,4 @@
-"""Train what a config describes and keep what came out in the run's folder."""
+"""Train what a config describes, and write the results to the run's folder."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ __all__ = ["RunResults", "choose_folder", "make_trainer", "train"]
 
 @dataclass(frozen=True)
 class RunResults:
-    """What a run came to.
+    """The results of a run.
 
     Args:
         folder: where `manifest.json`, `metrics.jsonl`, `metrics.csv` and `results.json` are.
         metrics: the last value of everything that was logged, by name.
         seconds: wall-clock time of training, evaluation included.
-        samples_per_second: evaluation left out; counted as loaded, before an algorithm prunes a batch.
+        samples_per_second: without evaluation; counted as loaded, before an algorithm prunes a batch.
         algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`.
-        is_paused: has the run come to a pause, as by a time limit, and not to its end? Then there is no `results.json`.
+        is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
     """
 
     folder: Path
@@ -70,9 +70,9 @@ def train(
     profile: Path | str | None = None,
     checkpoint_every: str | None = None,
 ) -> RunResults:
-    """Train what `config` describes, write the run's files, and return what came out.
+    """Train what `config` describes, write the run's files, and return the results.
 
-    Nothing is written before the config is found good and everything that it names is made.
+    Nothing is written until the config is valid and everything that it names is made.
 
     Args:
         folder: the run's folder; default: a new one below `runs`.
@@ -81,7 +81,7 @@ def train(
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
-        EngineError: for what the engine refuses. What the run's own code raises comes as it is.
+        EngineError: for what the engine refuses. Exceptions of the run's own code pass through.
     """
     check_plugins(config)
     if config.trainer.max_duration is None:
@@ -93,7 +93,7 @@ def train(
     trainer = make_trainer(config, loggers=[files], callbacks=savers, profile=profile)
     try:
         with trainer:
-            described = _as_json(_manifest(config, trainer))  # an order that can't be is found before a folder is made
+            described = _as_json(_manifest(config, trainer))  # an impossible order is found before a folder is made
             with _claimed(folder, again=config.trainer.autoresume) as manifest:
                 if not manifest.stat().st_size:
                     manifest.write_text(described, encoding="utf-8")
@@ -121,7 +121,7 @@ def make_trainer(
     """Return the Trainer that `config` describes; the seed is set before model and data are made.
 
     Args:
-        loggers, callbacks: further ones, beside the config's.
+        loggers, callbacks: more of them, besides the config's.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -157,7 +157,7 @@ def make_trainer(
 
 
 def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
-    """Return where a run's files go: `folder`, or else a name that is still free below `runs`.
+    """Return where a run's files go: `folder`, or else an unused name below `runs`.
 
     The name is the config's `run_name`, or else its file's with date and time.
 
@@ -179,9 +179,9 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
 
 
 def _settle(config: Config, folder: Path) -> Config:
-    """Return the config with a name and a seed, so that the manifest's config repeats this very run.
+    """Return the config with a name and a seed, so that the manifest's config repeats this run.
 
-    Model and data of a resumed run are made with the seed of the saved one.
+    A resumed run makes model and data with the saved run's seed.
     """
     settings, own = config.trainer, folder / RUN_CHECKPOINTS
     path = own if settings.autoresume and has_checkpoint(own) else settings.load_path
@@ -194,7 +194,7 @@ def _settle(config: Config, folder: Path) -> Config:
 
 
 def _import_all(config: Config) -> None:
-    """Import everything that is named, so that all problems of this kind come first and the seed reaches all."""
+    """Import everything that is named, so that import errors come first and nothing is made before seeding."""
     for index, entry in enumerate(config.algorithms):
         load_plugin("algorithms", entry, config.place("algorithms", index))
     for section in ("model", "data", "loss", "optimizer"):
@@ -206,7 +206,7 @@ def _import_all(config: Config) -> None:
 
 
 def _check_saved(trainer: Trainer) -> None:
-    """Raise a CheckpointError if a paused run was not saved: started again, it would repeat what it has done."""
+    """Raise a CheckpointError if a paused run was not saved: started again, it would repeat its work."""
     now, folders = trainer.state.timestamp, saver_folders(trainer.state.callbacks)
     if not any(clock_in(folder) == (now.batch, now.epoch) for folder in folders if has_checkpoint(folder)):
         where = " or ".join(repr(str(folder)) for folder in folders)
@@ -229,7 +229,7 @@ def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
 
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
-    """Return what is needed to understand the run, and to repeat it; see `engine_core.manifest.Manifest`."""
+    """Return what is needed to understand and repeat the run; see `engine_core.manifest.Manifest`."""
     state, explanation = trainer.state, explain_engine(trainer.engine)
     if explanation.problems:
         raise OrderError("\n".join(explanation.problems))
@@ -254,10 +254,10 @@ def _as_json(content: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _claimed(folder: Path, *, again: bool) -> Iterator[Path]:
-    """Take the folder for this run alone and yield the manifest's path; leave it free if the run logs nothing.
+    """Claim the folder for this run and yield the manifest's path; release it if the run fails before logging.
 
     Args:
-        again: it may be this run's already.
+        again: it may already be this run's.
     """
     manifest = folder / "manifest.json"
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors and JSON in a folder, written in one stroke and checked to the last bit when read."""
+"""Checkpoints: tensors and JSON in a folder, written atomically and fully verified when read."""
 
 from __future__ import annotations
 

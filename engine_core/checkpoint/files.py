@@ -1,4 +1,4 @@
-"""A checkpoint's folder: written in one stroke, checked to the last bit when read. Knows files, not runs."""
+"""A checkpoint's folder: written atomically, fully verified when read. Knows files, not runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STATE = "state.json"
 _TENSORS = "state.safetensors"
 _FILES = (MODEL, _STATE, _TENSORS)
 _JSON_BYTES = 16 * 2**20
-"""How large a JSON file may be: what is large belongs in tensors, and a hostile file must not fill the memory."""
+"""How large a JSON file may be: large data belongs in tensors, and a hostile file must not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Content:
     Args:
         model: weights and buffers by their names in the model's state_dict.
         state: JSON, see `tree.flatten`, and `tensors`, which it names.
-        manifest: describes the run; people read it, and it is read before anything is loaded.
+        manifest: describes the run, for people and for checks before anything is loaded.
     """
 
     model: Mapping[str, torch.Tensor]
@@ -64,17 +64,17 @@ class Content:
 
 
 class Snapshot(NamedTuple):
-    """A copy of a run at one moment, on the CPU: nothing that trains on changes it."""
+    """A copy of a run at one moment, on the CPU: further training does not change it."""
 
     at: Timestamp
     content: Content
 
 
 def write_content(folder: Path, content: Content) -> None:
-    """Write a checkpoint: `folder` is there and complete, or as it was.
+    """Write a checkpoint: afterwards `folder` is complete, or as it was before.
 
     Raises:
-        CheckpointError: if it can't be written, or could not be read again; what was begun is taken away.
+        CheckpointError: if it can't be written, or could not be read again; the partial write is removed.
     """
     try:
         _write_content(folder, content)
@@ -112,14 +112,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a checkpoint without looking at the other files.
 
     Raises:
-        CheckpointError: if the folder is not a checkpoint, or one of a newer version.
+        CheckpointError: if the folder is not a checkpoint, or is of a newer version.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise CheckpointError(f"{str(folder)!r} {what}: a checkpoint is a folder with {MANIFEST}")
     manifest = _read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or type(manifest.get("schema")) is not int or "checksum" not in manifest:
-        raise CheckpointError(f"{str(folder / MANIFEST)!r} is no checkpoint's manifest: it lacks schema or checksum")
+        raise CheckpointError(f"{str(folder / MANIFEST)!r} is not a checkpoint's manifest: it lacks schema or checksum")
     if not 1 <= manifest["schema"] <= SCHEMA:
         raise CheckpointError(
             f"{str(folder)!r} has schema {manifest['schema']}, and this version of engine-core reads schema {SCHEMA}: "
@@ -132,10 +132,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_content(folder: Path) -> Content:
-    """Return what a checkpoint holds, once all of it is found to be what was written; tensors are on the CPU.
+    """Return what a checkpoint holds, with tensors on the CPU, after verifying that it is what was written.
 
     Raises:
-        CheckpointError: for a folder that is not a checkpoint, or a damaged one, with the file.
+        CheckpointError: if the folder is not a checkpoint, or is damaged, with the file.
     """
     manifest = read_manifest(folder)
     try:
@@ -144,7 +144,7 @@ def read_content(folder: Path) -> Content:
         raise CheckpointError(f"{str(folder)!r} can't be read: {error}") from error
     state = _read_json(folder / _STATE)
     if not isinstance(state, dict):
-        raise CheckpointError(f"{str(folder / _STATE)!r} is no state of a run")
+        raise CheckpointError(f"{str(folder / _STATE)!r} is not the state of a run")
     return Content(_load(folder / MODEL), state, _load(folder / _TENSORS), manifest)
 
 
@@ -171,7 +171,7 @@ def export_weights(folder: Path, to: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file is on the disk, or the names in a folder, where the system can say so."""
+    """Flush a file, or the names in a folder, to disk, where the system supports it."""
     is_folder = path.is_dir()
     if is_folder and os.name != "posix":
         return
@@ -232,7 +232,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
         # Copies: what is read from a mapped file changes with it, or kills the process when it is cut short.
         return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"{str(path)!r} is no safetensors file: {readable(str(error))}") from error
+        raise CheckpointError(f"{str(path)!r} is not a safetensors file: {readable(str(error))}") from error
 
 
 def _read_json(path: Path) -> Any:
@@ -246,24 +246,24 @@ def _read_json(path: Path) -> Any:
     except OSError as error:
         raise CheckpointError(f"{str(path)!r} can't be read: {error.strerror}") from error
     except RecursionError:
-        raise CheckpointError(f"{str(path)!r} is nested too deep") from None
+        raise CheckpointError(f"{str(path)!r} is nested too deeply") from None
     except ValueError as error:  # json's and the decoder's own errors are such
-        raise CheckpointError(f"{str(path)!r} is no JSON as a checkpoint has it: {error}") from None
+        raise CheckpointError(f"{str(path)!r} is not a checkpoint's JSON: {error}") from None
 
 
 def _size_of(path: Path) -> int:
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{str(path)!r} is a link or no file")
+        raise CheckpointError(f"{str(path)!r} is a link or not a file")
     return found.st_size
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a key stands in an object twice")
+        raise ValueError("an object has a key twice")
     return values
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,4 +1,4 @@
-"""A folder of checkpoints: their names, which is the latest, how many stay, and whose the folder is."""
+"""A folder of checkpoints: their names, the latest one, how many to keep, and who owns the folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "has_checkpoint", "read_resolve
 
 LATEST = "latest"
 RUN_CHECKPOINTS = "checkpoints"
-"""Where a run of the command line saves, in its folder."""
+"""The subfolder in which a command-line run saves."""
 
 _LOCK = ".lock"
 _IDENTITY = ".id"
@@ -46,11 +46,11 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.identity = ""
-        """What tells the folder from others, once it is locked, and wherever it is moved."""
+        """The folder's id, known once it is locked and kept when it is moved."""
         self._lock: IO[str] | None = None
 
     def lock(self) -> bool:
-        """Take the folder for this process, until `unlock` or its end; return whether it had it already.
+        """Take the folder for this process, until `unlock` or its end; return whether it already had it.
 
         Raises:
             CheckpointError: if another live run has it.
@@ -73,7 +73,7 @@ class Store:
         return False
 
     def unlock(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         file, self._lock = self._lock, None
         _locked.discard(self)
         if file is not None:
@@ -85,7 +85,7 @@ class Store:
         return f"ep{at.epoch}-ba{at.batch}"
 
     def save(self, at: Timestamp, content: Content) -> Path:
-        """Write a checkpoint, and then say that it is the latest; return its folder."""
+        """Write a checkpoint, then record it as the latest; return its folder."""
         path = self.folder / self.name_of(at)
         write_content(path, content)
         beside = self.folder / f".{LATEST}.new"
@@ -96,7 +96,7 @@ class Store:
         return path
 
     def saved(self) -> list[Path]:
-        """Return the checkpoints in the folder, the one that was saved first first."""
+        """Return the checkpoints in the folder, oldest first."""
         return sorted(_named(self.folder, _NAME), key=_when)
 
     def keep(self, these: Iterable[Path]) -> None:
@@ -107,7 +107,7 @@ class Store:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _claim(self, file: IO[str]) -> None:
-        """Lock the file, and write into it whose it is."""
+        """Lock the file, and write this process's id into it."""
         try:
             _lock_file(file)
         except (BlockingIOError, PermissionError):  # Windows says the latter
@@ -122,7 +122,7 @@ class Store:
         file.flush()
 
     def _read_identity(self) -> str:
-        """Return the hidden name of the folder; one that has none, or an empty one from a killed process, gets one."""
+        """Return the folder's id; create it if it is missing, or empty because a process was killed."""
         file = self.folder / _IDENTITY
         identity = file.read_text(encoding="ascii", errors="replace")[:64] if file.is_file() else ""
         if not identity:
@@ -131,7 +131,7 @@ class Store:
         return identity
 
     def _tidy(self) -> None:
-        """Remove what a killed process had begun to write, and put back what it was about to replace."""
+        """Remove what a killed process left half-written, and restore what it was about to replace."""
         for begun in self.folder.glob(".ep*.new"):
             shutil.rmtree(begun, ignore_errors=True)
         with suppress(OSError):
@@ -196,7 +196,7 @@ def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
 
 def _read_latest(file: Path) -> str:
     if not file.is_file():
-        raise CheckpointError(f"{str(file)!r} is no file: remove it, or give a checkpoint itself")
+        raise CheckpointError(f"{str(file)!r} is not a file: remove it, or give a checkpoint itself")
     try:
         with file.open("rb") as opened:
             name = opened.read(64).decode("ascii", "replace").strip()
@@ -243,7 +243,7 @@ def _let_go_in_children() -> None:
 
 def _let_go() -> None:
     for store in list(_locked):
-        store.unlock()  # closes the child's descriptor; the parent's goes on holding the lock
+        store.unlock()  # closes the child's descriptor; the parent's keeps the lock
 
 
 def _lock_file(file: IO[str]) -> None:

@@ -1,4 +1,4 @@
-"""Values as JSON, with their tensors beside: what a checkpoint holds of all but the model. Runs nobody's code."""
+"""Convert values to JSON plus tensors and back, for all of a checkpoint but the model. Runs no stored code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensors: TypeAlias = dict[str, torch.Tensor]
 
 _MAX_DEPTH = 64
 _TAG = "$"
-"""A JSON object with this key is no dict of the user's, but what JSON has no form for."""
+"""A JSON object with this key is not a user's dict, but a value that JSON can't represent."""
 
 _KINDS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -26,8 +26,8 @@ _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 def flatten(value: Any, path: str, tensors: Tensors) -> Any:
     """Return a value as JSON, and put its tensors into `tensors`, under their paths.
 
-    None, booleans, numbers, strings, tensors, and lists, tuples and dicts of them come back as they are; so do the
-    mappings of torch's schedulers. The tensors are the value's own: whoever keeps them clones them.
+    None, booleans, numbers, strings, tensors, and lists, tuples and dicts of them come back unchanged; so do the
+    mappings of torch's schedulers. The tensors are not copies: clone them to keep them.
 
     Raises:
         CheckpointError: for anything else, with its path.
@@ -56,7 +56,7 @@ def restore(json: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def check_tensor(tensor: torch.Tensor, path: str) -> None:
-    """Raise if a tensor has no place in a file: a sparse, quantized or sharded one, one without content."""
+    """Raise if a tensor can't be saved: if it is sparse, quantized, sharded or without data."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         kind = f"{type(tensor).__qualname__} of layout {tensor.layout}"
         raise CheckpointError(f"{path!r} is a {kind}, which a checkpoint can't hold: give a plain tensor")
@@ -150,12 +150,12 @@ def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor], dep
         try:
             restored[key] = _restore(pair[1], tensors, depth + 1)
         except TypeError:
-            raise CheckpointError(f"its JSON has the key {pair[0]!r:.80}, which can be none") from None
+            raise CheckpointError(f"its JSON has the key {pair[0]!r:.80}, which can't be one") from None
     return _KINDS[kind](restored)
 
 
 def _tensor(name: str, tensors: Mapping[str, torch.Tensor], order: Any) -> torch.Tensor:
-    """Return a tensor with its dimensions in memory in the order that it had; files have them all in one."""
+    """Return a tensor with its original memory order of dimensions; files store all tensors in one order."""
     if name not in tensors:
         raise CheckpointError(f"its JSON names the tensor {name!r:.80}, which is in no file")
     tensor = tensors[name]

@@ -1,4 +1,4 @@
-"""One write at a time, beside training: errors come up where the next one is asked for, or at the end."""
+"""One write at a time, in the background; errors are raised at the next write or at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BackgroundWriter:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._done = threading.Event()  # a join that a signal's handler breaks off says that the thread has ended
+        self._done = threading.Event()  # a join interrupted by a signal handler claims that the thread has ended
         self._error: BaseException | None = None
 
     @property
@@ -22,13 +22,13 @@ class BackgroundWriter:
         return self._thread is not None and not self._done.is_set()
 
     def start(self, write: Callable[[], None]) -> None:
-        """Begin a write; wait for the former one first, and raise what it raised."""
+        """Begin a write; wait for the previous one first, and raise what it raised."""
         self.wait()
 
         def run() -> None:
             try:
                 write()
-            except BaseException as error:  # noqa: BLE001  raised where somebody can catch it
+            except BaseException as error:  # noqa: BLE001  raised where it can be caught
                 self._error = error
             finally:
                 self._done.set()
@@ -39,12 +39,12 @@ class BackgroundWriter:
         self._thread = thread
 
     def raise_error(self) -> None:
-        """Raise what the former write raised, once; don't wait for one that is under way."""
+        """Raise what the previous write raised, once; don't wait for one that is under way."""
         if not self.is_busy:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until nothing is written any more, and raise what was raised, once."""
+        """Wait for the write to end, and raise what it raised, once."""
         if self._thread is not None:
             self._done.wait()
             self._thread.join()

@@ -1,1 +1,1 @@
-"""Logger destinations that the core ships, found through its entry points as a plugin's are."""
+"""The core's own logger destinations, found through entry points like a plugin's."""

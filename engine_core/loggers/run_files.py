@@ -1,4 +1,4 @@
-"""Keep what a run logs in files: `metrics.jsonl` and `metrics.csv`. Knows no Trainer."""
+"""Write what a run logs to `metrics.jsonl` and `metrics.csv`. Knows no Trainer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class RunFiles(LoggerDestination):
     A line is in the file when `log_metrics` returns, the CSV's row when the next step begins, or at close. If the disk
     is full, a warning says so once, and the latest 256 KiB for each file wait until there is room; no half of a line is
     in a file, and `latest` and `runs` continue meanwhile. New columns are added to the CSV. Values that are not finite
-    are `null` in JSON. Files that exist are continued.
+    are `null` in JSON. Existing files are continued.
 
     Args:
-        folder: made when the first line is written, or the fit starts.
+        folder: created when the first line is written or the fit starts.
 
     Example:
         >>> import tempfile
@@ -64,7 +64,7 @@ class RunFiles(LoggerDestination):
         self._started_s = time.perf_counter()
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Open the files; those of a resumed run are cut only now, when no saver has found another run at work.
+        """Open the files; those of a resumed run are cut only now, after savers checked that no other run is active.
 
         Raises:
             ArgumentError: (a ValueError) if they can't be written.
@@ -75,18 +75,18 @@ class RunFiles(LoggerDestination):
             self._flush()
         except OSError as error:
             raise ArgumentError(
-                f"RunFiles can't write in {str(self.folder)!r} ({error}); give it a folder where you may write"
+                f"RunFiles can't write in {str(self.folder)!r} ({error}); give it a folder that you can write to"
             ) from error
 
     def start_over(self) -> None:
-        """Let the next fit empty the files, which an earlier attempt has begun and never saved.
+        """Let the next fit empty the files, which an earlier attempt began and never saved.
 
         Files that contain the position of a loaded checkpoint are cut there instead.
         """
         self._starts_over = True
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Write a line; before the fit of a resumed run hold it back."""
+        """Write a line, or hold it back before the fit of a resumed run."""
         plain = {str(name): _plain(value) for name, value in metrics.items()}
         self.latest.update(plain)
         if self._resumed is not None or self._starts_over:
@@ -99,7 +99,7 @@ class RunFiles(LoggerDestination):
             if not self._has_warned:
                 self._has_warned = True
                 self._warn(
-                    f"can't write in {str(self.folder)!r} ({error}); training goes on, and the latest "
+                    f"can't write in {str(self.folder)!r} ({error}); training continues, and the latest "
                     f"{MOST_DUE_BYTES // 1024} KiB for each file are kept until they can be written. {HOW_TO_STOP}"
                 )
 
@@ -111,7 +111,7 @@ class RunFiles(LoggerDestination):
                 runs[name] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the files are written, how they end there, and what is not written yet."""
+        """Return how far the files are written, a digest of their end, and what is not written yet."""
         latest = {name: value for name, value in self.latest.items() if isinstance(value, WRITTEN_AS_THEY_ARE)}
         counts = {"latest": latest, "runs": dict(self.runs)}
         if self._resumed is not None:
@@ -123,7 +123,7 @@ class RunFiles(LoggerDestination):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next fit remove what was logged after the checkpoint, as the resumed run logs it again.
 
-        Files that are not those of the saved run are left, and continued.
+        Files of other runs are kept and continued.
 
         Raises:
             ArgumentError: (a ValueError) for what `state_dict` never returns.
@@ -136,12 +136,12 @@ class RunFiles(LoggerDestination):
             first = error.errors()[0]
             name = ".".join(part for part in first["loc"] if isinstance(part, str))
             value = None if first["type"] == "missing" else first["input"]
-            raise ArgumentError(f"{name}={value!r} in the state of RunFiles is nothing that it has saved") from None
+            raise ArgumentError(f"{name}={value!r} in the state of RunFiles is not something it saved") from None
         self.latest, self.runs = dict(state["latest"]), Counter(state["runs"])
         self._resumed = state
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Write what is held and close the files; a warning says how much can't be written even now, and is lost."""
+        """Write what is held and close the files; a warning says how much can't be written and is lost."""
         self._resumed = None
         self._add_held()
         lines, table, problem = self._lines, self._table, ""
@@ -153,7 +153,7 @@ class RunFiles(LoggerDestination):
             self._begin_files()
             self._has_warned = False
         if not problem and (lines.lost or table.lost):
-            problem = f"could not write in {str(self.folder)!r} for too long"
+            problem = f"could not write in {str(self.folder)!r}, and its buffer overflowed"
         if problem:
             lost = f"{lines.unwritten} lines for {lines.path.name} and {table.unwritten} rows for {table.path.name}"
             self._warn(f"{problem}: {lost} are lost")
@@ -162,7 +162,7 @@ class RunFiles(LoggerDestination):
         self._lines, self._table = Lines(self._place / "metrics.jsonl"), Table(self._place / "metrics.csv")
 
     def _close_files(self) -> None:
-        with contextlib.closing(self._table):  # whatever becomes of the other
+        with contextlib.closing(self._table):  # even if the other fails
             self._lines.close()
 
     def _cut(self) -> None:
@@ -211,7 +211,7 @@ _Row = Annotated[dict[str, Any], AfterValidator(_has_step)]
 
 
 class _Saved(BaseModel):
-    """What both files have in a state of RunFiles."""
+    """The base of the models that check a saved state."""
 
     model_config = ConfigDict(strict=True, defer_build=True)
 
@@ -239,5 +239,5 @@ def _plain(value: Any) -> Any:
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with None for what JSON has no number for."""
+    """Return the values with None for non-finite numbers, which JSON lacks."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

@@ -1,4 +1,4 @@
-"""Files that grow by whole lines. What a full disk doesn't take waits; no half of a line is left behind."""
+"""Files that grow by whole lines. If the disk is full, lines wait; no partial line is left behind."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any, Generic, TypeVar
 __all__ = ["MOST_DUE_BYTES", "WRITTEN_AS_THEY_ARE", "Lines", "Table"]
 
 MOST_DUE_BYTES = 2**18
-"""How much of a file may wait: all of it is in each checkpoint, whose JSON must not grow without a bound."""
+"""How much of a file may wait: each checkpoint holds all of it, and its JSON must not grow without bound."""
 
 WRITTEN_AS_THEY_ARE = (int, float, str, type(None))
 """Types of values that are saved as they are; others are saved as text."""
 
 _DIGESTED_BYTES = 4096
-_INDENTATION = 16  # about what a checkpoint spends on the place of a value
+_INDENTATION = 16  # roughly a checkpoint's overhead for a value
 _Item = TypeVar("_Item", str, dict[str, Any])
 
 
@@ -52,7 +52,7 @@ class _WholeLines(ABC, Generic[_Item]):
         return len(self.due) + self.lost
 
     def add(self, *items: _Item) -> None:
-        """Let items be written after those that are due."""
+        """Queue items to be written after those that are due."""
         self.due.extend(items)
         self._due_bytes += sum(map(_weight, items))
 
@@ -81,7 +81,7 @@ class _WholeLines(ABC, Generic[_Item]):
         """Write one item."""
 
     def _append(self, line: bytes) -> None:
-        """Write a line, which ends with its line feed; if that fails, nothing of it is in the file."""
+        """Write a line, which ends with its line feed; if that fails, none of it is in the file."""
         file = self._open()
         before, rest = self.size, memoryview(self._owed + line)
         try:
@@ -120,12 +120,12 @@ class Lines(_WholeLines[str]):
         return {"bytes": size, "digest": self._digest_before(size), "due": list(self.due), "lost": self.lost}
 
     def holds(self, position: Mapping[str, Any]) -> bool:
-        """Does the file on the disk begin as the one that had this position?"""
+        """Does the file on disk start like the one that had this position?"""
         size, there = position["bytes"], self.path.stat().st_size if self.path.is_file() else 0
         return (there >= size if size else not there) and self._digest_before(size) == position["digest"]
 
     def cut(self, position: Mapping[str, Any]) -> None:
-        """Take away what the closed file holds beyond a position, and continue from there."""
+        """Remove what the closed file holds beyond a position, and continue from there."""
         if position["bytes"]:
             os.truncate(self.path, position["bytes"])
         self.add(*position["due"])
@@ -156,14 +156,14 @@ class Table(_WholeLines[dict[str, Any]]):
         return {"rows": self._rows, "due": list(self.due), "lost": self.lost, "row": self._row}
 
     def cut(self, position: Mapping[str, Any]) -> None:
-        """Take away the rows that the closed file holds beyond a position, and continue from there."""
+        """Remove the rows that the closed file holds beyond a position, and continue from there."""
         if self.path.exists():
             self._replace(list(itertools.islice(self._read(), 1 + position["rows"])))
         self.add(*position["due"])
         self.lost, self._row = position["lost"], dict(position["row"])
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Add values to the row of a step; a value that the row already has begins another."""
+        """Add values to the row of a step; a value that the row already has starts a new row."""
         if self._row and (self._row["step"] != step or not values.keys().isdisjoint(self._row)):
             self._finish_row()
         said = {n: value if isinstance(value, WRITTEN_AS_THEY_ARE) else str(value) for n, value in values.items()}
@@ -205,12 +205,12 @@ class Table(_WholeLines[dict[str, Any]]):
             yield from csv.reader(file)
 
     def _replace(self, rows: Iterable[list[str]]) -> None:
-        """Write the file anew in one stroke: an interruption leaves the old one or the new one."""
+        """Replace the file atomically: an interruption leaves the old one or the new one."""
         beside = self.path.with_suffix(".csv.new")
         try:
             with beside.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows(rows)
-            self._let_go()  # it would append to the old file, and Windows replaces no open one
+            self._let_go()  # it would append to the old file, and Windows can't replace an open one
             beside.replace(self.path)
         except BaseException:
             beside.unlink(missing_ok=True)

@@ -232,7 +232,7 @@ def test_a_callback_brings_the_passes_of_its_distribution_along(install, tmp_pat
         ),
         (["--algorithms", "late", "--skipped", "--mermaid"], "--mermaid shows the whole order; leave out --why and"),
         (["--algorithms", "late", "--svg"], "Error: --svg shows one event; say which with --event EVENT"),
-        (["."], "Error: '.' holds no manifest.json: it is no run's folder"),
+        (["."], "Error: '.' holds no manifest.json: it is not a run's folder"),
         (["--algorithms", "lat"], "Error: lat: 'lat' is not among the installed algorithms; did you mean 'late'?"),
         (["--algorithms", "picky"], "Error: picky: args: Picky: missing a required argument: 'needed'"),
         (["--algorithms", "late", "--event", "init_"], "'init_' is not an event; did you mean 'init'?"),

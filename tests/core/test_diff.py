@@ -206,8 +206,8 @@ def test_as_json():
     ("run_b", "message"),
     [
         ("aa", "Error: 'aa' does not exist; did you mean 'a'?\n"),
-        (".", "Error: '.' holds no manifest.json: it is no run's folder\n"),
-        ("a/results.json", "Error: 'a/results.json' is no manifest of a run: it has no schema number or no run_name\n"),
+        (".", "Error: '.' holds no manifest.json: it is not a run's folder\n"),
+        ("a/results.json", "Error: 'a/results.json' is not a run's manifest: it has no schema number or no run_name\n"),
     ],
 )
 def test_what_is_no_run_is_one_message_and_exit_code_2(run_b, message):
@@ -220,7 +220,7 @@ def test_damaged_results_are_one_message_and_exit_code_2():
     Path("b/results.json").write_text("{")
     result = run("a", "b")
     assert result.exit_code == 2
-    assert result.output.startswith("Error: 'b/results.json' is damaged, it is no JSON: ")
+    assert result.output.startswith("Error: 'b/results.json' is damaged, it is not JSON: ")
 
 
 def test_neither_torch_nor_a_plugin_is_imported(install):

@@ -52,7 +52,7 @@ def without(key):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 100_000, "it is nested too deep"),
+        ("[" * 100_000, "it is nested too deeply"),
         ("[" * 101 + "]" * 101, "it is nested deeper than 100"),
         (without("order"), "order: Field required"),
         (json.dumps({**MANIFEST, "seed": "x" * 9999}), "seed: Input should be a valid integer, "),
@@ -77,7 +77,7 @@ def test_a_damaged_manifest_is_one_short_message(command, text, message):
 
 def test_a_schema_of_true_is_no_number():
     Path("file.json").write_text(json.dumps({**MANIFEST, "schema": True}))
-    with pytest.raises(ValueError, match="is no manifest of a run: it has no schema number or no run_name"):
+    with pytest.raises(ValueError, match="is not a run's manifest: it has no schema number or no run_name"):
         read_manifest(Path("file.json"))
 
 
@@ -85,7 +85,7 @@ def test_results_that_are_nested_too_deep():
     write("a", results={})
     Path("a/results.json").write_text("[" * 100_000)
     result = run("diff", "a", "a")
-    assert (result.exit_code, result.output) == (2, "Error: 'a/results.json' is damaged: it is nested too deep\n")
+    assert (result.exit_code, result.output) == (2, "Error: 'a/results.json' is damaged: it is nested too deeply\n")
 
 
 def test_json_has_no_bare_nan():

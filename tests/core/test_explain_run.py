@@ -99,10 +99,10 @@ def test_without_the_plugin(kept, install, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "'run' holds no manifest.json: it is no run's folder"),
-        ("{", "'run/manifest.json' is damaged, it is no JSON: "),
-        ("[]", "'run/manifest.json' is no manifest of a run: it has no schema number or no run_name"),
-        ('{"schema": 1}', "'run/manifest.json' is no manifest of a run: it has no schema number or no run_name"),
+        (None, "'run' holds no manifest.json: it is not a run's folder"),
+        ("{", "'run/manifest.json' is damaged, it is not JSON: "),
+        ("[]", "'run/manifest.json' is not a run's manifest: it has no schema number or no run_name"),
+        ('{"schema": 1}', "'run/manifest.json' is not a run's manifest: it has no schema number or no run_name"),
         (
             '{"schema": 2, "run_name": "x"}',
             (

@@ -68,8 +68,8 @@ def test_the_latest_that_wait_stay_small_in_the_checkpoint_and_the_others_are_lo
     assert steps(tmp_path) == waiting
     rows = (tmp_path / "metrics.csv").read_text().splitlines()[1:]
     assert str(recwarn.list[-1].message) == (
-        f"logger destination RunFiles could not write in {str(tmp_path)!r} for too long: {600 - len(waiting)} lines "
-        f"for metrics.jsonl and {600 - len(rows)} rows for metrics.csv are lost"
+        f"logger destination RunFiles could not write in {str(tmp_path)!r}, and its buffer overflowed: "
+        f"{600 - len(waiting)} lines for metrics.jsonl and {600 - len(rows)} rows for metrics.csv are lost"
     )
 
 
@@ -178,5 +178,5 @@ def test_what_could_not_wait_is_refused(part, tmp_path):
     files.log_metrics({"loss": 1}, 0)
     state = files.state_dict()
     files.close()
-    with pytest.raises(ArgumentError, match=r"due=.* in the state of RunFiles is nothing that it has saved"):
+    with pytest.raises(ArgumentError, match=r"due=.* in the state of RunFiles is not something it saved"):
         RunFiles(tmp_path).load_state_dict({**state, **part})

@@ -132,7 +132,7 @@ def test_nothing_stays_nothing_in_the_table(tmp_path):
 def test_a_state_that_no_run_files_had_is_refused(name, value, tmp_path):
     state = logged(tmp_path, range(4))[1]
     files = RunFiles(tmp_path)
-    with pytest.raises(ArgumentError, match=rf"^{name}.* in the state of RunFiles is nothing that it has saved"):
+    with pytest.raises(ArgumentError, match=rf"^{name}.* in the state of RunFiles is not something it saved"):
         files.load_state_dict({**state, name: value})
     assert (files.latest, files.runs) == ({}, {})
     start(files)

@@ -39,7 +39,7 @@ def steps_after_a_disk_was_full(folder, name):
     done = subprocess.run([sys.executable, "-c", PROGRAM, folder, name], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("DestinationWarning: logger destination RunFiles can't write in") == 1
-    assert "([Errno 27] File too large); training goes on" in done.stderr
+    assert "([Errno 27] File too large); training continues" in done.stderr
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     with (folder / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -83,7 +83,7 @@ def test_what_another_has_written_to_the_file_stays(tmp_path):
 def test_a_folder_that_can_not_be_made_is_told_when_the_fit_starts(tmp_path):
     (tmp_path / "file").touch()
     files = RunFiles(tmp_path / "file" / "run")
-    with pytest.raises(ArgumentError, match=r"^RunFiles can't write in '.*run' \(.*\); give it a folder where you may"):
+    with pytest.raises(ArgumentError, match=r"^RunFiles can't write in '.*run' \(.*\); give it a folder that you can"):
         files.fit_start(State(), None)
 
 

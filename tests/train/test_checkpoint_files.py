@@ -74,7 +74,7 @@ def test_a_file_that_is_cut_short_missing_or_a_link_is_named(folder, name, tmp_p
         read_content(folder)
     (tmp_path / "elsewhere").write_bytes(whole)
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match=f"{name}' is a link or no file"):
+    with pytest.raises(CheckpointError, match=f"{name}' is a link or not a file"):
         read_content(folder)
 
 

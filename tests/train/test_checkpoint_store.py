@@ -98,7 +98,7 @@ def test_a_latest_that_is_no_file_is_refused(tmp_path):
     Store(tmp_path).save(at(0, 1), EMPTY)
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
-    with pytest.raises(CheckpointError, match=r"latest' is no file"):
+    with pytest.raises(CheckpointError, match=r"latest' is not a file"):
         resolve(tmp_path)
 
 
