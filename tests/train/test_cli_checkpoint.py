@@ -194,4 +194,4 @@ def test_a_run_that_a_time_limit_pauses_has_no_results_and_goes_on(config: Path,
 def test_autoresume_without_a_saver_is_refused(config: Path, tmp_path: Path) -> None:
     refused = call("train", config, "--autoresume", "--out", tmp_path / "out")
     assert refused.exit_code == 2
-    assert "none is among the callbacks" in refused.output
+    assert "needs a CheckpointSaver among the callbacks" in refused.output
