@@ -31,23 +31,23 @@ class OrderError(EngineError):
 
 
 class PluginError(EngineError):
-    """A plugin that was asked for can't be used."""
+    """A requested plugin can't be used."""
 
 
 class ConfigError(EngineError, ValueError):
-    """A config file says something that can't be; the message names file, line and key."""
+    """A config file is invalid; the message names file, line and key."""
 
 
 class CheckpointError(EngineError):
-    """A checkpoint can't be written, or is not what it has to be, or is of another run."""
+    """A checkpoint can't be written, is invalid, or belongs to another run."""
 
 
 class NonFiniteLossError(EngineError):
-    """A loss or a gradient is NaN or infinite, and training was asked not to go on with it."""
+    """A loss or a gradient is NaN or infinite, and training was told to stop on that."""
 
 
 class OutOfMemoryError(EngineError, MemoryError):
-    """Memory has run out; the message names the sizes, and what to set."""
+    """Memory ran out; the message names the sizes and what to set."""
 
 
 class CheckpointWarning(UserWarning):
@@ -55,7 +55,7 @@ class CheckpointWarning(UserWarning):
 
 
 class DestinationWarning(UserWarning):
-    """A logger destination raised, and training goes on without what it missed."""
+    """A logger destination raised, and training continues without it having received the value."""
 
 
 class NonFiniteLossWarning(UserWarning):
@@ -63,11 +63,11 @@ class NonFiniteLossWarning(UserWarning):
 
 
 class OrderWarning(UserWarning):
-    """The user's own pass is against a declared constraint, or an algorithm is named by a name that nobody has."""
+    """The user's own pass breaks a declared constraint, or a name in an order matches no algorithm."""
 
 
 class UnorderedWritersWarning(UserWarning):
-    """Two algorithms write one State field at one event, and only the list says who comes first."""
+    """Two algorithms write one State field at one event, and only the list decides which runs first."""
 
 
 class HookNameWarning(UserWarning):
@@ -83,7 +83,7 @@ class NothingReplacedWarning(UserWarning):
 
 
 class DurationWarning(UserWarning):
-    """`fit` was called when the training was already at its end."""
+    """`fit` was called when training had already ended."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -99,7 +99,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most like `name`, if one is; as it is written, or else whatever its case."""
+    """Return the known name most like `name`, if any; compared as written first, then ignoring case."""
     options = list(known)
     for way in (str, str.lower):
         written = {way(option): option for option in options}

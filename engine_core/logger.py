@@ -1,4 +1,4 @@
-"""What is logged, where to, and what becomes of a destination that fails. Knows no engine; formats nothing."""
+"""What is logged, where to, and how a failing destination is handled. Knows no engine; formats nothing."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["HOW_TO_STOP", "MOST_FAILURES", "PATIENCE", "Destination", "Isolation
 
 
 PATIENCE = 3
-"""How often in a row one method of a destination may raise; then the destination is disabled."""
+"""After this many failures in a row of one method, the destination is disabled."""
 
 MOST_FAILURES = 30
-"""How often a destination may raise in all before it is disabled, so that the warnings have an end."""
+"""After this many failures in total, the destination is disabled, so that the warnings end."""
 
 HOW_TO_STOP = (
     "To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
     "PYTHONWARNINGS='error:logger destination' for a command"
 )
-"""Ends each DestinationWarning; the variable takes the words with which they all begin."""
+"""Ends each DestinationWarning; the variable matches the words that all of them start with."""
 
 
 class HasClock(Protocol):
@@ -49,9 +49,9 @@ class Destination(Protocol):
 
 
 class Logger:
-    """Hands what is logged to each destination, and does nothing where there is none.
+    """Hands what is logged to each destination.
 
-    A destination that raises is told of by a DestinationWarning, and disabled when it goes on doing so.
+    If a destination raises, a DestinationWarning says so; if it keeps raising, it is disabled.
 
     Example:
         >>> Logger().log_metrics({"loss": 0.5}, step=3)
@@ -70,7 +70,7 @@ class Logger:
         super().__setattr__(name, value)
 
     def follow(self, state: HasClock) -> None:
-        """Take the step of what is logged without one from the clock of `state`; an engine calls this."""
+        """Take the default step from the clock of `state`; an engine calls this."""
         self._state = weakref.ref(state)
         self.isolation.begin(self._state)
 
@@ -91,7 +91,7 @@ class Logger:
                 log(metrics, step)
             except DestinationWarning:
                 raise
-            except Exception as error:  # noqa: BLE001  whatever it is, the run is worth more than its log
+            except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
                 isolation.report(destination, "log_metrics", error)
             else:
                 if troubles:
@@ -106,7 +106,7 @@ class Logger:
         self._tell("log_traces", traces)
 
     def _tell(self, method: str, *values: Any) -> None:
-        """Call a method of each destination that is not disabled; one that lacks it is a mistake of the program."""
+        """Call a method of each destination that is not disabled; a missing method is a bug and raises."""
         isolation = self.isolation
         troubles = isolation.troubles
         for destination in self.destinations:
@@ -125,20 +125,20 @@ class Logger:
 
 
 class _Trouble:
-    """How often a destination has raised, in all and in a row of each method."""
+    """How often a destination has raised, in total and in a row for each method."""
 
     def __init__(self, destination: object) -> None:
-        self.destination = destination  # held, so that no other object gets the id under which this is kept
+        self.destination = destination  # held, so that no other object gets the id that is the key
         self.in_a_row: Counter[str] = Counter()
         self.in_all = 0
         self.is_disabled = False
 
 
 class Isolation:
-    """Keeps the book of the destinations of a logger that have raised, and warns of each failure.
+    """Counts the failures of a logger's destinations, and warns about each.
 
-    Only an Exception is kept back; KeyboardInterrupt and SystemExit go on, and so does a DestinationWarning that the
-    user's filter has made an error.
+    Only an Exception is caught, so KeyboardInterrupt and SystemExit propagate. So does a DestinationWarning that the
+    user's filter turned into an error.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Isolation:
         self._state: weakref.ref[HasClock] | None = None
 
     def begin(self, state: weakref.ref[HasClock]) -> None:
-        """Forget what has failed, as a new engine begins, and tell failures with the clock of `state`."""
+        """Forget past failures, since a new engine begins, and date new ones by the clock of `state`."""
         self.titles, self._state = (), state
         self.troubles.clear()
 
@@ -157,13 +157,13 @@ class Isolation:
         return trouble is not None and trouble.is_disabled
 
     def recover(self, destination: object, method: str) -> None:
-        """Count the failures in a row of a method anew, now that it has done its work."""
+        """Restart a method's count of failures in a row after it succeeded."""
         trouble = self.troubles.get(id(destination))
         if trouble is not None:
             trouble.in_a_row.pop(method, None)
 
     def report(self, destination: object, method: str, error: Exception) -> None:
-        """Count a failure and warn of it; the last one that is allowed disables the destination."""
+        """Count a failure and warn about it; disable the destination if it was one too many."""
         trouble = self.troubles.setdefault(id(destination), _Trouble(destination))
         if trouble.is_disabled:
             return
@@ -173,10 +173,10 @@ class Isolation:
         trouble.is_disabled |= count >= PATIENCE or trouble.in_all >= MOST_FAILURES
         if trouble.is_disabled:
             reason = f"{count} failures of {method} in a row" if count >= PATIENCE else f"{trouble.in_all} failures"
-            consequence = f"training goes on without it: after {reason} it is disabled, and gets nothing more"
+            consequence = f"training continues without it: disabled after {reason}"
         else:
             consequence = (
-                f"training goes on, and the other destinations are told; failure {count} of {PATIENCE} in a row, "
+                f"training continues, and the other destinations still get it; failure {count} of {PATIENCE} in a row, "
                 f"{trouble.in_all} of {MOST_FAILURES} in all, after which it is disabled"
             )
         warn(

@@ -1,4 +1,4 @@
-"""How things are said: warnings at the user's line, exceptions in one line, text that is safe for terminals. A leaf."""
+"""Wording: warnings at the user's line, exceptions in one line, text that is safe for terminals. A leaf."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["cause_of", "enumerated", "escaped", "in_one_line", "raised_at", "readable", "warn"]
 
 LONGEST = 300
-"""How many characters of a text that a plugin has written are shown."""
+"""How many characters of a plugin's text are shown."""
 
 _OURS = {"engine_core", "importlib", "importlib_metadata", "pydantic", "pydantic_core"}
 
 
 def cause_of(error: BaseException) -> str:
-    """Return type, message and place of an exception in one line; of pydantic's only what the plugin said wrongly.
+    """Return type, message and place of an exception in one line; for pydantic's only the plugin's mistake.
 
     Example:
         >>> cause_of(SystemExit("no GPU here"))
@@ -40,7 +40,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def readable(text: str, longest: int = LONGEST) -> str:
-    r"""Return a text of somebody else's for one line of a terminal: no control characters, and no more than so many.
+    r"""Return foreign text for one line of a terminal: without control characters, and cut at `longest`.
 
     Example:
         >>> readable("red \x1b[31m"), readable("x" * 1000, 3)
@@ -51,7 +51,7 @@ def readable(text: str, longest: int = LONGEST) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Return a text with what a terminal would obey, or not show, written as an escape, but for what is to be kept.
+    r"""Escape characters that a terminal would obey or not show, except those to `keep`.
 
     Example:
         >>> escaped("red \x1b[31m\n", keep="\n")
@@ -87,7 +87,7 @@ def _said_of(problem: ErrorDetails) -> str:
 
 
 def enumerated(names: Sequence[str], most: int = 4) -> str:
-    """Return names as one says them; of more than so many the first and how many more there are.
+    """Join names with commas and "and"; beyond `most`, give the first few and how many more there are.
 
     Example:
         >>> enumerated(["a", "b"]), enumerated("abcd"), enumerated("abcdefg")
@@ -98,7 +98,7 @@ def enumerated(names: Sequence[str], most: int = 4) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Say where in the code of others an error was raised, since its traceback is not always shown."""
+    """Return where outside engine-core an error was raised, since its traceback is not always shown."""
     place, traceback = "", error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
@@ -115,7 +115,7 @@ BETWEEN = ("engine_core", "pluggy", "click", "contextlib")
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning at the nearest line of the user's own.
+    """Issue a warning at the nearest line of the user's code.
 
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""Which plugins are installed, whose they are, and their import. Reading it imports none of them."""
+"""Which plugins are installed, which distribution ships them, and how to load them. Listing imports none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read what is installed, whatever state its files are in. Alone in knowing importlib-metadata; imports no plugin."""
+"""Read what is installed, however damaged. The only module that uses importlib-metadata; imports no plugin."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN = Path(__file__).resolve().parents[1]
 """Where engine_core itself lies."""
 
 Distribution: TypeAlias = Any
-"""An `importlib_metadata.Distribution`; how that is typed differs from version to version."""
+"""An `importlib_metadata.Distribution`, whose typing differs between versions."""
 
 log = logging.getLogger("engine_core")
 
@@ -50,13 +50,13 @@ class Installed:
 
     Args:
         version: `?` where the metadata is lost.
-        other_name: what its metadata calls it where its folder is called otherwise.
+        other_name: the name in its metadata, if its folder has another.
         folder: its dist-info, if it lies in a folder.
-        has_record: does it list its files, so that pip can take them away?
+        has_record: does it list its files, so that pip can remove them?
         requires: its requirements, as `torch>=2.4`.
         origin: the URL of the folder that an editable install refers to.
-        twins: the versions of all that lie under this name in the same place, if there are several.
-        entry_points: those of the groups that were asked for.
+        twins: all versions installed under this name in the same place, if several.
+        entry_points: those of the requested groups.
     """
 
     name: str
@@ -73,19 +73,19 @@ class Installed:
 def installed_distributions(prefix: str) -> Iterator[Installed]:
     """Yield the distributions with entry points in groups that start with `prefix`; nothing is imported.
 
-    `importlib_metadata.entry_points()` fails as a whole where any one distribution holds nonsense, so each is read on
-    its own. Of several with one name the first on the path counts, as for an import.
+    `importlib_metadata.entry_points()` fails entirely if any distribution is malformed, so each is read separately. If
+    several have the same name, the first on the path counts, as for an import.
     """
     found: dict[str, dict[Path, Distribution]] = defaultdict(dict)
     for distribution in importlib_metadata.distributions():
         name = _folder_name(distribution)
-        if not name.startswith("~"):  # what pip leaves of a removal that was interrupted, and ignores itself
+        if not name.startswith("~"):  # left by an interrupted pip uninstall; pip ignores it too
             place = _folder(distribution) or Path(str(id(distribution)))
             found[normalise(name)].setdefault(place.resolve(), distribution)
     for key, places in found.items():
         candidates = list(places.values())
         whole = candidates if len(candidates) == 1 else [d for d in candidates if _is_whole(d, key)]
-        if key == normalise(OWN.name):  # who only says so is not the core
+        if key == normalise(OWN.name):  # claiming the core's name is not enough
             whole = [d for d in whole if _lies_here(d)] or whole
         chosen = (whole or candidates)[0]
         entry_points = tuple(p for p in _entry_points(chosen, key) if normalise(p.group).startswith(normalise(prefix)))
@@ -122,20 +122,20 @@ def module_exists(name: str) -> bool:
             spec: ModuleSpec | None = (
                 importlib.util.find_spec(full) if path is None else PathFinder.find_spec(full, path)
             )
-        except Exception:  # noqa: BLE001  a finder of somebody else's may raise anything; an import will tell
+        except Exception:  # noqa: BLE001  a third-party finder may raise anything; the import will show it
             return True
         if spec is None:
             return False
         path = spec.submodule_search_locations
         if path is None or spec.origin is not None:
             return True
-    return False  # a folder without code, as a removal leaves it behind
+    return False  # a folder without code, left by an uninstall
 
 
 def ships(installed: Installed, module: str) -> bool | None:
-    """Does a distribution ship a module, by the list of its files? None: it has no such list.
+    """Does a distribution's list of files contain a module? None: it has no such list.
 
-    Of an editable install the folder counts in which the module's package lies.
+    For an editable install, the folder that contains the module's package decides.
     """
     package = module.partition(".")[0]
     if installed.origin:
@@ -149,7 +149,7 @@ def ships(installed: Installed, module: str) -> bool | None:
 
 
 def normalise(name: str) -> str:
-    """Return the one spelling of a name: `My_Plugin`, `my.plugin` and `my-plugin` are the same distribution.
+    """Return a name's canonical spelling: `My_Plugin`, `my.plugin` and `my-plugin` are the same distribution.
 
     Example:
         >>> normalise("My_Plugin")
@@ -161,7 +161,7 @@ def normalise(name: str) -> str:
 def _describe(
     chosen: Distribution, key: str, whole: list[Distribution], entry_points: tuple[EntryPoint, ...]
 ) -> Installed:
-    """Put together what is asked for, with the versions of all that lie beside the chosen one."""
+    """Describe the chosen one, with the versions of all those beside it."""
     folder = _folder(chosen)
     name, other_name = _names(chosen, key)
     versions = sorted(_field(d, "Version") or "?" for d in whole if folder and _parent(d) == folder.parent)
@@ -179,7 +179,7 @@ def _describe(
 
 
 def _names(distribution: Distribution, key: str) -> tuple[str, str]:
-    """Return the distribution's name, and that in its metadata if it is not that of its folder."""
+    """Return the distribution's name, and the one in its metadata if its folder has another."""
     given, folder = _field(distribution, "Name"), _folder(distribution)
     if given is None or folder is None:
         return normalise(given or key), ""
@@ -196,7 +196,7 @@ def _is_whole(distribution: Distribution, key: str) -> bool:
 
 
 def _lies_here(distribution: Distribution) -> bool:
-    """Is it the distribution of the engine_core that runs?"""
+    """Is it the distribution of the running engine_core?"""
     if origin := _origin(distribution):
         return _folder_at(origin) in OWN.parents
     parent = _parent(distribution)
@@ -204,7 +204,7 @@ def _lies_here(distribution: Distribution) -> bool:
 
 
 def _entry_points(distribution: Distribution, key: str) -> Iterator[EntryPoint]:
-    """Yield each line; what is none is passed over."""
+    """Yield each valid line."""
     try:
         text = distribution.read_text("entry_points.txt") or ""
     except (OSError, UnicodeDecodeError) as error:
@@ -216,18 +216,18 @@ def _entry_points(distribution: Distribution, key: str) -> Iterator[EntryPoint]:
             group = line[1:-1].strip()
         elif line and line[0] not in "#;":
             name, _, value = line.partition("=")
-            value = re.sub(r"\s*\[[^\]]*\]$", "", value.strip())  # extras, which importlib passes over too
+            value = re.sub(r"\s*\[[^\]]*\]$", "", value.strip())  # extras, which importlib ignores too
             yield EntryPoint(group, name.strip(), re.sub(r"\s*:\s*", ":", value))
 
 
 def _folder(distribution: Distribution) -> Path | None:
-    """Return the dist-info folder; a provider of another kind may have none."""
+    """Return the dist-info folder; other kinds of providers may have none."""
     path = getattr(distribution, "_path", None)  # not public
     return None if path is None else Path(str(path))
 
 
 def _listed(folder: Path | None, name: str) -> list[str]:
-    """Return the lines of a file in a dist-info that lists something, each up to a comma."""
+    """Return the lines of a list file in a dist-info, each up to a comma."""
     try:
         text = "" if folder is None else (folder / name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -239,7 +239,7 @@ def _place_of(package: str) -> Path | None:
     """Return where a package lies, without importing it."""
     try:
         spec = importlib.util.find_spec(package)
-    except Exception:  # noqa: BLE001  a finder of somebody else's may raise anything
+    except Exception:  # noqa: BLE001  a third-party finder may raise anything
         return None
     places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
     return next((Path(place) for place in places if place), None)
@@ -251,7 +251,7 @@ def _parent(distribution: Distribution) -> Path | None:
 
 
 def _folder_name(distribution: Distribution) -> str:
-    """Return the name in that of the folder: it costs no reading, and is left where the metadata is lost."""
+    """Return the name in the folder's name: no file is read, and it survives the loss of the metadata."""
     folder = _folder(distribution)
     if folder is None:
         return _field(distribution, "Name") or "unknown"
@@ -278,7 +278,7 @@ def _field(distribution: Distribution, field: str) -> str | None:
 
 
 def _fields(distribution: Distribution, field: str) -> list[str]:
-    """Return all values of a field of the metadata; a stale dist-info may have lost the whole file."""
+    """Return all values of a metadata field; a stale dist-info may have lost the whole file."""
     try:
         return [str(value) for value in distribution.metadata.get_all(field) or ()]
     except (OSError, UnicodeDecodeError, TypeError, AttributeError):

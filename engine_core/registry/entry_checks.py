@@ -1,4 +1,4 @@
-"""What its metadata alone shows to be wrong with an installed plugin, and what to do about it. Imports no plugin."""
+"""What metadata alone shows to be wrong with an installed plugin, and the remedy. Imports no plugin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["what_is_doubtful", "why_broken"]
 
 
 def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
-    """Return why an entry point can't be loaded, as far as metadata shows it, or nothing."""
+    """Return why an entry point can't be loaded, as far as metadata shows, or nothing."""
     if reason := _why_not_trusted(installed) or _why_unusable(installed, entry_point):
         return reason
     module = entry_point.value.partition(":")[0]
@@ -23,7 +23,7 @@ def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
             f"back and install it again, or run: pip uninstall {installed.name}"
         )
     return (
-        f"there is no module {module!r}: of {installed.name} only {installed.folder} is left, which is stale; "
+        f"there is no module {module!r}: only a stale {installed.folder} is left of {installed.name}; "
         f"{_removal(installed)}"
     )
 
@@ -31,13 +31,13 @@ def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
 def _why_not_trusted(installed: Installed) -> str:
     if installed.other_name:
         return (
-            f"{installed.folder} is called after {installed.name}, and its METADATA says Name: {installed.other_name}, "
-            "so nobody knows whose it is; delete that folder, and install again what you want"
+            f"{installed.folder} is named after {installed.name}, but its METADATA says Name: {installed.other_name}, "
+            "so its owner is unknown; delete that folder, and reinstall what you want"
         )
     if installed.twins and installed.folder is not None:
         return (
             f"{' and '.join(installed.twins)} of {installed.name} lie side by side in {installed.folder.parent}, and "
-            f"nothing tells which of them the modules are; run `pip uninstall {installed.name}` until none is left, "
+            f"it is unclear which of them owns the modules; run `pip uninstall {installed.name}` until none is left, "
             "then install one"
         )
     return ""
@@ -46,11 +46,9 @@ def _why_not_trusted(installed: Installed) -> str:
 def _why_unusable(installed: Installed, entry_point: EntryPoint) -> str:
     _, name, value = entry_point
     if not re.fullmatch(r"\w+(?:\.\w+)*\s*:\s*\w+(?:\.\w+)*", value):
-        return f"{value!r} names nothing, an entry point is 'module:attribute'; tell the authors of {installed.name}"
+        return f"{value!r} is not of the form 'module:attribute'; tell the authors of {installed.name}"
     if not name or not name.isprintable() or set(name) & set(":,"):
-        return (
-            f"{name!r} can't be a name: it must not be empty nor hold ':' or ','; tell the authors of {installed.name}"
-        )
+        return f"{name!r} can't be a name: it is empty, or has ':' or ',' in it; tell the authors of {installed.name}"
     values = sorted({p.value for p in installed.entry_points if p[:2] == entry_point[:2]})
     if len(values) > 1:
         both = " and as ".join(map(repr, values))
@@ -59,7 +57,7 @@ def _why_unusable(installed: Installed, entry_point: EntryPoint) -> str:
 
 
 def what_is_doubtful(installed: Installed) -> str:
-    """Return what may make the plugins of a distribution fail although they can be loaded, or nothing."""
+    """Return what may make a distribution's plugins fail after loading, or nothing."""
     doubts = []
     if installed.version == "?":
         doubts.append(

@@ -1,4 +1,4 @@
-"""Import one plugin and check it; whatever it raises is turned into a record that says what is wrong."""
+"""Import one plugin and check it; what it raises becomes a record that says what is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Loaded", "load_plugin"]
 
 
 class Loaded(NamedTuple):
-    """What came of an import: the plugin and its record, or a record that is `broken` and what was raised."""
+    """The result of an import: the plugin and its record, or a `broken` record and the exception."""
 
     record: PluginRecord
     plugin: Any = None
@@ -42,7 +42,7 @@ def load_plugin(record: PluginRecord, source: Source) -> Loaded:
 
 
 def _remedy_for(error: BaseException, installed: Installed, module: str) -> str:
-    """Return what to do about an exception that the import of `module` raised, or nothing in particular."""
+    """Return the remedy for an exception that importing `module` raised, or nothing."""
     if isinstance(error, ValidationError) and any(problem["loc"] == ("hook_api",) for problem in error.errors()):
         return f"or install another version of {installed.name}"
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):

@@ -1,4 +1,4 @@
-"""Which distribution owns a module, a class, an object: by entry points, and where several claim a package by files."""
+"""Which distribution owns a module, class or object: by entry points or, if several claim a package, by files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Provenance", "claimants_of", "owner_among"]
 
 
 class Provenance:
-    """The modules that belong to one distribution alone, since only its entry points lie in them.
+    """The modules that belong to a single distribution, since only its entry points lie in them.
 
-    Where several claim a package, its files decide. A namespace that several distributions share belongs to none of
-    them, what lies deeper in it may.
+    If several claim a package, their files decide. A namespace that several distributions share belongs to none of
+    them, but modules deeper in it may.
     """
 
     def __init__(self, sources: Mapping[PluginRecord, Source]) -> None:
@@ -30,7 +30,7 @@ class Provenance:
         self._known: dict[str, str | None] = {}
 
     def distribution_of(self, plugin: object) -> str | None:
-        """Return that of the first class in the MRO that a plugin ships; the core's only for what it ships itself."""
+        """Return that of the first class in the MRO shipped by a plugin; the core's only for what it ships itself."""
         owners = [self._owner(module) for module in _modules(plugin)]
         return next((owner for owner in owners if owner not in (None, CORE)), None) or (owners[0] if owners else None)
 
@@ -49,7 +49,7 @@ class Provenance:
 
 
 def claimants_of(sources: Iterable[tuple[PluginRecord, Source]]) -> dict[str, list[Installed]]:
-    """Return for each top-level package the distributions whose entry points lie in it."""
+    """Return the distributions whose entry points lie in each top-level package."""
     claims: dict[str, dict[str, Installed]] = defaultdict(dict)
     for record, source in sources:
         claims[record.module.partition(".")[0]][record.distribution] = source.installed
@@ -57,16 +57,16 @@ def claimants_of(sources: Iterable[tuple[PluginRecord, Source]]) -> dict[str, li
 
 
 def owner_among(module: str, claimants: Sequence[Installed]) -> str | None:
-    """Return the distribution of a module that several claim, or None where one claims it or nobody can tell."""
+    """Return the distribution of a module that several claim; None if only one claims it or it can't be decided."""
     if module.partition(".")[0] == PREFIX[:-1]:
         return CORE
     return _owner_of(module, claimants) if len(claimants) > 1 else None
 
 
 def _owner_of(module: str, claimants: Sequence[Installed]) -> str | None:
-    """Return which of several distributions a module belongs to, or None where nobody can tell.
+    """Return which of several distributions a module belongs to, or None if that can't be decided.
 
-    Whoever has the module among its files; where nobody lists files, whoever has the name of the top-level package.
+    It is the one that lists the module's file or, if none lists files, the one named like the top-level package.
     """
     package = module.partition(".")[0]
     while module:

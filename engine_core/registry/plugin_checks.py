@@ -1,4 +1,4 @@
-"""What each kind of plugin has to be: asked of the class when it is loaded, and of the instance when it comes in."""
+"""What each kind of plugin must have: checked on the class when loaded, and on the instance when given to an engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTENS_OTHERWISE = ("log_metrics", "log_hyperparameters", "log_traces", "close
 
 
 def check_plugin(record: PluginRecord, plugin: Any) -> None:
-    """Check that what was imported is what its entry point says.
+    """Check that an imported object is the kind of plugin its entry point says.
 
     Raises:
         TypeError: says what this kind of plugin has to be.
@@ -26,18 +26,18 @@ def check_plugin(record: PluginRecord, plugin: Any) -> None:
         _check_pass(plugin)
         return
     if not isinstance(plugin, type):
-        raise TypeError(f"an entry point of kind {record.kind} names a class, this is {plugin!r}")
+        raise TypeError(f"an entry point of kind {record.kind} must name a class, not {plugin!r}")
     if record.kind == "callbacks":
         check_callback(plugin, plugin.__name__)
         return
     check_algorithm(plugin, plugin.__name__)
     metadata = getattr(plugin, "metadata", None)
     if metadata is not None and metadata.name not in (None, record.name):
-        raise TypeError(f"its metadata says name={metadata.name!r}, and the entry point has another name")
+        raise TypeError(f"its metadata says name={metadata.name!r}, but the entry point has another name")
 
 
 def check_algorithm(algorithm: Any, title: str) -> None:
-    """Check that a class, or an instance, can be asked and applied.
+    """Check that a class or an instance can be matched and applied.
 
     Raises:
         TypeError: says what it lacks, or what is wrong with it.
@@ -59,12 +59,12 @@ def check_algorithm(algorithm: Any, title: str) -> None:
 
 
 def check_callback(callback: Any, title: str) -> None:
-    """Check that a class, or an instance, has something to listen with.
+    """Check that a class or an instance has a method for some event.
 
     Raises:
         TypeError: says what it lacks, or what is wrong with it.
     """
-    is_class = isinstance(callback, type)  # `method_of` leaves the properties of an instance alone
+    is_class = isinstance(callback, type)  # `method_of` does not run an instance's properties
     names = [event.value for event in Event]
     found = {name: getattr(callback, name, None) if is_class else method_of(callback, name) for name in names}
     listens = {name: method for name, method in found.items() if callable(method)}
@@ -76,9 +76,9 @@ def check_callback(callback: Any, title: str) -> None:
 
 def _check_pass(plugin: Any) -> None:
     if not callable(plugin) or isinstance(plugin, type):
-        raise TypeError(f"a pass is a function (algorithms, event) -> algorithms, this is {plugin!r}")
+        raise TypeError(f"a pass is a function (algorithms, event) -> algorithms, not {plugin!r}")
     if not isinstance(getattr(plugin, "metadata", None), PassMetadata):
-        raise TypeError("a registered pass is marked with @algorithm_pass(...), this one is not")
+        raise TypeError("a registered pass must be marked with @algorithm_pass(...)")
     if isinstance(plugin, FunctionType):
         _check_call(plugin, plugin.__qualname__, ("algorithms", "event"))
     _check_that_a_call_runs(plugin if isinstance(plugin, FunctionType) else type(plugin).__call__, "a pass")
@@ -89,7 +89,7 @@ def _class_of(plugin: Any) -> type:
 
 
 def _check_method(plugin: Any, name: str, method: Any, arguments: tuple[str, ...]) -> None:
-    """Check the arguments of a method; of a class only if it is a plain one, since an instance may have another."""
+    """Check a method's arguments; on a class only if it is a plain function, since an instance may have another."""
     title = f"{_class_of(plugin).__name__}.{name}"
     _check_that_a_call_runs(method, title)
     if not isinstance(plugin, type):
@@ -99,11 +99,11 @@ def _check_method(plugin: Any, name: str, method: Any, arguments: tuple[str, ...
 
 
 def _check_that_a_call_runs(function: Any, title: str) -> None:
-    """Refuse what returns a coroutine or a generator: it would never be waited for, so nothing of it would ever run."""
+    """Refuse what returns a coroutine or a generator: its body would never run."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{title} is an async function, and the engine waits for none; write it without async")
+        raise TypeError(f"{title} is an async function, which the engine can't await; write it without async")
     if inspect.isgeneratorfunction(function):
-        raise TypeError(f"{title} is a generator function, of which a call runs nothing; write it without yield")
+        raise TypeError(f"{title} is a generator function, so calling it runs nothing; write it without yield")
 
 
 def _check_call(function: Any, title: str, arguments: tuple[str, ...], *before: str) -> None:

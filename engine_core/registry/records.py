@@ -1,4 +1,4 @@
-"""The record of an installed plugin: what it is called, who ships it, whether it may be used."""
+"""The record of an installed plugin: its name, its distribution, whether it may be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
 
 @dataclass(frozen=True)
 class Origin:
-    """Who ships something: a distribution, and its version.
+    """The distribution that ships something, and its version.
 
     Example:
         >>> print(Origin("some-plugin", "1.2"))
@@ -33,7 +33,7 @@ class Origin:
 
 
 def title(name: str, origin: Origin | None) -> str:
-    """Return a name with who ships what is called so, as messages have it; None: the user's own.
+    """Return a name with its origin as messages show it; None: the user's own.
 
     Example:
         >>> title("Crop", Origin("some-plugin", "1.2")), title("Mine", None)
@@ -44,15 +44,15 @@ def title(name: str, origin: Origin | None) -> str:
 
 @dataclass(frozen=True)
 class PluginRecord:
-    """One entry point: what it is called, who ships it, and whether it can be used.
+    """One entry point: its name, its distribution, and whether it can be used.
 
     Args:
         kind: `algorithms`, `passes` or `callbacks`.
-        name: the entry point's name, which is the plugin's.
-        distribution, version: who ships it.
+        name: the entry point's name, which is also the plugin's.
+        distribution, version: what ships it.
         entry_point: its value, `module:attribute`.
-        status: `available`; `disabled` by the environment; `ambiguous`: the bare name is claimed by others too;
-            `broken`: it can't be loaded, as metadata or the attempt has shown.
+        status: `available`; `disabled` by the environment; `ambiguous`: others claim the bare name too;
+            `broken`: it can't be loaded, as metadata or an attempt showed.
         reason: why it is not simply available, and what to do.
     """
 
@@ -66,7 +66,7 @@ class PluginRecord:
 
     @property
     def qualified_name(self) -> str:
-        """The name with the distribution and a colon before it, which nobody else can claim."""
+        """`distribution:name`, which no other distribution can claim."""
         return f"{self.distribution}:{self.name}"
 
     @property
@@ -76,24 +76,24 @@ class PluginRecord:
 
     @property
     def attribute(self) -> str:
-        """What the entry point names in its module, with dots where it lies in a class."""
+        """What the entry point names in its module, dotted if it is inside a class."""
         return self.entry_point.partition(":")[2]
 
     @property
     def origin(self) -> Origin:
-        """Who ships it."""
+        """The distribution that ships it."""
         return Origin(self.distribution, self.version)
 
     @property
     def title(self) -> str:
-        """The kind, name, distribution and version, as messages have them."""
+        """The kind, name, distribution and version, as messages show them."""
         singular = "pass" if self.kind == "passes" else self.kind[:-1]
         return f"{singular} {self.name!r} of {self.origin}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a record was read: its entry point, and the distribution around it."""
+    """Where a record was read: its entry point and distribution."""
 
     entry_point: EntryPoint
     installed: Installed

@@ -24,7 +24,7 @@ __all__ = ["CORE", "KINDS", "Kind", "PluginRecord", "Registry", "Status"]
 
 
 class Identity(NamedTuple):
-    """Who an algorithm is: its registered name, who ships it (None: the user), and its record if it has one."""
+    """An algorithm's registered name, what ships it (None: the user), and its record if any."""
 
     name: str
     origin: Origin | None
@@ -49,7 +49,7 @@ class Registry:
         self._failures: dict[tuple[Kind, str], BaseException] = {}
         self._provenance = Provenance(sources)
         self.doubts = tuple(doubtful_items(self.records, environ))
-        """What is probably wrong in the allow-list and the deny-list."""
+        """Probable mistakes in the allow-list and the deny-list."""
 
     @classmethod
     def scan(cls, *, refresh: bool = False) -> Registry:
@@ -61,20 +61,20 @@ class Registry:
         if refresh:
             cls._scanned.clear()
             importlib.invalidate_caches()
-        # By the two variables, which a program may change between engines; what they decide is in the records.
+        # Keyed by the two variables: a program may change them between engines, and they decide what the records say.
         key = (os.environ.get(ALLOW), os.environ.get(DENY))
         if key not in cls._scanned:
             cls._scanned[key] = cls(installed_distributions(PREFIX), os.environ)
         return cls._scanned[key]
 
     def find(self, kind: Kind, name: str) -> PluginRecord:
-        """Return the record that `name` (or `distribution:name`) stands for.
+        """Return the record that `name` (or `distribution:name`) refers to.
 
         Raises:
             PluginError: if it is unknown, disabled, broken, or claimed by several distributions.
         """
         if kind not in KINDS:
-            raise ArgumentError(f"{kind!r} is no kind of plugin{did_you_mean(kind, KINDS)}")
+            raise ArgumentError(f"{kind!r} is not a kind of plugin{did_you_mean(kind, KINDS)}")
         distribution, _, bare = name.rpartition(":")
         claims = [r for r in self.records if r.kind == kind and r.name == bare]
         if distribution:
@@ -94,10 +94,10 @@ class Registry:
         return record
 
     def load(self, kind: Kind, name: str) -> Any:
-        """Import the plugin that `name` stands for, check it and return it.
+        """Import the plugin that `name` refers to, check it and return it.
 
         A plugin that fails is quarantined: its record becomes `broken`, with the reason. What it prints meanwhile goes
-        to stderr, since stdout is the program's.
+        to stderr; stdout belongs to the program.
 
         Raises:
             PluginError: as `find` does, or because the import or the check failed; the cause is attached.
@@ -115,7 +115,7 @@ class Registry:
         return self._loaded[key]
 
     def require(self, requirements: Iterable[str]) -> None:
-        """Check that the distributions of plugins are there that a run demands, as `some-plugin>=1.2`; import nothing.
+        """Check that the plugin distributions a run requires, as `some-plugin>=1.2`, are installed; import nothing.
 
         Raises:
             PluginError: names the first requirement that is not met and what is installed.
@@ -131,12 +131,12 @@ class Registry:
     def distribution_of(self, plugin: object) -> str | None:
         """Return the distribution that an instance, a class or a function comes from, None for the user's own.
 
-        It is that of the first class in the MRO that a plugin ships; engine-core's only for what the core itself ships.
+        It is that of the first class in the MRO shipped by a plugin; engine-core's only for what the core itself ships.
         """
         return self._provenance.distribution_of(plugin)
 
     def origin_of(self, plugin: object) -> Origin | None:
-        """Return who ships an instance, a class or a function, with the version; None for the user's own."""
+        """Return what ships an instance, a class or a function, with the version; None for the user's own."""
         owner = self.distribution_of(plugin)
         return None if owner is None else Origin(owner, self.version_of(owner))
 
@@ -145,14 +145,14 @@ class Registry:
         return next((r.version for r in self.records if r.distribution == distribution), "?")
 
     def identify(self, algorithm: object) -> Identity:
-        """Return the name that others refer to an algorithm by, who ships it, and the record it is registered under.
+        """Return the name that others refer to an algorithm by, what ships it, and the record it is registered under.
 
         The name is its metadata's, else its entry point's, else its class's in snake case. The record is the nearest of
-        those that lead to its class; names decide where none does, as for a subclass that is called like its base.
+        those that lead to its class; if none does, as for a subclass named like its base, names decide.
         """
         cls, origin, metadata = type(algorithm), self.origin_of(algorithm), getattr(algorithm, "metadata", None)
         own = [r for r in self.records if r.kind == "algorithms" and r.origin == origin]
-        # The class itself before names: two distributions may give one name to classes of their own.
+        # The class itself before names: two distributions may use one name for different classes.
         found = [r for r in own if _imported(r) is cls]
         if not found:
             found = [r for r in own if r.attribute in (cls.__qualname__, cls.__name__)]
@@ -165,7 +165,7 @@ class Registry:
         return [r for r in self.records if (r.kind, r.name) == ("algorithms", name)]
 
     def passes_of(self, distribution: str) -> list[PluginRecord]:
-        """Return the records of the passes that a distribution ships and that are not disabled."""
+        """Return the records of a distribution's passes that are not disabled."""
         return [
             r for r in self.records if r.kind == "passes" and r.distribution == distribution and r.status != "disabled"
         ]
@@ -183,7 +183,7 @@ def _key(record: PluginRecord) -> tuple[Kind, str]:
 
 
 def _imported(record: PluginRecord) -> object:
-    """Return what a record's entry point leads to in modules that are imported already; no code of theirs runs."""
+    """Return what a record's entry point leads to in already imported modules; none of their code runs."""
     found: object = sys.modules.get(record.module)
     for name in record.attribute.split("."):
         found = inspect.getattr_static(found, name, None)
@@ -191,7 +191,7 @@ def _imported(record: PluginRecord) -> object:
 
 
 def _distance(record: PluginRecord, cls: type) -> tuple[int, int]:
-    """Return how far from a class its record's module lies: how many bases up, then how many packages up."""
+    """Return how far a record's module is from a class: how many bases up, then how many packages up."""
     module = f"{record.module}."
     inside = [place for place, base in enumerate(cls.__mro__) if f"{base.__module__}.".startswith(module)]
     return (inside[0] if inside else len(cls.__mro__)), -len(module)

@@ -1,4 +1,4 @@
-"""What a run, or a plugin, demands of its environment: distributions and their versions. Knows no registry."""
+"""What a run or a plugin requires to be installed: distributions and their versions. Knows no registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .distributions import installed_version, normalise
 
 __all__ = ["check_requirements", "unmet"]
 
-_NEAR = 0.85  # names of plugins' distributions often end alike
+_NEAR = 0.85  # plugin distributions often have the same ending
 
 
 def check_requirements(
@@ -23,16 +23,16 @@ def check_requirements(
     unusable: Mapping[str, str],
     shipped: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check requirements such as `some-plugin>=1.2` against the plugins that there are.
+    """Check requirements such as `some-plugin>=1.2` against the installed plugins.
 
     Args:
         installed: versions of the distributions that ship plugins.
         unusable: why a distribution can't be used although it is installed, by distribution.
-        shipped: which distribution ships a plugin, by the plugin's name, since that is easily taken for the other.
+        shipped: which distribution ships a plugin, by the plugin's name, since the two are easily confused.
 
     Raises:
         PluginError: names the requirement and what is installed instead.
-        ArgumentError: (a ValueError) for what is no requirement.
+        ArgumentError: (a ValueError) for an invalid requirement.
 
     Example:
         >>> check_requirements(["some-plugin>=1.2"], {"some-plugin": "1.10"}, {})
@@ -54,15 +54,15 @@ def check_requirements(
             raise PluginError(f"{requirement} is required, but {name} {installed[name]} is {unusable[name]}")
         if not _meets(requirement, installed[name]):
             raise PluginError(
-                f"{requirement} is required, installed is {name} {installed[name]}; "
-                f"change it, as with: pip install '{requirement}'"
+                f"{requirement} is required, but {name} {installed[name]} is installed; "
+                f"run: pip install '{requirement}'"
             )
 
 
 def unmet(requirements: Iterable[str]) -> list[tuple[str, str]]:
-    """Return those requirements of a distribution that are not met, each with what is installed instead.
+    """Return a distribution's unmet requirements, each with what is installed instead.
 
-    What they demand for extras, and what can't be read, is left out.
+    Requirements for extras, and malformed ones, are left out.
 
     Example:
         >>> unmet(["none-such>=2", "packaging>=1", "other; extra == 'all'"])
@@ -89,8 +89,8 @@ def _parse(text: str) -> Requirement:
     try:
         return Requirement(text)
     except InvalidRequirement as error:
-        why = str(error).partition("\n")[0]  # below it packaging draws a caret under the place
-        raise ArgumentError(f"{text!r} is no requirement such as 'some-plugin>=1.2,<2': {why}") from None
+        why = str(error).partition("\n")[0]  # packaging adds a line with a caret under the place
+        raise ArgumentError(f"{text!r} is not a requirement such as 'some-plugin>=1.2,<2': {why}") from None
     except TypeError:
         raise ArgumentTypeError(f"a requirement is a string such as 'some-plugin>=1.2,<2', not {text!r}") from None
 
@@ -108,13 +108,12 @@ def _why_missing(requirement: Requirement, name: str, installed: Mapping[str, st
     if near := difflib.get_close_matches(name, installed, n=1, cutoff=_NEAR):
         return f"{missing}did you mean {near[0]!r}?"
     return (
-        f"{missing}install it: from the sources of engine-core if it comes with them, else as with: "
-        f"pip install '{requirement}'"
+        f"{missing}install it: from engine-core's sources if it is part of them, else run: pip install '{requirement}'"
     )
 
 
 def _meets(requirement: Requirement, version: str) -> bool:
-    """Pre-releases count as what they are; a version that can't be compared meets only a bare name."""
+    """Pre-releases compare as such; a version that can't be parsed meets only a bare name."""
     if not requirement.specifier:
         return True
     try:

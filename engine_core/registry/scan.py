@@ -1,4 +1,4 @@
-"""Read a record for each entry point of ours: disabled, ambiguous, broken or available, as metadata shows it."""
+"""Read a record for each of our entry points: disabled, ambiguous, broken or available, as metadata shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["doubtful_items", "read_records"]
 
 
 def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict[PluginRecord, Source]:
-    """Return a record for each entry point of ours, sorted by kind, name and distribution, with where it was read.
+    """Return a record for each of our entry points, sorted by kind, name and distribution, with its source.
 
     Args:
         environ: may hold the allow-list and the deny-list.
@@ -31,22 +31,22 @@ def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict
     distributions = {installed.name for installed in found}
     for installed in found:
         doubts = what_is_doubtful(installed) if installed.name != CORE else ""
-        for entry_point in sorted(installed.entry_points, key=_is_misspelt):  # the first of one name is kept
+        for entry_point in sorted(installed.entry_points, key=_is_misspelt):  # the first of each name is kept
             record = _read(installed, entry_point, doubts)
             if record.distribution != CORE and (reason := _why_disabled(record, environ, distributions)):
                 record = replace(record, status="disabled", reason=reason)
             if (key := (record.kind, record.qualified_name)) not in taken:
                 taken.add(key)
                 sources[record] = Source(entry_point, installed)
-    # Foreign ones first: marking makes new records, and `sources` has those that it was given as keys. What is disabled
-    # or broken is known by now, and claims no name.
+    # Foreign ones first: marking makes new records, and the keys of `sources` are the old ones. What is disabled or
+    # broken is known by now, and claims no name.
     records = _mark_ambiguous(_mark_foreign(sources))
     marked = dict(zip(records, sources.values(), strict=True))
     return {record: marked[record] for record in sorted(marked, key=_place)}
 
 
 def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is probably misspelt in the allow-list or the deny-list, or has no effect there."""
+    """Yield items of the allow-list or the deny-list that are probably misspelt or have no effect."""
     records = list(records)
     for variable in (ALLOW, DENY):
         for item in sorted(_listed(environ.get(variable, ""))):
@@ -55,8 +55,8 @@ def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) 
                 yield f"{variable} lists {item!r}, which has no effect: {CORE}'s own plugins are always enabled"
             elif not called:
                 meant = suggestion(item, [name for record in records for name in _called(record)])
-                if meant or variable == DENY:  # an allow-list may be that of several environments
-                    yield f"{variable} lists {item!r}, which is no plugin and no distribution here{meant}"
+                if meant or variable == DENY:  # an allow-list may be shared between environments
+                    yield f"{variable} lists {item!r}, which is not an installed plugin or distribution{meant}"
 
 
 def _place(record: PluginRecord) -> tuple[int, str, str]:
@@ -77,7 +77,7 @@ def _read(installed: Installed, entry_point: EntryPoint, doubts: str) -> PluginR
         return record
     if _is_misspelt(entry_point):
         meant = f"{PREFIX + kind!r}" if near else "one of " + ", ".join(repr(PREFIX + known) for known in KINDS)
-        wrong = f"registered in the group {group!r}, which nobody reads; its authors have to write {meant}"
+        wrong = f"registered in the unknown group {group!r}; its authors have to write {meant}"
         return replace(record, status="broken", reason=wrong)
     if reason := why_broken(installed, entry_point):
         return replace(record, status="broken", reason=reason)
@@ -85,7 +85,7 @@ def _read(installed: Installed, entry_point: EntryPoint, doubts: str) -> PluginR
 
 
 def _why_disabled(record: PluginRecord, environ: Mapping[str, str], distributions: AbstractSet[str]) -> str:
-    """Of two meanings of an item the stricter counts: a distribution's name lets in that distribution only."""
+    """If an item is ambiguous, the stricter meaning counts: a distribution's name allows only that distribution."""
     allowed, denied = environ.get(ALLOW), environ.get(DENY, "")
     others = distributions - {record.distribution}
     if allowed is not None and not (_called(record) - others) & _listed(allowed):
@@ -94,8 +94,8 @@ def _why_disabled(record: PluginRecord, environ: Mapping[str, str], distribution
 
 
 def _called(record: PluginRecord) -> set[str]:
-    """Return the names that stand for a record in a list."""
-    bare = record.name.replace(":", "::")  # so that nobody's looks like the qualified name of another
+    """Return the names that a list can use for a record."""
+    bare = record.name.replace(":", "::")  # so that it can't look like another's qualified name
     names = (bare, record.distribution, record.qualified_name)
     return set(map(normalise, names))
 
@@ -106,7 +106,7 @@ def _listed(value: str) -> set[str]:
 
 
 def _mark_foreign(sources: Mapping[PluginRecord, Source]) -> list[PluginRecord]:
-    """Return the records, those marked whose entry point lies in the module of another distribution."""
+    """Mark the records whose entry point lies in another distribution's module."""
     claimants = claimants_of(sources.items())
     marked = []
     for record in sources:
@@ -123,7 +123,7 @@ def _mark_foreign(sources: Mapping[PluginRecord, Source]) -> list[PluginRecord]:
 
 
 def _mark_ambiguous(records: list[PluginRecord]) -> list[PluginRecord]:
-    """Return the records, those that share their name with others marked."""
+    """Mark the records that share their name with others."""
     claims: dict[tuple[Kind, str], list[PluginRecord]] = defaultdict(list)
     for record in records:
         if record.status != "disabled":

@@ -58,8 +58,8 @@ def test_the_warning_says_who_failed_in_what_when_and_why_and_what_comes_of_it(r
     place = f"(at {__file__}:{Faulty._hear.__code__.co_firstlineno + 3})"
     assert str(warning.message) == (
         f"logger destination Faulty failed in log_metrics at batch 7 (epoch 1): OSError: disk full {place}; training "
-        "goes on, and the other destinations are told; failure 1 of 3 in a row, 1 of 30 in all, after which it is "
-        "disabled. To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
+        "continues, and the other destinations still get it; failure 1 of 3 in a row, 1 of 30 in all, after which it "
+        "is disabled. To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
         "PYTHONWARNINGS='error:logger destination' for a command"
     )
     assert (warning.category, warning.filename) == (DestinationWarning, __file__)
@@ -113,7 +113,7 @@ def test_after_three_failures_in_a_row_it_is_disabled_and_only_closed(recwarn):
     assert [str(w.message).rpartition("; ")[2].partition(".")[0] for w in recwarn] == [
         "failure 1 of 3 in a row, 1 of 30 in all, after which it is disabled",
         "failure 2 of 3 in a row, 2 of 30 in all, after which it is disabled",
-        "training goes on without it: after 3 failures of log_metrics in a row it is disabled, and gets nothing more",
+        "training continues without it: disabled after 3 failures of log_metrics in a row",
     ]
 
 

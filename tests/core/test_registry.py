@@ -97,7 +97,7 @@ def test_an_unknown_name_suggests_the_nearest(install):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="'algorithm' is no kind of plugin; did you mean 'algorithms'"):
+    with pytest.raises(ValueError, match="'algorithm' is not a kind of plugin; did you mean 'algorithms'"):
         Registry.scan().load("algorithm", "fake")
 
 
@@ -243,5 +243,5 @@ def test_the_registered_name_is_metadatas_else_the_entry_points_else_the_classes
 def test_a_requirement_is_checked_without_an_import(install):
     install("loud-plugin", {"algorithms": {"loud": "loud_module:Loud"}}, {"loud_module": "1 / 0"}, version="1.2")
     Registry.scan().require(["loud-plugin>=1,<2", "engine-core"])
-    with pytest.raises(PluginError, match=r"^loud-plugin>=2 is required, installed is loud-plugin 1.2; change it"):
+    with pytest.raises(PluginError, match=r"^loud-plugin>=2 is required, but loud-plugin 1.2 is installed; run: pip"):
         Registry.scan().require(["engine-core", "loud-plugin>=2"])

@@ -125,8 +125,8 @@ def test_a_denied_item_that_matches_nothing_is_told_and_an_empty_one_is_not(inst
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "*, ,zzz,")
     install("acme-plugin", ACME, {"acme_module": ""})
     assert Registry.scan().doubts == (
-        "ENGINE_CORE_DISABLE_PLUGINS lists '*', which is no plugin and no distribution here",
-        "ENGINE_CORE_DISABLE_PLUGINS lists 'zzz', which is no plugin and no distribution here",
+        "ENGINE_CORE_DISABLE_PLUGINS lists '*', which is not an installed plugin or distribution",
+        "ENGINE_CORE_DISABLE_PLUGINS lists 'zzz', which is not an installed plugin or distribution",
     )
 
 
@@ -138,8 +138,8 @@ def test_a_folder_and_a_name_that_differ_are_trusted_neither(install, site):
         "c-core",
         "broken",
         (
-            f"{site / 'c_core-1.0.dist-info'} is called after c-core, and its METADATA says Name: engine-core, so "
-            "nobody knows whose it is; delete that folder, and install again what you want"
+            f"{site / 'c_core-1.0.dist-info'} is named after c-core, but its METADATA says Name: engine-core, so "
+            "its owner is unknown; delete that folder, and reinstall what you want"
         ),
     )
 

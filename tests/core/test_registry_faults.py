@@ -43,7 +43,7 @@ FAULTS = {
     "any error": ("1 / 0", f"ZeroDivisionError: division by zero (at FILE:1); {FIX}"),
     "lines": ("raise ValueError('a\\n  b')", f"ValueError: a b (at FILE:1); {FIX}"),
     "attribute": ("", f"AttributeError: module 'broken_module' has no attribute 'Broken'; {FIX}"),
-    "instance": ("Broken = 3", f"TypeError: an entry point of kind algorithms names a class, this is 3; {FIX}"),
+    "instance": ("Broken = 3", f"TypeError: an entry point of kind algorithms must name a class, not 3; {FIX}"),
     "no methods": (
         "class Broken: pass",
         f"TypeError: Broken has no match and no apply; {CONTRACT}; {FIX}",
@@ -78,28 +78,25 @@ FAULTS = {
     "newer hook API": (
         "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(hook_api=9)",
         (
-            "AlgorithmMetadata: hook_api: made for hook API 9, this engine-core has 1: update engine-core "
+            "AlgorithmMetadata: hook_api: made for hook API 9, but this engine-core has 1: update engine-core "
             "(at FILE:2); or install another version of broken-plugin"
         ),
     ),
     "older hook API": (
         "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(hook_api=0)",
         (
-            "AlgorithmMetadata: hook_api: made for hook API 0, this engine-core has 1 and accepts none before 1: "
+            "AlgorithmMetadata: hook_api: made for hook API 0, but this engine-core has 1 and accepts none before 1: "
             "update the plugin, or install an older engine-core (at FILE:2); or "
             "install another version of broken-plugin"
         ),
     ),
     "async": (
         GOOD.replace("Good", "Broken").replace("def apply", "async def apply"),
-        f"TypeError: Broken.apply is an async function, and the engine waits for none; write it without async; {FIX}",
+        f"TypeError: Broken.apply is an async function, which the engine can't await; write it without async; {FIX}",
     ),
     "generator": (
         GOOD.replace("Good", "Broken").replace("return True", "yield True"),
-        (
-            "TypeError: Broken.match is a generator function, of which a call runs nothing; write it without yield; "
-            f"{FIX}"
-        ),
+        (f"TypeError: Broken.match is a generator function, so calling it runs nothing; write it without yield; {FIX}"),
     ),
     "control characters": (
         "raise ValueError('\\x1b[31m\\u202e\\udc80')",
@@ -174,16 +171,19 @@ def test_ctrl_c_while_a_plugin_is_imported_is_no_fault_of_the_plugin(install):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("look = 3", "a pass is a function (algorithms, event) -> algorithms, this is 3"),
-        ("class look: pass", "a pass is a function (algorithms, event) -> algorithms, this is <class"),
-        ("def look(algorithms, event): return algorithms", "a registered pass is marked with @algorithm_pass(...)"),
+        ("look = 3", "a pass is a function (algorithms, event) -> algorithms, not 3"),
+        ("class look: pass", "a pass is a function (algorithms, event) -> algorithms, not <class"),
+        (
+            "def look(algorithms, event): return algorithms",
+            "a registered pass must be marked with @algorithm_pass(...)",
+        ),
         (
             "from engine_core import algorithm_pass\n@algorithm_pass()\ndef look(algorithms): return algorithms",
             "look has to take (algorithms, event): too many positional arguments",
         ),
         (
             "from engine_core import algorithm_pass\n@algorithm_pass()\nasync def look(algorithms, event): pass",
-            "a pass is an async function, and the engine waits for none; write it without async",
+            "a pass is an async function, which the engine can't await; write it without async",
         ),
     ],
 )
@@ -197,9 +197,9 @@ def test_a_registered_pass_has_to_be_a_marked_function(install, text, reason):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("Broken = 3", "an entry point of kind callbacks names a class, this is 3"),
+        ("Broken = 3", "an entry point of kind callbacks must name a class, not 3"),
         ("class Broken: pass", "Broken has no method named after an event"),
-        ("class Broken:\n    async def init(self, state, logger): pass", "Broken.init is an async function, and the"),
+        ("class Broken:\n    async def init(self, state, logger): pass", "Broken.init is an async function, which the"),
         ("class Broken:\n    def init(self): pass", r"Broken.init has to take \(state, logger\): too many positional"),
     ],
 )

@@ -34,7 +34,7 @@ def test_a_dist_info_whose_module_is_gone_is_stale(install, site):
     assert (record().status, record().reason) == (
         "broken",
         (
-            f"there is no module 'acme_module': of acme-plugin only {left} is left, which is stale; "
+            f"there is no module 'acme_module': only a stale {left} is left of acme-plugin; "
             "install it again, or delete that folder"
         ),
     )
@@ -47,7 +47,7 @@ def test_pip_can_take_away_a_stale_dist_info_that_has_a_record(install, site):
     install("acme-plugin", ACME)
     (site / "acme_plugin-1.0.dist-info" / "RECORD").write_text("")
     Registry.scan(refresh=True)
-    assert record().reason.endswith("which is stale; install it again, or run: pip uninstall acme-plugin")
+    assert record().reason.endswith("is left of acme-plugin; install it again, or run: pip uninstall acme-plugin")
 
 
 def test_a_folder_without_code_is_no_module(install, site):
@@ -84,7 +84,7 @@ def test_two_versions_side_by_side_are_refused_since_nobody_knows_which_it_is(in
     install("acme-plugin", ACME, {"acme_module": "raise AssertionError"}, version="1.0")
     install("acme-plugin", ACME, version="0.9")
     reason = (
-        f"0.9 and 1.0 of acme-plugin lie side by side in {site}, and nothing tells which of them the modules are; run "
+        f"0.9 and 1.0 of acme-plugin lie side by side in {site}, and it is unclear which of them owns the modules; run "
         "`pip uninstall acme-plugin` until none is left, then install one"
     )
     assert (record().status, record().version, record().reason) == ("broken", "0.9", reason)
@@ -124,7 +124,7 @@ def test_an_entry_point_that_names_nothing_breaks_only_itself(install, value):
     install("acme-plugin", {"algorithms": {"acme": value, "fine": "acme_module:Fine"}}, {"acme_module": ""})
     assert (record().status, record().reason) == (
         "broken",
-        f"{value!r} names nothing, an entry point is 'module:attribute'; tell the authors of acme-plugin",
+        f"{value!r} is not of the form 'module:attribute'; tell the authors of acme-plugin",
     )
     assert Registry.scan().find("algorithms", "fine").status == "available"
 
@@ -150,7 +150,7 @@ def test_a_group_of_ours_that_nobody_reads_is_told_with_the_nearest(install, sit
     Registry.scan(refresh=True)
     assert (record().status, record().reason) == (
         "broken",
-        f"registered in the group {group!r}, which nobody reads; its authors have to write {meant}",
+        f"registered in the unknown group {group!r}; its authors have to write {meant}",
     )
 
 
@@ -185,7 +185,7 @@ def test_what_can_not_be_a_name_is_broken(install, name, monkeypatch):
     (found,) = (r for r in Registry.scan().records if r.distribution == "acme-plugin")
     assert (found.status, found.reason) == (
         "broken",
-        f"{name!r} can't be a name: it must not be empty nor hold ':' or ','; tell the authors of acme-plugin",
+        f"{name!r} can't be a name: it is empty, or has ':' or ',' in it; tell the authors of acme-plugin",
     )
 
 
@@ -214,10 +214,10 @@ def test_what_is_probably_misspelt_in_a_list_is_told(install, monkeypatch, varia
     install("acme-plugin", ACME, {"acme_module": ""})
     assert [doubt for doubt in Registry.scan().doubts if "somebody-else" not in doubt] == [
         (
-            f"{variable} lists 'acme-plugin:acne', which is no plugin and no distribution here; "
+            f"{variable} lists 'acme-plugin:acne', which is not an installed plugin or distribution; "
             "did you mean 'acme-plugin:acme'?"
         ),
-        f"{variable} lists 'acme-plugn', which is no plugin and no distribution here; did you mean 'acme-plugin'?",
+        f"{variable} lists 'acme-plugn', which is not an installed plugin or distribution; did you mean 'acme-plugin'?",
         f"{variable} lists 'profiler', which has no effect: engine-core's own plugins are always enabled",
     ]
 

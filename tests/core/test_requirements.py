@@ -32,7 +32,7 @@ def test_a_prerelease_counts_as_what_it_is(installed, met):
     if met:
         check_requirements(["acme-plugin>=1"], {"acme-plugin": installed}, {})
     else:
-        with pytest.raises(PluginError, match=f"^acme-plugin>=1 is required, installed is acme-plugin {installed}"):
+        with pytest.raises(PluginError, match=f"^acme-plugin>=1 is required, but acme-plugin {installed} is installed"):
             check_requirements(["acme-plugin>=1"], {"acme-plugin": installed}, {})
 
 
@@ -42,8 +42,7 @@ def test_a_version_that_can_not_be_read_meets_a_bare_name_only(version):
     with pytest.raises(PluginError) as caught:
         check_requirements(["acme-plugin>=0"], {"acme-plugin": version}, {})
     assert str(caught.value) == (
-        f"acme-plugin>=0 is required, installed is acme-plugin {version}; "
-        "change it, as with: pip install 'acme-plugin>=0'"
+        f"acme-plugin>=0 is required, but acme-plugin {version} is installed; run: pip install 'acme-plugin>=0'"
     )
 
 
@@ -64,7 +63,7 @@ def test_a_distribution_without_plugins_can_not_be_required():
 
 @pytest.mark.parametrize("requirement", ["acme-plugin=>1", "", "acme plugin"])
 def test_nonsense_is_refused_by_its_words(requirement):
-    with pytest.raises(ArgumentError, match=f"^{requirement!r} is no requirement such as 'some-plugin>=1.2,<2': "):
+    with pytest.raises(ArgumentError, match=f"^{requirement!r} is not a requirement such as 'some-plugin>=1.2,<2': "):
         check("acme-plugin", requirement)
 
 
@@ -88,7 +87,7 @@ def test_another_version_is_installed():
     with pytest.raises(PluginError) as caught:
         check("acme-plugin>=2")
     assert str(caught.value) == (
-        "acme-plugin>=2 is required, installed is acme-plugin 1.10; change it, as with: pip install 'acme-plugin>=2'"
+        "acme-plugin>=2 is required, but acme-plugin 1.10 is installed; run: pip install 'acme-plugin>=2'"
     )
 
 
@@ -97,7 +96,7 @@ def test_nothing_of_it_is_installed():
         check("acme-plugin", "other-plugin>=2")
     assert str(caught.value) == (
         "other-plugin>=2 is required and no plugin of other-plugin is installed (installed: acme-plugin 1.10, "
-        "engine-core 0.1.0); install it: from the sources of engine-core if it comes with them, else as with: "
+        "engine-core 0.1.0); install it: from engine-core's sources if it is part of them, else run: "
         "pip install 'other-plugin>=2'"
     )
 
