@@ -64,11 +64,11 @@ def _is_field(field: str) -> str:
 
 def _is_served(number: int) -> int:
     if number > HOOK_API:
-        raise ValueError(f"made for hook API {number}, this engine-core has {HOOK_API}: update engine-core")
+        raise ValueError(f"made for hook API {number}, but this engine-core has {HOOK_API}: update engine-core")
     if number < OLDEST_HOOK_API:
         raise ValueError(
-            f"made for hook API {number}, this engine-core has {HOOK_API} and accepts none before {OLDEST_HOOK_API}: "
-            "update the plugin, or install an older engine-core"
+            f"made for hook API {number}, but this engine-core has {HOOK_API} and accepts none before "
+            f"{OLDEST_HOOK_API}: update the plugin, or install an older engine-core"
         )
     return number
 

@@ -1,4 +1,4 @@
-"""Watch whether algorithms keep what they promise about State, by fingerprints around each apply. Knows no callback."""
+"""Check what algorithms promise about State, by fingerprints around each apply. Knows no callback."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ __all__ = ["BETWEEN_BATCHES", "Finding", "Observer", "position_of"]
 Kind = Literal["undeclared_write", "not_restored", "in_place"]
 
 BETWEEN_BATCHES = ("init", "load", "fit", "epoch", "epoch_checkpoint", "eval")
-"""The canonical names of events at which no batch is in work."""
+"""The canonical names of events at which no batch is being processed."""
 
 _MAY_STAY_ALONE = (
     Event.BEFORE_DATALOADER,
     Event.EPOCH_START,
-)  # when the loader is exhausted, or the end is in mid-epoch
+)  # when the loader is exhausted, or training ends in mid-epoch
 _COUNTED_ALREADY = (Event.BATCH_END, Event.BATCH_CHECKPOINT, Event.EVAL_BATCH_END)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A promise that an algorithm has broken; `str` of it says who, what, where, and what to do.
+    """A promise that an algorithm broke; its `str` says who, what, where, and what to do.
 
     Args:
         kind: `undeclared_write`: it changed a field that `writes` does not list. `not_restored`: it did not put back
             at the second half of a pair what it had changed at the first. `in_place`: it changed the loader's own
             tensors, or the container that holds them.
         algorithm: its unique name in the engine.
-        origin: who ships it, None for the program itself.
-        leaves: what has changed in the field, as the paths of `fingerprint`.
+        origin: what ships it, None for the user's own.
+        leaves: what changed in the field, as the paths of `fingerprint`.
         event: where it was found; for `not_restored` the second half of the pair.
         ran: did the algorithm run at `event`? If not, `match` was false there.
         writes: what its metadata declares, None for nothing.
-        batch: the batch in work, or between batches how many are complete; both count from 0.
-        eval_batch: the same of the evaluation, at the events of evaluation.
-        repeat: how many times it had run at the event in this batch, which is the number of the microbatch.
-        broke_off: did what came between the two halves of the pair never end, as after an exception?
+        batch: the current batch, or between batches how many are complete; both count from 0.
+        eval_batch: the same for evaluation, at its events.
+        repeat: how often it had run at the event in this batch before, which is the microbatch's number.
+        broke_off: did what lies between the two halves never finish, as after an exception?
     """
 
     kind: Kind
@@ -70,7 +70,7 @@ class Finding:
         first = self.event.partner
         if self.kind == "undeclared_write":
             declared = (*(self.writes or ()), self.field)
-            return f"{changed} {self.where} without declaring it: leave it alone, or declare writes={declared!r}"
+            return f"{changed} {self.where} without declaring it: don't change it, or declare writes={declared!r}"
         if self.kind == "in_place":
             return (
                 f"{changed} {self.where} in place, and the loader may give the same object again: "
@@ -78,14 +78,14 @@ class Finding:
             )
         assert first is not None
         if self.ran:
-            return f"{changed} at {first.name} and did not restore it {self.where}: put back there what was, bit by bit"
+            return f"{changed} at {first.name} and did not restore it {self.where}: put back exactly what was there"
         lost = f"{changed} at {first.name} and did not run {self.where} to restore it"
         if self.broke_off:
             return (
-                f"{lost} after something between the two had failed: match has to be true at both then too, and a step "
-                "of an own loop has to stand inside of engine.restoring()"
+                f"{lost} after something between the two had failed: match must be true at both events then too, and a "
+                "step of your own loop must run inside engine.restoring()"
             )
-        return f"{lost}: match has to be true at both"
+        return f"{lost}: match must be true at both events"
 
     @property
     def where(self) -> str:
@@ -99,14 +99,14 @@ class Finding:
 
 
 class Observer:
-    """Compares State before and after each `apply`, and tells of each promise that is broken.
+    """Compares State before and after each `apply`, and reports each broken promise.
 
-    A write is judged if metadata declares `writes`, a pair if metadata lists both of its events. Of what an algorithm
-    changed at the first half, those leaves have to be restored that nobody else has changed since. An `apply` that
-    raises is not judged.
+    Writes are judged if metadata declares `writes`, pairs if it lists both events. What an algorithm changed at the
+    first half must be restored, except leaves that something else has changed since. An `apply` that raises is not
+    judged.
 
     Args:
-        on_finding: called with each finding; what it raises goes through.
+        on_finding: called with each finding; what it raises propagates.
         fields: the State fields that are compared.
     """
 
@@ -119,7 +119,7 @@ class Observer:
 
     @contextmanager
     def around(self, algorithm: Algorithm, name: str, event: Event, state: State) -> Iterator[None]:
-        """Return what has to surround an `apply`."""
+        """Surround an `apply` with this."""
         subject = _Subject(algorithm, name, event, self._repeat(algorithm, event, state), position_of(event, state))
         self._judge_left(state, [(id(algorithm), event)])
         opened = self._opened.pop((id(algorithm), _first_half(event)), None)
@@ -140,24 +140,24 @@ class Observer:
                 self._tell("not_restored", subject, field, leaves)
 
     def awaits(self, algorithm: Algorithm, event: Event) -> bool:
-        """Has the algorithm something to restore at `event`?"""
+        """Does the algorithm have something to restore at `event`?"""
         return event.is_after_event and (id(algorithm), event.partner) in self._opened
 
     def settle(self, event: Event, state: State) -> None:
-        """Judge those who had something to restore at `event`, which is over, and did not run."""
+        """Judge algorithms that had something to restore at `event`, which is over, but did not run."""
         if event.is_after_event:
             self._judge([key for key in self._opened if key[1] is event.partner], state)
 
     def close(self, state: State, *, starts_anew: bool = False) -> None:
-        """Judge those who had something to restore where an exception or the end of training came between.
+        """Judge what was never restored because an exception or the end of training came first.
 
         Args:
-            starts_anew: is this a FIT_START, of which the second half is still to come?
+            starts_anew: is this a FIT_START, whose second half is still to come?
         """
         self._judge_left(state, [key for key in self._opened if not (starts_anew and key[1] is Event.FIT_START)])
 
     def _judge_left(self, state: State, keys: Iterable[tuple[int, Event]]) -> None:
-        """Judge those of the first halves that have begun, and were never followed by the second."""
+        """Judge those first halves that were never followed by the second."""
         left = [key for key in keys if key in self._opened and key[1] not in _MAY_STAY_ALONE]
         self._judge(left, state, broke_off=True)
 
@@ -170,7 +170,7 @@ class Observer:
                 self._tell("not_restored", subject, field, leaves)
 
     def _repeat(self, algorithm: Algorithm, event: Event, state: State) -> int:
-        """Count how many times the algorithm has run at the event in this batch before."""
+        """Count how often the algorithm ran at the event in this batch before."""
         now = (state.timestamp.batch, state.eval_timestamp.batch)
         then, repeat = self._runs.get((id(algorithm), event), (None, 0))
         repeat = repeat + 1 if then == now else 0
@@ -211,7 +211,7 @@ class _Subject(NamedTuple):
         return algorithm_metadata(self.algorithm).writes
 
     def at_partner(self, state: State, *, broke_off: bool) -> _Subject:
-        """Return it at the second half, where it did not run; what broke off did so in the batch of the first."""
+        """Return it at the second half, where it did not run; a pair that broke off did so in the first's batch."""
         assert self.event.partner is not None
         position = self.position if broke_off else position_of(self.event.partner, state)
         return self._replace(event=self.event.partner, position=position, ran=False, broke_off=broke_off)
@@ -238,7 +238,7 @@ class _Opened:
         }
 
     def not_restored(self, found: Mapping[str, Digests], now: Mapping[str, Digests]) -> dict[str, tuple[str, ...]]:
-        """Return the leaves by field that were `found` as the algorithm left them, and are not `now` what they were."""
+        """Return the leaves by field that were `found` as the algorithm left them, but are not restored `now`."""
         leaves = {
             field: tuple(
                 leaf
@@ -255,7 +255,7 @@ def _first_half(event: Event) -> Event:
 
 
 def position_of(event: Event, state: State) -> tuple[int, int | None]:
-    """Return the number of the batch in work, and at the events of evaluation that of its batch; from 0."""
+    """Return the current batch, and at evaluation events the evaluation batch; both count from 0."""
     counted = event in _COUNTED_ALREADY
     if event.is_eval:
         return state.timestamp.batch, max(0, state.eval_timestamp.batch - counted)

@@ -18,14 +18,14 @@ PATH = click.argument("path", type=click.Path(path_type=Path))
 
 @click.group()
 def checkpoint() -> None:
-    """Show, verify and export checkpoints; PATH is one, or the folder of a saver, then its latest."""
+    """Show, verify and export checkpoints; PATH is one, or a saver's folder, for its latest."""
 
 
 @checkpoint.command()
 @PATH
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def show(path: Path, as_json: bool) -> None:
-    """Tell what a checkpoint holds, by its manifest alone."""
+    """Show what a checkpoint contains, reading only its manifest."""
     from ..checkpoint import read_manifest, read_resolved  # noqa: PLC0415  help needs no torch
 
     folder, manifest = read_resolved(path, read_manifest)
@@ -35,7 +35,7 @@ def show(path: Path, as_json: bool) -> None:
     try:
         rows = [(escaped(name), escaped(value)) for name, value in [("checkpoint", str(folder)), *_rows_of(manifest)]]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{str(folder)!r} has a manifest that no run has written: {error!r}") from error
+        raise CheckpointError(f"{str(folder)!r} has an invalid manifest: {error!r}") from error
     width = max(len(name) for name, _ in rows)
     click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))
 
@@ -43,7 +43,7 @@ def show(path: Path, as_json: bool) -> None:
 @checkpoint.command()
 @PATH
 def verify(path: Path) -> None:
-    """Read a checkpoint to the last bit; the exit code is 2 if something is wrong, with the file."""
+    """Read a whole checkpoint; if something is wrong, name the file and exit with 2."""
     from ..checkpoint import read_content, read_resolved  # noqa: PLC0415
 
     folder, content = read_resolved(path, read_content)
@@ -54,7 +54,7 @@ def verify(path: Path) -> None:
 @PATH
 @click.argument("to", type=click.Path(path_type=Path))
 def export(path: Path, to: Path) -> None:
-    """Write the weights of the model into a safetensors file of their own."""
+    """Write the model's weights to a separate safetensors file."""
     from ..checkpoint import export_weights, read_resolved  # noqa: PLC0415
 
     folder, _ = read_resolved(path, lambda folder: export_weights(folder, to))

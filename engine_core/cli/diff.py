@@ -21,10 +21,10 @@ __all__ = ["diff"]
 def diff(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None:
     """Compare two finished runs, each given by its folder or its manifest.json.
 
-    Settings, config, versions, the order at each event and the final results are compared. Names and times are not: the
-    run's and the config file's name, where it wrote to, when it ran and how long.
+    Settings, config, versions, the order at each event and the final results are compared. Not
+    compared: the names of the run and the config file, where the run wrote to, when it ran and for how long.
 
-    The exit code is 0 if nothing differs, 1 if something does, 2 if one of them is no run.
+    The exit code is 0 if nothing differs, 1 if something does, 2 if one of them is not a run.
     """
     differences = compare(run_a, run_b)
     if as_json:

@@ -26,7 +26,7 @@ __all__ = ["doctor"]
 )
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, timeout: float) -> None:
-    """Import each plugin in a process of its own and say what is wrong.
+    """Import each plugin in its own process and report what is wrong.
 
     The exit code is 1 if there is a problem. What is disabled is not imported.
     """

@@ -42,8 +42,8 @@ __all__ = ["explain"]
 @click.argument("what", nargs=-1, required=True, metavar="CONFIG | RUN | --algorithms NAME...")
 @click.option("--algorithms", "by_name", is_flag=True, help="Explain installed algorithms by name, in this order.")
 @click.option("--event", metavar="EVENT", help="Show this event only.")
-@click.option("--why", "pair", nargs=2, metavar="A B", help="Tell of two algorithms who runs first, and every reason.")
-@click.option("--skipped", is_flag=True, help="Show only what plays no part in the order, and why.")
+@click.option("--why", "pair", nargs=2, metavar="A B", help="Explain which of two algorithms runs first, and why.")
+@click.option("--skipped", is_flag=True, help="Show only what doesn't affect the order, and why.")
 @click.option("--json", "form", flag_value="json", help="Print events with lists of {algorithm, name, why, ...}.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="Print a Mermaid flowchart.")
 @click.option("--svg", "form", flag_value="svg", help="Print an SVG of how the order at --event comes about.")
@@ -52,8 +52,8 @@ def explain(
 ) -> None:
     """Show in which order algorithms run at each event, and why.
 
-    Give a config, or the folder or manifest.json of a finished run, which is explained from what it wrote: no plugin
-    needs to be installed any more. The order is as if every algorithm that lists an event matched there.
+    Give a config, or the folder or manifest.json of a finished run. A run is explained from what it recorded, so its
+    plugins need not be installed. The order assumes that every algorithm that lists an event matches there.
 
     Algorithms that can't run together are explained too, but the problems are listed and the exit code is 2.
     """
@@ -71,7 +71,7 @@ def explain(
         click.echo(printable(f"Warning: {warning}"), err=True)
     if explanation.problems:
         lines = [f"- {problem}".replace("\n", "\n  ") for problem in explanation.problems]
-        raise ArgumentError("\n".join(["no engine takes these algorithms together:", *lines]))
+        raise ArgumentError("\n".join(["these algorithms can't run together:", *lines]))
 
 
 def _check_options(pair: tuple[str, str] | None, skipped: bool, form: str | None, event: str | None) -> None:
@@ -144,7 +144,7 @@ def _show_pair(explanation: Explanation, pair: tuple[str, str], wanted: str | No
     elif reasons:
         click.echo("\n\n".join(map(format_pair, reasons)))
     else:
-        click.echo(printable(f"{one} and {other} list no event that is the same"))
+        click.echo(printable(f"{one} and {other} have no event in common"))
 
 
 def _common(explanation: Explanation, one: str, other: str) -> list[str]:

@@ -20,13 +20,13 @@ __all__ = ["list_plugins", "plugins"]
     commands_in={"list": "plugins:list_plugins", "doctor": "doctor:doctor", "new": "new:new"},
 )
 def plugins() -> None:
-    """See which plugins are installed, check them, or begin one of your own."""
+    """List the installed plugins, check them, or start your own."""
 
 
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of records.")
 def list_plugins(as_json: bool) -> None:
-    """List the installed plugins; none of them is imported.
+    """List the installed plugins without importing them.
 
     The status is available, disabled (by the environment), ambiguous (the name is claimed twice) or broken.
     """

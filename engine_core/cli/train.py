@@ -32,12 +32,12 @@ PAUSED = 75
 @click.option("--max-duration", metavar="TIME", help="How long to train, as in 10ep, 500ba or 1h30m.")
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")
-@click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one below runs/.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one under runs/.")
 @click.option("--checkpoint-every", metavar="TIME", help="Save the run at this interval, in OUT/checkpoints.")
 @click.option(
-    "--autoresume", is_flag=True, default=None, help="Go on from the latest checkpoint in OUT, if there is one."
+    "--autoresume", is_flag=True, default=None, help="Resume from the latest checkpoint in OUT, if there is one."
 )
-@click.option("--load", "load_path", metavar="PATH", help="Go on from this checkpoint, or the latest in this folder.")
+@click.option("--load", "load_path", metavar="PATH", help="Resume from this checkpoint, or the latest in this folder.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file.")
 def train(
     config: Path | None,
@@ -49,8 +49,8 @@ def train(
 ) -> None:
     """Train what CONFIG.yaml describes, or a built-in example.
 
-    Options overrule the config. The run's folder gets manifest.json, metrics.jsonl, metrics.csv and results.json.
-    A run that a time limit has paused exits with 75, and goes on with --autoresume.
+    Options override the config. The run's folder gets manifest.json, metrics.jsonl, metrics.csv and results.json.
+    A run paused by a time limit exits with 75; resume it with --autoresume.
     """
     if (config is None) == (example is None):
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
@@ -65,7 +65,7 @@ def train(
     show_results(results)
     if results.is_paused:
         click.echo(
-            f"paused at batch {results.batches}; the same command with --out {results.folder} --autoresume goes on",
+            f"paused at batch {results.batches}; to resume, add --out {results.folder} --autoresume to the command",
             err=True,
         )
         sys.exit(PAUSED)

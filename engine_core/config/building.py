@@ -42,7 +42,7 @@ def find_target(target: str, place: Place) -> Any:
             raise place.error(f"{owner!r} has no attribute {name!r}{suggestion(name, dir(found))}")
         found = getattr(found, name)
     if not callable(found):
-        raise place.error(f"{target!r} is no class and no function: it is {found!r}")
+        raise place.error(f"{target!r} is not a class or function: it is {found!r}")
     return found
 
 
@@ -101,7 +101,7 @@ def _asking(kind: Kind, name: str, place: Place) -> Iterator[Registry]:
     except PluginError as error:
         known = any(record.name == name.rpartition(":")[2] for record in registry.records)
         near = suggestion(name, [record.name for record in registry.records if record.kind == kind])
-        hint = "" if known or near else "; see `engine-core plugins list`, pip installs more"
+        hint = "" if known or near else "; see `engine-core plugins list`; install more with pip"
         raise place.error(f"{error}{hint}") from error
 
 

@@ -57,7 +57,7 @@ def build_listeners(config: Config, section: Literal["callbacks", "loggers"]) ->
         place = config.place(section, index)
         listener = build_plugin("callbacks", entry, place)
         if isinstance(listener, LoggerDestination) is not (section == "loggers"):
-            what = "is a logger; list it under loggers" if section == "callbacks" else "is no LoggerDestination"
+            what = "is a logger; list it under loggers" if section == "callbacks" else "is not a LoggerDestination"
             raise place.error(f"{type(listener).__name__} {what}")
         built.append(listener)
     return built
@@ -97,4 +97,4 @@ def _check_order(config: Config, registered: Mapping[str, str]) -> None:
         for index, name in enumerate(names):
             if name not in registered and name not in registered.values():
                 place = config.place("order", event, index)
-                raise place.error(f"{name!r} is none of this config's algorithms{did_you_mean(name, registered)}")
+                raise place.error(f"{name!r} is not one of this config's algorithms{did_you_mean(name, registered)}")

@@ -104,7 +104,7 @@ def _lines(node: yaml.Node, keys: Keys, file: str, above: tuple[yaml.Node, ...])
             line, name = key.start_mark.line + 1, str(key.value)
             if name in first and name != "<<":
                 place = Place(Source(file, {(*keys, name): line}), (*keys, name))
-                raise place.error(f"this key stands here twice, first in line {first[name]}; remove one")
+                raise place.error(f"duplicate key, first used in line {first[name]}; remove one")
             first[name] = line
             yield (*keys, name), line
             yield from _lines(value, (*keys, name), file, (*above, node))

@@ -75,7 +75,7 @@ def _is_duration(value: object) -> str:
     except TypeError as error:
         raise ValueError(str(error)) from None
     if length.value <= 0:
-        raise ValueError(f"has to be longer than nothing, not {value!r}")
+        raise ValueError(f"has to be longer than zero, not {value!r}")
     return str(value)
 
 
@@ -100,7 +100,7 @@ def _is_requirement(requirement: str) -> str:
         return str(Requirement(requirement))
     except InvalidRequirement as error:
         problem = " ".join(str(error).split("\n")[0].split())
-        raise ValueError(f"{requirement!r} is no requirement such as 'some-plugin>=1.2': {problem}") from None
+        raise ValueError(f"{requirement!r} is not a requirement such as 'some-plugin>=1.2': {problem}") from None
 
 
 def _named(entry: object) -> object:

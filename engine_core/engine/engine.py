@@ -1,4 +1,4 @@
-"""The heart: an event goes in, the algorithms that match run in order, then callbacks and logger destinations."""
+"""The core: an event goes in, the algorithms that match run in order, then callbacks and logger destinations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """Runs events: matches, orders, verifies and applies algorithms, then tells callbacks and destinations.
+    """Runs events: matches, orders, verifies and applies algorithms, then notifies callbacks and destinations.
 
     Args:
         state: what algorithms and callbacks work on; `state.algorithms` and `state.callbacks` may change at any time.
@@ -39,8 +39,8 @@ class Engine:
         algorithm_passes: the user's own passes: a pass, a `(pass, index)` pair, or a sequence of these.
 
     Attributes:
-        unheard: the events that nobody listens to at present, as far as they have been fired; a loop may leave these
-            out. It is emptied in place when someone comes or goes.
+        unheard: events fired so far that have no listeners at present; a loop may skip these. It is emptied in place
+            when a listener is added or removed.
 
     Example:
         >>> engine = Engine(State(), Logger())
@@ -82,7 +82,7 @@ class Engine:
         Algorithms first, then callbacks, then logger destinations; at INIT the other way round.
 
         Raises:
-            ValueError: if `event` is no event.
+            ValueError: if `event` is not an event.
             RuntimeError: if the engine is closed.
         """
         try:
@@ -104,11 +104,11 @@ class Engine:
             profiler.end(f"event/{event.canonical_name}")
 
     def undo(self, error: BaseException, events: Collection[Event] = tuple(Event)) -> list[Event]:
-        """After an exception let algorithms undo what they did at the first half of a pair that will not be completed.
+        """After an exception, let algorithms undo what they did at the first half of a pair that won't be completed.
 
-        For each that has run there, `match` and `apply` of the second half are called, the innermost pair and its
-        last algorithm first. What goes wrong in them becomes a note on `error`. `events`: the first halves meant;
-        returned are those where there was something to undo.
+        For each that ran there, `match` and `apply` are called at the second half, starting with the innermost pair and
+        its last algorithm. Exceptions they raise become notes on `error`. `events` selects first halves; those with
+        something to undo are returned.
         """
         return undo_after(error, self._begun, events)
 
@@ -124,7 +124,7 @@ class Engine:
         return restoring(self._begun)
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
-        """Add a pass of the user's own; -1 appends, any other index is an insertion point."""
+        """Add a pass of your own; -1 appends, any other index is an insertion point."""
         self._passes.insert(check_pass(algorithm_pass, "register_pass"), check_index(index))
         if not self._closed:
             self._connect()
@@ -136,7 +136,7 @@ class Engine:
         return [active.function for active in self._passes.active]
 
     def explain(self, event: Event | str) -> list[Explained]:
-        """Return the order at `event` as if every algorithm that lists it matched, and why it is so."""
+        """Return the order at `event` as if every algorithm that lists it matched, with the reasons."""
         (members, passes), event = self.lineup, Event(event)
         places = passes.explain([member for member in members if event in member.events], event).places()
         return [explained for explained, _ in places]
@@ -156,11 +156,11 @@ class Engine:
 
     @property
     def find_unused_parameters(self) -> bool:
-        """May parameters go without a gradient, says any algorithm?"""
+        """Does any algorithm say that parameters may go without a gradient?"""
         return any(getattr(m.algorithm, "find_unused_parameters", False) for m in self._members)
 
     def close(self) -> None:
-        """Undo what is begun and close each callback once; nothing escapes; afterwards events are refused."""
+        """Undo what was begun and close each callback once; nothing is raised; events are refused from then on."""
         self._begun.close()
         self._closed = True
         self._handlers.clear()
@@ -192,7 +192,7 @@ class Engine:
             self._admit()
 
     def _is_admitted(self) -> bool:
-        """Are the algorithms, callbacks and destinations those that are listed now?"""
+        """Are the admitted algorithms, callbacks and destinations those listed now?"""
         lists = (self.state.algorithms, self.state.callbacks, self.logger.destinations)
         if any(a is not b for a, b in zip(lists, (self._algorithms, self._callbacks, self._destinations), strict=True)):
             return False
@@ -200,12 +200,12 @@ class Engine:
         return len(listed) == len(self._listed) and all(a is b for a, b in zip(listed, self._listed, strict=True))
 
     def _admit(self) -> None:
-        """Take in algorithms, callbacks and destinations as they are listed now, or refuse them all."""
+        """Admit the algorithms, callbacks and destinations listed now, or refuse them all."""
         state, logger = self.state, self.logger
-        registry = Registry.scan()  # once for all that follows, since the environment may change at any time
+        registry = Registry.scan()  # once for all that follows, since the environment may change meanwhile
         algorithms, callbacks = ObservedList.of(state.algorithms), ObservedList.of(state.callbacks)
         destinations = ObservedList.of(logger.destinations)
-        # First whatever may refuse: until the last of it nothing of the engine has changed, so the former stay in work.
+        # First whatever may refuse: until it is done the engine is unchanged, so the former ones stay in use.
         members = admit(algorithms, {id(member.algorithm): member for member in self._members}, registry)
         heard = {id(listener) for listener in self._listeners}
         check_callbacks(callbacks, heard)
@@ -214,13 +214,13 @@ class Engine:
         self.host.warn_of_deprecated(algorithms, listeners)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
-        warn_of(members, self._passes)  # after the passes of newcomers are in: one of them may settle an order
-        # Before the former are forgotten: those that leave undo with their own pipelines what they began.
+        warn_of(members, self._passes)  # after the newcomers' passes are in: one of them may settle an order
+        # Before the former are forgotten: those that leave undo what they began with their own pipelines.
         self._begun.release(self._members, members)
         if self._started:
             self._life.open(listeners)
         self._members, self._listeners = members, listeners
-        # The former lists first, since a list that is kept is among both.
+        # The former lists first, since a list that is kept is in both.
         for former in (self._algorithms, self._callbacks, self._destinations):
             former.stop_observing(self._handlers.clear)
         for present in (algorithms, callbacks, destinations):
@@ -235,8 +235,8 @@ class Engine:
     def _connect(self) -> None:
         """Register a plugin for each callback and destination in place of the former ones, and the engine's own.
 
-        Being registered last they are the innermost of all wrappers, and first among the plain implementations. The
-        engine's own, which runs the algorithms inside the wrappers of others, is needed only where others are.
+        Registered last, they are the innermost wrappers, and first among the plain implementations. The engine's own,
+        which runs the algorithms inside others' wrappers, is needed only if there are any.
         """
         for adapter in self._adapters:
             self.host.drop(adapter)
@@ -259,7 +259,7 @@ class Engine:
         return pipeline if pipeline.members or pipeline.newcomers else None
 
     def _prepare(self, given: Event | str) -> Callable[[], Traces]:
-        """Return how to run the event `given`, and remember it under that spelling until someone comes or goes."""
+        """Return how to run the event `given`, cached under that spelling until a listener is added or removed."""
         event = self._checked(given)
         if not self._is_admitted():
             self._admit()
@@ -279,10 +279,10 @@ class Engine:
         return handler
 
     def _handler(self, event: Event) -> Callable[[], Traces]:
-        """Choose among: no one listens, only algorithms, callbacks too, guests on the host too."""
+        """Choose the cheapest handler: no listeners, only algorithms, callbacks too, or guests on the host too."""
         pipeline = self._pipelines[event]
         if pipeline is not None and not (pipeline.members or pipeline.newcomers or self._surrounded):
-            pipeline = None  # newcomers have looked at the first batch, and that was all
+            pipeline = None  # its only task was to show newcomers the first batch
         runs_inside = self._surrounded and pipeline is not None
         if self.host.monitors or self.host.listeners(event) > runs_inside:
             hook = getattr(self.host.hook, event.value)

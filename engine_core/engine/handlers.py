@@ -1,4 +1,4 @@
-"""How an event is run: the hook called, the algorithms around or inside of it, the profiler's span. Knows no engine."""
+"""How an event is run: the hook, the algorithms around or inside it, the profiler's span. Knows no engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Handlers", "call_directly", "call_hook", "spanning", "surrounding", 
 
 
 class Handlers(dict[str, Callable[[], Traces]]):
-    """How each event is run, and where nobody listens, until someone comes or goes.
+    """How each event is run, and which have no listeners, until a listener is added or removed.
 
-    It is what the lists of an engine's members observe, instead of the engine: a State that outlives its engines
-    does not keep them alive.
+    The lists of an engine's members hold this as their observer, not the engine: a State that outlives its engines must
+    not keep them alive.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Handlers(dict[str, Callable[[], Traces]]):
         self.unheard: set[str] = set()
 
     def remember(self, spelling: str, handler: Callable[[], Traces]) -> None:
-        """Run an event so from now on, under this spelling of its name."""
+        """From now on run an event like this, under this spelling of its name."""
         self[spelling] = handler
         if handler is Traces:
             self.unheard.add(spelling)
@@ -41,7 +41,7 @@ class Handlers(dict[str, Callable[[], Traces]]):
 
 
 def call_hook(hook: pluggy.HookCaller, event: Event, state: State, logger: Logger) -> Callable[[Traces], object]:
-    """Return what lets everyone on the host know of an event."""
+    """Return what notifies everything on the host of an event."""
 
     def notify(traces: Traces) -> object:
         return hook(event=event, state=state, logger=logger, traces=traces)
@@ -50,9 +50,9 @@ def call_hook(hook: pluggy.HookCaller, event: Event, state: State, logger: Logge
 
 
 def call_directly(hook: pluggy.HookCaller) -> Callable[[Traces], object]:
-    """Return the same for a hook that only adapters of the engine's own implement: their functions take no arguments.
+    """Return the same for a hook that only the engine's own adapters implement: their functions take no arguments.
 
-    pluggy sorts out arguments and results for each of them, which is half of what a callback costs.
+    It skips pluggy's handling of arguments and results, which is half of what a callback costs.
     """
     functions = tuple(implementation.function for implementation in reversed(hook.get_hookimpls()))
 
@@ -66,7 +66,7 @@ def call_directly(hook: pluggy.HookCaller) -> Callable[[Traces], object]:
 def with_algorithms(
     event: Event, pipeline: Pipeline | None, notify: Callable[[Traces], object]
 ) -> Callable[[], Traces]:
-    """Return how to run an event: the algorithms, unless they run inside of the hook, then the others; at INIT last."""
+    """Return how to run an event: the algorithms first (at INIT last), unless they run inside the hook."""
 
     def others_alone() -> Traces:
         traces = Traces()
@@ -101,7 +101,7 @@ def surrounding(pipelines: Mapping[Event, Pipeline | None]) -> Adapter:
 
 
 def _around(pipeline: Pipeline) -> Callable[..., Any]:
-    """Return the innermost hook wrapper of an event, which runs the algorithms; at INIT after everybody else."""
+    """Return the innermost hook wrapper of an event, which runs the algorithms; at INIT after everything else."""
     if pipeline.event is Event.INIT:
 
         def last(traces: Traces) -> Generator[None, Any, Any]:
@@ -119,7 +119,7 @@ def _around(pipeline: Pipeline) -> Callable[..., Any]:
 
 
 def spanning(handler: Callable[[], Traces], profiler: SpanRecorder, event: Event) -> Callable[[], Traces]:
-    """Open the span of a pair last at its first half, and close it first at its second."""
+    """Open a pair's span as the last thing at its first half, and close it as the first at its second."""
     span = f"event/{event.canonical_name}"
     if event.is_before_event:
 

@@ -1,4 +1,4 @@
-"""The pluggy host of one engine: our hook specifications, and checks that pluggy leaves to its users."""
+"""The pluggy host of an engine: our hook specifications, and checks that pluggy leaves to its users."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _OPTIONS = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryf
 
 
 class Adapter:
-    """A plugin of the engine's own making: functions by event, with pluggy's options for each.
+    """A plugin that the engine makes: functions by event, with pluggy's options for each.
 
-    Callbacks are registered through one, never as the user's object itself, whose properties, `==` or hash pluggy
-    would meet.
+    Callbacks are registered through one, never as the user's object itself: pluggy would use its properties, `==` and
+    hash.
     """
 
     def __init__(self) -> None:
         self.options: dict[str, dict[str, Any]] = {}
 
     def add(self, event: Event, function: Callable[..., Any], **options: bool) -> None:
-        """Let `function` answer `event`."""
+        """Let `function` handle `event`."""
         setattr(self, event.value, function)
         self.options[event.value] = {**_OPTIONS, "specname": None, **options}
 
@@ -43,7 +43,7 @@ class Host(pluggy.PluginManager):
     """The pluggy PluginManager of an engine; `register` and `unregister` work at any time between events.
 
     Args:
-        on_change: called whenever somebody came or went who is no adapter of the engine's own.
+        on_change: called when a plugin that is not the engine's own adapter is added or removed.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class Host(pluggy.PluginManager):
         self._on_change = on_change
 
     def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
-        """Return pluggy's options for a specification, without the warnings, which could not name the plugin."""
+        """Return pluggy's options for a specification, without its warnings, which could not name the plugin."""
         options = super().parse_hookspec_opts(module_or_class, name)
         if options is None or not (options["warn_on_impl"] or options["warn_on_impl_args"]):
             return options
@@ -64,9 +64,9 @@ class Host(pluggy.PluginManager):
         return {**options, "warn_on_impl": None, "warn_on_impl_args": None}
 
     def warn_of_deprecated(self, algorithms: Sequence[object], listeners: Sequence[object]) -> None:
-        """Warn of algorithms that list a deprecated event and of callbacks that listen to one, once for each class.
+        """Warn once per class about algorithms that list a deprecated event and callbacks that listen to one.
 
-        An algorithm that lists no events has nothing to change: it is asked at whatever events there are.
+        An algorithm that lists no events has nothing to change: it is asked at every event there is.
         """
         for event, options in self._deprecated.items():
             users = [a for a in algorithms if event in (getattr(getattr(a, "metadata", None), "events", None) or ())]
@@ -75,7 +75,7 @@ class Host(pluggy.PluginManager):
                 self._warn(user, f"the event {event!r}", options["warn_on_impl"])
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        """Return pluggy's options for a hook implementation, or None if `name` is none."""
+        """Return pluggy's options for a hook implementation, or None if it is not one."""
         if isinstance(plugin, Adapter):
             return plugin.options.get(name)
         if not isinstance(inspect.getattr_static(plugin, name, None), _HOOKABLE):
@@ -86,7 +86,7 @@ class Host(pluggy.PluginManager):
         """Register an object with `@hookimpl` methods.
 
         Raises:
-            PluginError: if a hook is misspelt, or takes an argument that no event has; nothing is registered then.
+            PluginError: if a hook is misspelt or takes an unknown argument; nothing is registered then.
             ArgumentError: (a ValueError) if the plugin or its name is registered already.
         """
         if isinstance(plugin, Adapter):
@@ -96,7 +96,7 @@ class Host(pluggy.PluginManager):
         try:
             registered = super().register(plugin, name)
         except pluggy.PluginValidationError as error:
-            self.drop(plugin)  # pluggy <= 1.6 leaves a plugin that failed half-way half registered
+            self.drop(plugin)  # pluggy <= 1.6 leaves a failed plugin half registered
             raise PluginError(f"plugin {_title(plugin, name)}: {error}") from error
         except ValueError as error:
             raise ArgumentError(f"plugin {_title(plugin, name)}: {error}") from error
@@ -104,19 +104,19 @@ class Host(pluggy.PluginManager):
         return registered
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any:
-        """Take a plugin out, given itself or its name."""
+        """Remove a plugin, given the plugin or its name."""
         removed = super().unregister(plugin, name)
         if not isinstance(removed, Adapter):
             self._changed()
         return removed
 
     def drop(self, plugin: object) -> None:
-        """Take a plugin out if it is there, and tell nobody."""
+        """Remove a plugin if it is there, without notification."""
         if self.is_registered(plugin):
             super().unregister(plugin)
 
     def add_hookcall_monitoring(self, before: Any, after: Any) -> Callable[[], None]:
-        """Call `before` and `after` around every event, also around those that nobody listens to."""
+        """Call `before` and `after` around every event, also those without listeners."""
         undo = super().add_hookcall_monitoring(before, after)
         self.monitors += 1
         self._changed()
@@ -136,7 +136,7 @@ class Host(pluggy.PluginManager):
         return len(getattr(self.hook, event.value).get_hookimpls())
 
     def has_guests(self) -> bool:
-        """Is anybody registered who is no adapter of the engine's own?"""
+        """Is any plugin registered besides the engine's own adapters?"""
         return any(not isinstance(plugin, Adapter) for plugin in self.get_plugins())
 
     def _changed(self) -> None:
@@ -152,7 +152,7 @@ class Host(pluggy.PluginManager):
         for hook, event, options in self._hooks_of(plugin):
             if event not in _EVENTS and not options.get("optionalhook"):
                 raise PluginError(
-                    f"plugin {title} implements {event!r}, which is no event{did_you_mean(event, _EVENTS)}"
+                    f"plugin {title} implements {event!r}, which is not an event{did_you_mean(event, _EVENTS)}"
                 )
             _check_arguments(title, hook, getattr(plugin, hook))
 
@@ -187,7 +187,7 @@ def _title(plugin: object, name: str | None) -> str:
 
 
 def _user(plugin: object) -> str:
-    """Return the plugin's class, or the module that it is, with the distribution, or else the module, it is from."""
+    """Return the plugin's class with its distribution or module; for a module, its name."""
     if isinstance(plugin, ModuleType):
         return f"module {plugin.__name__}"
     home = Registry.scan().origin_of(plugin) or f"module {type(plugin).__module__}"
@@ -200,6 +200,6 @@ def _check_arguments(title: str, hook: str, method: Callable[..., Any]) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
             raise PluginError(f"{where} can't be {parameter.kind.description}; name those you want of: {_ARGUMENTS}")
         if parameter.name not in ARGUMENTS:
-            raise PluginError(f"{where} is none of an event's{did_you_mean(parameter.name, ARGUMENTS)}")
+            raise PluginError(f"{where} is unknown{did_you_mean(parameter.name, ARGUMENTS)}")
         if parameter.default is not parameter.empty:
             raise PluginError(f"{where} has a default value, which pluggy would use instead of the real one; remove it")

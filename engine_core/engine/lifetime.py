@@ -21,14 +21,14 @@ __all__ = ["Life"]
 log = logging.getLogger("engine_core")
 
 _open: dict[int, weakref.ref[Life]] = {}
-"""Who has opened the callbacks of this process that are not closed yet, by the callback's id: it may be unhashable."""
+"""Which engine opened each callback that is still open, by the callback's id, since it may be unhashable."""
 
 
 class Life:
     """The callbacks that one engine has opened, with what closing them needs.
 
-    They are closed when the engine says so, when it is collected (also out of a cycle, as a callback that knows its
-    engine makes one), or at the interpreter's exit.
+    They are closed by the engine, when the engine is collected (even from a cycle, which a callback that refers to its
+    engine makes), or at interpreter exit.
     """
 
     def __init__(self, state: State, logger: Logger) -> None:
@@ -37,7 +37,7 @@ class Life:
         self._opened: list[Callback] = []
 
     def open(self, callbacks: Sequence[Callback]) -> None:
-        """Note callbacks as open, those that are not yet.
+        """Mark those callbacks as open that are not yet.
 
         Raises:
             EngineError: if one is open on another engine.
@@ -89,7 +89,7 @@ def _close_the_rest() -> None:
 def _survives(callback: Callback, what: str, call: object) -> bool:
     try:
         call()  # type: ignore[operator]
-    except BaseException:  # the others have to be closed whatever this one raises
+    except BaseException:  # the others must be closed whatever this one raises
         log.exception("%s of callback %s failed", what, type(callback).__name__)
         return False
     return True

@@ -1,4 +1,4 @@
-"""What an engine warns of when it takes algorithms in: writers whose order nobody decided, names that nobody has."""
+"""What an engine warns about when it admits algorithms: writers in no decided order, names that match nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["doubts_about", "warn_of"]
 
 Pair = tuple[Member, Member]
 
-_SHOWN = 3  # events in a message; two that list no events may share all of them
+_SHOWN = 3  # events in a message; two algorithms that list no events share all of them
 
 _EVENTS = tuple(Event)
 
@@ -36,43 +36,43 @@ _WRITTEN_AT: Mapping[str, frozenset[Event]] = {
 }
 """When there is something to write in a field; model, optimizers, schedulers and loss_fn are there all the time.
 
-Metadata says which fields and which events, not which field at which event, so that much has to be known here.
+Metadata lists fields and events, but not which field at which event, so the engine has to know that here.
 """
 
 
 class Doubt(NamedTuple):
-    """What to warn of, and its category."""
+    """A warning and its category."""
 
     message: str
     category: type[Warning]
 
 
 def warn_of(members: Sequence[Member], passes: PassList) -> None:
-    """Warn of what is doubtful about the order, of each thing once per engine."""
+    """Warn about what is doubtful in the order, each thing once per engine."""
     for message, category in doubts_about(members, passes):
         passes.tell(message, category)
 
 
 def doubts_about(members: Sequence[Member], passes: PassList) -> list[Doubt]:
-    """Return what is doubtful about the order of these algorithms."""
+    """Return what is doubtful in the order of these algorithms."""
     return [*_unknown_names(members, passes), *_missed_names(members, passes), *_unordered_writers(members, passes)]
 
 
 def _missed_names(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
-    """Yield the references that are no constraint, and nearly name somebody here; who is absent is named in vain."""
+    """Yield references that match no algorithm here, but nearly do; naming an absent algorithm is fine."""
     for member in members:
         for relation in (*ORDERING, "conflicts"):
             for reference in getattr(member.metadata, relation):
                 if meant := meant_by(reference, member, members, passes.registry):
                     yield Doubt(
-                        f"{relation}={reference!r} in the metadata of {member.title} is no constraint: no algorithm "
+                        f"{relation}={reference!r} in the metadata of {member.title} has no effect: no algorithm "
                         f"here has that name; did you mean {meant!r}?",
                         OrderWarning,
                     )
 
 
 def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
-    """Yield the names in tables of `explicit_order` that no algorithm has; without algorithms there is no telling."""
+    """Yield names in `explicit_order` tables that match no algorithm; nothing can be said if there are none."""
     tables = [table_of(active.function) for active in passes.active]
     if not members or not any(tables):
         return
@@ -81,12 +81,12 @@ def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Doub
             for name in names:
                 if not any(member.is_called(name) for member in members):
                     hint = did_you_mean(name, [member.registered for member in members])
-                    message = f"explicit_order names {name!r} at {event.name}, and no algorithm here has that name"
+                    message = f"explicit_order names {name!r} at {event.name}, but no algorithm here has that name"
                     yield Doubt(f"{message}{hint}", OrderWarning)
 
 
 def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
-    """Yield the pairs that write one field at one event, where nothing but the list says who comes first."""
+    """Yield the pairs that write the same field at an event in an order that only the list decides."""
     declared = {m.name: _declared(m) for m in members}
     writers = [m for m in members if declared[m.name]]
     if len(writers) < 2:
@@ -106,7 +106,7 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
 
 
 def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str, frozenset[str]]) -> str:
-    """Say who writes what where, and what to do; the order of the registered names at each event is the one now."""
+    """Return the warning for a pair, with the remedy; `orders` has the current order at each event."""
     events_by_fields: dict[str, list[str]] = {}
     for event in orders:
         events_by_fields.setdefault(" and ".join(sorted(_shared(pair, declared, event))), []).append(event.name)
@@ -115,26 +115,26 @@ def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str,
     shown = ", ".join(table if len(table) <= _SHOWN else [*table[:_SHOWN], "..."])
     everywhere = [member.title for member in pair if member.metadata.events is None]
     return (
-        f"{pair[0].title} and {pair[1].title} both write {what}, and nothing but their places in the list "
-        "says who comes first: declare before, after, around or within in the metadata of one, or give the order "
-        f"yourself with explicit_order({{{shown}}}), in a config with `order:`"
+        f"{pair[0].title} and {pair[1].title} both write {what}, and only their positions in the list "
+        "decide which runs first: declare before, after, around or within in the metadata of one, or set the order "
+        f"with explicit_order({{{shown}}}), in a config with `order:`"
         + "".join(f"; {title} lists no events, which counts as all of them" for title in everywhere)
     )
 
 
 def _declared(member: Member) -> frozenset[str]:
-    """Return the fields that an algorithm declares to write."""
+    """Return the fields that an algorithm declares it writes."""
     return frozenset(member.metadata.writes or ())
 
 
 def _shared(pair: Pair, declared: Mapping[str, frozenset[str]], event: Event) -> list[str]:
-    """Return the fields that both declare to write, and that there is something to write in at the event."""
+    """Return the fields that both declare they write, and that can be written at the event."""
     both = declared[pair[0].name] & declared[pair[1].name]
     return [field for field in both if field not in _WRITTEN_AT or event in _WRITTEN_AT[field]]
 
 
 def _may_clash(pair: Pair, declared: Mapping[str, frozenset[str]], event: Event) -> bool:
-    """Do the two write one field? Two of one class have one name: no declaration and no table can tell them apart."""
+    """Do they write the same field? Two of one class share a name: no declaration or table can order them."""
     first, second = pair
     return type(first.algorithm) is not type(second.algorithm) and bool(_shared(pair, declared, event))
 
@@ -142,10 +142,10 @@ def _may_clash(pair: Pair, declared: Mapping[str, frozenset[str]], event: Event)
 def _open_pairs(
     pairs: Sequence[Pair], present: Sequence[Member], passes: PassList, event: Event
 ) -> Iterator[tuple[Pair, list[str]]]:
-    """Yield the pairs whose order depends on the list, with the registered names in the order that they have now.
+    """Yield the pairs whose order depends on the list, with the registered names in their current order.
 
-    Two are settled by what is declared, maybe through others, or by passes that put them the same way round whether the
-    list is as it is or reversed. The declared order is left out of that trial: in it a third can drag one of the two
+    A pair is settled by declarations, maybe through others, or by passes that put it in the same order for the list and
+    for the reversed list. That trial leaves out the declared order, where a third algorithm can drag one of the two
     along, which settles nothing about them.
     """
     behind = _behind(present, event)
@@ -154,11 +154,11 @@ def _open_pairs(
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a pass warns of is for the run
+            warnings.simplefilter("ignore")  # a pass's warnings belong to the run
             now = _places(passes.arrange(present, event))
             ahead = _places(passes.arrange(present, event, declared=False))
             back = _places(passes.arrange(present[::-1], event, declared=False))
-    except Exception:  # noqa: BLE001  a pass of the user's own may raise anything, which the run itself will tell
+    except Exception:  # noqa: BLE001  a user's pass may raise anything; the run will show it
         return
     there = now.keys() & ahead.keys() & back.keys()
     for pair in undeclared:
@@ -173,7 +173,7 @@ def _places(names: Sequence[str]) -> dict[str, int]:
 
 
 def _behind(present: Sequence[Member], event: Event) -> dict[str, set[str]]:
-    """Return for each name those that declarations put behind it, maybe through others."""
+    """Return for each name those that declarations put after it, maybe through others."""
     behind: dict[str, set[str]] = {member.name: set() for member in present}
     for edge in declared_edges(present, event):
         behind[edge.first].add(edge.second)

@@ -1,4 +1,4 @@
-"""Turn callbacks and logger destinations into pluggy plugins of the engine's own making."""
+"""Wrap callbacks and logger destinations in the engine's own pluggy plugins."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
 def everybody(callbacks: Sequence[Callback], destinations: Sequence[LoggerDestination]) -> list[Callback]:
-    """Return the callbacks, then the logger destinations; an object that is both stands where the callback is."""
+    """Return the callbacks, then the logger destinations; an object that is both counts as a callback."""
     return [*callbacks, *(d for d in destinations if not any(d is c for c in callbacks))]
 
 
 def watchers_of(listeners: Sequence[object], profiler: SpanRecorder | None) -> list[Any]:
-    """Return who wants to be around each `apply`: listeners with a method `around_apply`, and the profiler."""
+    """Return what surrounds each `apply`: listeners with a method `around_apply`, and the profiler."""
     apart = profiler is not None and not any(profiler is listener for listener in listeners)
     return [*([profiler] if apart else []), *(x for x in listeners if callable(getattr(type(x), "around_apply", None)))]
 
 
 def check_destinations(destinations: Sequence[object], known: Collection[int] = ()) -> None:
-    """Refuse what can't be a logger destination, see `check_callbacks`."""
+    """Refuse what can't be a logger destination; see `check_callbacks`."""
     for place, destination in enumerate(destinations):
         missing = [name for name in _RECEIVES if not callable(getattr(destination, name, None))]
         if missing and not isinstance(destination, type):
@@ -50,10 +50,10 @@ def check_destinations(destinations: Sequence[object], known: Collection[int] = 
 
 
 def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), what: str = "callback") -> None:
-    """Refuse what can't be a callback, and warn of a method whose name is nearly an event's.
+    """Refuse what can't be a callback, and warn about methods whose name is nearly an event's.
 
     Args:
-        known: ids of those that were checked before.
+        known: ids of those already checked.
 
     Raises:
         ArgumentTypeError: (a TypeError) for a class, a name, or a method that does not take `(state, logger)`.
@@ -80,11 +80,11 @@ def listen(
     logger: Logger,
     registry: Registry,
 ) -> list[Adapter]:
-    """Return an adapter for each listener, in the order in which they have to be registered.
+    """Return an adapter for each listener, in the order to register them.
 
-    pluggy calls who registered last first, so the list is turned round; at INIT destinations go before callbacks.
-    The functions take no arguments, which pluggy would have to sort out for each of them at each event. What a
-    destination raises stops the run only at INIT and FIT_START, where no training is lost and a wrong setting shows.
+    pluggy calls the last registered first, so the list is reversed; at INIT destinations go before callbacks. The
+    functions take no arguments, which saves pluggy work at each event. An exception in a destination stops the run
+    only at INIT and FIT_START, where no training is lost and a wrong setting shows.
     """
     receives = {id(destination) for destination in destinations}
     isolated = receives - {id(callback) for callback in state.callbacks}
@@ -121,7 +121,7 @@ def _noting(method: Listener, state: State, logger: Logger, where: str) -> Calla
 
 
 def _isolated(destination: object, event: str, method: Listener, state: State, logger: Logger) -> Callable[[], None]:
-    """Call a destination's method unless it is disabled; what it raises is reported and stops no one else."""
+    """Call a destination's method unless it is disabled; what it raises is reported and doesn't stop the others."""
     isolation = logger.isolation
     troubles = isolation.troubles
 
@@ -132,7 +132,7 @@ def _isolated(destination: object, event: str, method: Listener, state: State, l
             method(state, logger)
         except DestinationWarning:
             raise
-        except Exception as error:  # noqa: BLE001  whatever it is, the run is worth more than its log
+        except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
             isolation.report(destination, event, error)
         else:
             if troubles:

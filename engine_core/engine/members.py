@@ -15,16 +15,16 @@ from ..registry import Registry, check_algorithm
 
 __all__ = ["admit", "conflicting", "enlist", "meant_by", "overrides", "problems_of", "take_in"]
 
-_LONG = 8  # characters of a name that is hardly another's by one slip
+_LONG = 8  # a name this long is hardly one slip away from another by chance
 
 
 def admit(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registry: Registry) -> list[Member]:
-    """Return a member for each algorithm of an engine; those that are known already stay who they are.
+    """Return a member for each algorithm of an engine; known ones keep their member.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for what is no algorithm.
+        ArgumentTypeError: (a TypeError) for what is not an algorithm.
         ArgumentError: (a ValueError) for an instance that is listed twice.
-        EngineError: for a combination that their metadata rules out; it names all problems at once.
+        EngineError: for a combination that metadata rules out; it lists all problems.
     """
     members = take_in(algorithms, known, registry)
     problems = problems_of(members, registry)
@@ -56,7 +56,7 @@ def take_in(algorithms: Sequence[Any], known: Mapping[int, Member], registry: Re
 
 
 def enlist(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registry: Registry) -> list[Member]:
-    """Return a member for each algorithm: the known one by id, or a new one whose name none of the known has."""
+    """Return a member for each algorithm: the known one by id, or a new one with a name not yet taken."""
     newcomers = [a for a in algorithms if id(a) not in known]
     names = unique_names(newcomers, [member.name for member in known.values()])
     new = {id(a): Member.of(a, name, registry) for a, name in zip(newcomers, names, strict=True)}
@@ -71,7 +71,7 @@ def enlist(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registr
 
 
 def overrides(algorithm: Algorithm, name: str) -> bool:
-    """Does the class say anything else about `name` than the base class, or than nothing?"""
+    """Does the class define `name` differently from the base class?"""
     if name in getattr(algorithm, "__dict__", {}):
         return True
     return getattr(type(algorithm), name, None) not in (None, getattr(Algorithm, name))
@@ -97,7 +97,7 @@ def _cycles(members: Sequence[Member]) -> Iterator[OrderError]:
 
 
 def conflicting(members: Sequence[Member]) -> dict[frozenset[str], EngineError]:
-    """Return why two can't run together, by the names of the two."""
+    """Return why two can't run together, by their names."""
     found: dict[frozenset[str], EngineError] = {}
     for member in members:
         for reference in member.metadata.conflicts:
@@ -132,10 +132,10 @@ def _how_to_get(reference: str, registry: Registry) -> str:
 
 
 def meant_by(reference: str, member: Member, members: Sequence[Member], registry: Registry) -> str | None:
-    """Return what the reference of a member should have been if no algorithm has that name, and another nearly has.
+    """Return what a member's reference probably means, if no algorithm has that name but one nearly does.
 
-    That is a class's name for the registered one, a tag without its `@`, another way to write a name, or a slip in a
-    long one. Short names are often one letter apart, and so are `layers_1` and `layers_2`: these are different names.
+    That is a class name instead of the registered one, a tag without its `@`, another spelling, or a typo in a long
+    name. Short names are often one letter apart, and so are `layers_1` and `layers_2`: these are different names.
     """
     others = [other for other in members if other is not member]
     if reference.startswith("@") or any(other.registered == reference for other in members):

@@ -1,4 +1,4 @@
-"""The algorithms of one event: ask all, order those that match, apply one by one, record. The hot path."""
+"""The algorithms of one event: match all, order those that match, apply them one by one, record. The hot path."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .undo import Begun, Pair
 __all__ = ["Pipeline"]
 
 REMEMBERED = 256
-"""How many orders an event keeps; one for each set of algorithms that matched together."""
+"""How many orders an event caches, one for each set of algorithms that matched together."""
 
 
 class Pipeline:
-    """What the algorithms do at one event. It knows nothing of callbacks and of the engine.
+    """What the algorithms do at one event. It knows nothing about callbacks or the engine.
 
     Args:
         everybody: the algorithms of the engine, in the user's order.
@@ -54,12 +54,12 @@ class Pipeline:
         self._plans: dict[tuple[Member, ...], list[tuple[Any, str, Trace]]] = {}
 
     def run_alone(self) -> Traces:
-        """Run where nobody else listens."""
+        """Run without other listeners."""
         traces = Traces()
         self.run(traces)
         return traces
 
-    def run(self, traces: Traces) -> None:  # noqa: C901  one frame, since calls are what an event costs
+    def run(self, traces: Traces) -> None:  # noqa: C901  one frame, since calls dominate an event's cost
         """Ask all members to match, then apply those that do, in order; fill `traces`."""
         if self.newcomers:
             self._validate()
@@ -107,11 +107,11 @@ class Pipeline:
         return plan
 
     def pairs_in(self, begun: Begun) -> None:
-        """Keep in the books of an engine who has run, for the pairs of which a member has both halves."""
+        """Keep track in `begun` of what has run, for the pairs of which a member has both halves."""
         self._pair = begun.pair_of(self.event, self.members)
 
     def undo(self, name: str) -> None:
-        """Let an algorithm that has run here run at the second half of the pair, if it matches there."""
+        """Let an algorithm that ran here run at the second half of the pair, if it matches there."""
         member = self._named[name]
         partner: Any = self.event.partner
         if partner not in member.events or not member.algorithm.match(partner, self.state):
@@ -120,16 +120,16 @@ class Pipeline:
         try:
             actor.apply(partner, self.state, self.logger)
         except Exception:
-            if not _entered(actor):  # a watcher raised, and the algorithm has still to undo
+            if not _entered(actor):  # a watcher raised, and the algorithm still has to undo
                 member.algorithm.apply(partner, self.state, self.logger)
             raise
 
     def describe(self, name: str) -> str:
-        """Return the name of an algorithm that has run here, with the distribution it comes from."""
+        """Return the name of an algorithm that ran here, with its distribution."""
         return self._named[name].title
 
     def _actor(self, member: Member) -> Any:
-        """Return the algorithm, inside of its watchers; the first of them is the outermost."""
+        """Return the algorithm inside its watchers; the first of them is the outermost."""
         if not self._watchers:
             return member.algorithm
         applied = _Applied(member.algorithm)
@@ -139,7 +139,7 @@ class Pipeline:
         return actor
 
     def _validate(self) -> None:
-        """Let newcomers look at the first batch."""
+        """Let new algorithms validate the first batch."""
         if self.state.batch is None:
             return
         for member in self.newcomers:
@@ -155,7 +155,7 @@ class Pipeline:
         self.newcomers = ()
 
     def _blame(self, error: BaseException, plan: Sequence[tuple[Any, str, Trace]], traces: Traces) -> None:
-        """Note who raised, and leave a trace of those that were never reached."""
+        """Note what raised, and leave a trace of the algorithms that were never reached."""
         (actor, name, failed), *unreached = [step for step in plan if step[1] not in traces]
         returned = isinstance(actor, _Watched) and actor.applied.returned
         if _entered(actor) and not returned:
@@ -168,7 +168,7 @@ class Pipeline:
 
 
 class _Applied:
-    """An algorithm that is watched; it knows how far its `apply` came."""
+    """A watched algorithm; it knows how far its `apply` came."""
 
     def __init__(self, algorithm: Any) -> None:
         self.algorithm = algorithm
@@ -183,14 +183,14 @@ class _Applied:
 
 
 class _Watched:
-    """An algorithm whose `apply` runs inside of what a watcher opens around it."""
+    """An algorithm whose `apply` runs inside a watcher's context."""
 
     def __init__(self, actor: Any, applied: _Applied, member: Member, watcher: Any) -> None:
         self.applied = applied
         self._actor, self._member, self._watcher = actor, member, watcher
 
     def apply(self, event: Event, state: State, logger: Logger) -> Any:
-        """Apply the algorithm inside of what the watcher opens; blame the watcher for what it raises itself."""
+        """Apply the algorithm inside the watcher's context; blame the watcher for what it raises itself."""
         applied, told = self.applied, None
         applied.entered = applied.returned = False
         try:

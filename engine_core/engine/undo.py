@@ -1,4 +1,4 @@
-"""What was begun at the first half of a pair and is undone if the second can't come; pipelines keep these books."""
+"""What was begun at the first half of a pair, to be undone if the second can't come; pipelines keep it current."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Half(Protocol):
     """The first half of a pair as it ran: the pipeline of its event."""
 
     def undo(self, name: str) -> None:
-        """Let an algorithm that has run here run at the second half."""
+        """Let an algorithm that ran here run at the second half."""
 
     def describe(self, name: str) -> str:
-        """Return the name of an algorithm that has run here, with the distribution it comes from."""
+        """Return the name of an algorithm that ran here, with its distribution."""
 
 
 Ran: TypeAlias = "tuple[Half, Mapping[str, Trace]] | None"
@@ -32,14 +32,14 @@ Ran: TypeAlias = "tuple[Half, Mapping[str, Trace]] | None"
 
 
 class Failure(NamedTuple):
-    """What an algorithm raised when it should have undone something, and what that was."""
+    """What an algorithm raised when it should have undone something, and a description."""
 
     error: BaseException
     what: str
 
 
 class Pair:
-    """Who has run at the first half of a pair and not tried the second."""
+    """The algorithms that ran at the first half of a pair and have not tried the second."""
 
     __slots__ = ("ran",)
 
@@ -47,7 +47,7 @@ class Pair:
         self.ran: Ran = None
 
     def interrupt(self, half: Half | None, traces: Mapping[str, Trace], failed: str | None) -> None:
-        """Keep who has still something to undo, after `failed` raised in the first `half`, or in the second (None)."""
+        """Keep what is still to undo, after `failed` raised in the first `half`, or in the second (None)."""
         if half is not None:
             self.ran = half, {key: t for key, t in traces.items() if t.run and t.name != failed}
         elif self.ran is not None:
@@ -56,7 +56,7 @@ class Pair:
             self.ran = half, {key: t for key, t in ran.items() if t.name not in tried}
 
     def undo(self, only: Collection[str] | None = None) -> list[Failure]:
-        """Let those, or only some of them by unique name, try the second half, the last one first."""
+        """Let them, or `only` some by unique name, try the second half, the last one first."""
         if self.ran is None:
             return []
         half, ran = self.ran
@@ -67,59 +67,59 @@ class Pair:
         for trace in reversed(chosen):
             try:
                 half.undo(trace.name)
-            except BaseException as error:  # noqa: BLE001  the others have to get their turn, Ctrl-C or not
+            except BaseException as error:  # noqa: BLE001  the others must get their turn, Ctrl-C or not
                 what = f"{half.describe(trace.name)} could not undo what it did at {trace.event.name}"
                 failures.append(Failure(error, what))
         return failures
 
 
 class Begun:
-    """What was begun in an engine and not ended yet."""
+    """What was begun in an engine and has not ended yet."""
 
     def __init__(self) -> None:
         self._pairs = {event: Pair() for event in Event if event.is_before_event}
 
     def pair_of(self, event: Event, members: Sequence[Member]) -> Pair | None:
-        """Return the books of the pair that `event` belongs to, or None if no member has both halves."""
+        """Return the pair that `event` belongs to, or None if no member has both halves."""
         partner = event.partner
         if partner is None or not any({event, partner} <= member.events for member in members):
             return None
         return self._pairs[event if event.is_before_event else partner]
 
     def now(self) -> dict[Event, Ran]:
-        """Return what is begun at present, by the first half."""
+        """Return what has begun and not ended, by the first half."""
         return {event: pair.ran for event, pair in self._pairs.items() if pair.ran is not None and pair.ran[1]}
 
     def forget(self, event: Event) -> None:
-        """Take the pair that `event` closes for ended."""
+        """Treat the pair that `event` closes as ended."""
         if event.is_after_event and event.partner is not None:
             self._pairs[event.partner].ran = None
 
     def undo(self, events: Collection[Event] = tuple(Event), only: Collection[str] | None = None) -> list[Failure]:
-        """Let those undo what they began at `events`, the innermost pair and its last algorithm first."""
+        """Let algorithms undo what they began at `events`, the innermost pair and its last algorithm first."""
         failures = []
-        for event in reversed(self._pairs):  # in the order of events an inner pair stands after the outer one
+        for event in reversed(self._pairs):  # in the order of events, an inner pair comes after the outer one
             if event in events:
                 failures += self._pairs[event].undo(only)
         return failures
 
     def release(self, members: Sequence[Member], successors: Sequence[Member]) -> None:
-        """Let those who leave the engine undo what they began; the first error in it is raised."""
+        """Let algorithms that leave the engine undo what they began; the first error is raised."""
         gone = {member.name for member in members} - {member.name for member in successors}
         for failure in self.undo(only=gone) if gone else ():
             add_note(failure.error, f"{failure.what}, when it left the engine")
             raise failure.error
 
     def close(self) -> None:
-        """Undo what is begun still; what goes wrong is logged."""
+        """Undo what has not ended; errors are logged."""
         for failure in self.undo():
             log.error("%s, when the engine was closed", failure.what, exc_info=failure.error)
 
 
 def undo_after(error: BaseException, begun: Begun, events: Collection[Event]) -> list[Event]:
-    """Let algorithms undo what was begun at `events`; return where there was something.
+    """Let algorithms undo what was begun at `events`; return the events where there was something.
 
-    What goes wrong becomes a note on `error`; what is no Exception, such as Ctrl-C, is raised when all had their turn.
+    Exceptions become notes on `error`; others, such as Ctrl-C, are raised after all had their turn.
     """
     undone = [event for event in begun.now() if event in events]
     failures = begun.undo(undone)

@@ -50,10 +50,10 @@ def find_algorithm(explanation: Explanation, name: str) -> str:
         return name
     found = [a.algorithm for a in explanation.algorithms if a.name == name]
     if len(found) > 1:
-        raise ArgumentError(f"{name!r} is the name of several: {', '.join(found)}; name one of these")
+        raise ArgumentError(f"{name!r} names several algorithms: {', '.join(found)}; choose one")
     if not found:
         known = [*named, *(a.name for a in explanation.algorithms)]
-        raise ArgumentError(f"{name!r} is none of the algorithms{did_you_mean(name, known)}")
+        raise ArgumentError(f"{name!r} is not one of the algorithms{did_you_mean(name, known)}")
     return found[0]
 
 
@@ -99,7 +99,7 @@ def _taken_out(derivation: Derivation, one: str, other: str) -> str:
 
 def _steps(derivation: Derivation, first: str, second: str) -> tuple[Step, ...]:
     before = _those_of(first, second, derivation.given)
-    said = " before ".join(before) if len(before) == 2 else f"has {before[0]} alone" if before else "has neither"
+    said = " before ".join(before) if len(before) == 2 else f"only {before[0]}" if before else "neither"
     steps = [Step("your list", said, before)]
     for place, order in derivation.steps:
         after = _those_of(first, second, order)
@@ -107,7 +107,7 @@ def _steps(derivation: Derivation, first: str, second: str) -> tuple[Step, ...]:
         reason = ": FILO, the list is reversed on AFTER events" if record.is_core(FILO) else ""
         if record.is_core(DECLARED) and after != before:
             chained = derivation.chain(*after)
-            reason = f": {derivation.reason(*after).text if chained else 'declared order of others between them'}"
+            reason = f": {derivation.reason(*after).text if chained else 'side effect of other declared constraints'}"
         steps.append(Step(record.title, f"{_effect(before, after)}{reason if after != before else ''}", after))
         before = after
     return tuple(steps)
@@ -119,7 +119,7 @@ def _those_of(first: str, second: str, order: tuple[str, ...]) -> tuple[str, ...
 
 def _effect(before: tuple[str, ...], after: tuple[str, ...]) -> str:
     if before == after:
-        return "leaves them so"
+        return "keeps this order"
     if len(before) == len(after) == 2:
         return f"puts {after[0]} before {after[1]}"
     added, lost = set(after) - set(before), set(before) - set(after)

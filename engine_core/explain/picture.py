@@ -20,7 +20,7 @@ def to_mermaid(orders: Mapping[str, Sequence[Explained]]) -> str:
     """Return a Mermaid flowchart: a box for each event, in it the algorithms in running order, on the arrows why.
 
     Example:
-        >>> print(to_mermaid({"init": [Explained("Flip", "flip", "the only one")]}))
+        >>> print(to_mermaid({"init": [Explained("Flip", "flip", "runs alone")]}))
         flowchart TB
           subgraph e1["init"]
             e1a1["1. Flip"]
@@ -64,7 +64,7 @@ def to_svg(explanation: Explanation, event: str) -> str:
     words = f"{', then '.join(f'{label} gives {_said(order)}' for label, _, order, _ in rows)}."
     lines = _frame(width, height, f"How the order at {event} comes about", words[0].upper() + words[1:])
     lines.append(
-        f'  <text x="24" y="34" font-size="16" font-weight="600" {DARK}>Who runs first at {escape(event)}?</text>'
+        f'  <text x="24" y="34" font-size="16" font-weight="600" {DARK}>Running order at {escape(event)}</text>'
     )
     for number, (label, origin, order, moved) in enumerate(rows):
         y = TOP + ROW * number

@@ -46,7 +46,7 @@ def _references(members: Sequence[Member]) -> Iterator[Skipped]:
                     continue
                 what = f"{member.title}: {relation}={reference!r}"
                 names = " and ".join(other.name for other in others)
-                why = f"{names} runs at none of its events" if others else _absent(reference)
+                why = f"{names} shares no event with it" if others else _absent(reference)
                 yield Skipped(what, why, tuple(event.value for event in Event if event in member.events))
 
 

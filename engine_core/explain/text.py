@@ -46,7 +46,7 @@ def format_pair(reasons: PairReasons | str) -> str:
     width = max(len(step.by) for step in reasons.steps)
     steps = [f"  {step.by.ljust(width)}  {step.effect}" for step in reasons.steps]
     declared = [f"  declared: {', and '.join(chain)}" for chain in reasons.declared]
-    return printable("\n".join([head, *steps, *(declared or ["  nothing is declared about the two"])]))
+    return printable("\n".join([head, *steps, *(declared or ["  no constraint is declared between the two"])]))
 
 
 def printable(text: str) -> str:

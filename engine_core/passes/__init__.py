@@ -1,4 +1,4 @@
-"""Passes order the algorithms that match one event: how to mark one, the core's own, and how an order came about."""
+"""Passes order the algorithms that match an event: how to mark one, the core's own, and how an order came about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core's own passes, and the one that is made from a table of names."""
+"""The core's own passes, and `explicit_order`, which makes one from a table of names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Tabled(Protocol):
     table: Mapping[Event, Sequence[str]]
 
 
-# Ours is not validated: an import that builds a pydantic model would call the plugins of pydantic.
+# Ours is not validated: building a pydantic model at import would call pydantic's plugins.
 @algorithm_pass(
     PassMetadata.model_construct(
         stage="direction", description="reverse the list on AFTER events, so that what was done is undone"
@@ -60,18 +60,18 @@ def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: 
     mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in algorithm_metadata(a).tags]
     if len(mixing) > 1:
         warn(
-            f"{' and '.join(mixing)} all interpolate the loss: each adds that for its own second targets, and none "
-            "that for the second targets of those; let all but one interpolate targets instead",
+            f"{' and '.join(mixing)} all interpolate the loss: each adds the loss for its own second targets, "
+            "and none adds it for another's; let all but one interpolate targets instead",
             UserWarning,
         )
     return algorithms
 
 
 def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
-    """Make a pass from a table of events and names (registered or class names); who is not named keeps its place.
+    """Make a pass from a table of events and names, registered or of classes; other algorithms keep their places.
 
-    The named algorithms share the places that they had, in the order of the table. An engine warns of a name that none
-    of its algorithms has.
+    The named algorithms are rearranged within the places they had. An engine warns about a name that none of its
+    algorithms has.
 
     Example:
         >>> explicit_order({"after_dataloader": ["freeze_layers", "Noise"]}).__name__
@@ -93,6 +93,6 @@ def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
 
 
 def table_of(function: AlgorithmPass) -> Mapping[Event, Sequence[str]]:
-    """Return the table that `explicit_order` made a pass from, for any other pass an empty one."""
+    """Return the table that `explicit_order` made a pass from; empty for any other pass."""
     table: Mapping[Event, Sequence[str]] = getattr(function, "table", {})
     return table if metadata_of(function).name == explicit_order.__name__ else {}

@@ -1,4 +1,4 @@
-"""What a pass is, how to mark one, and how an engine is given some."""
+"""What a pass is, how to mark one, and how to give passes to an engine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def algorithm_pass(metadata: PassMetadata | None = None, /, **fields: Any) -> Ca
 
 
 def metadata_of(function: AlgorithmPass) -> PassMetadata:
-    """Return what a pass declares; one that is not marked runs at every event and is not taken for pure."""
+    """Return what a pass declares; an unmarked one runs at every event and counts as impure."""
     metadata = getattr(function, "metadata", None)
     if isinstance(metadata, PassMetadata):
         return metadata
@@ -114,7 +114,7 @@ def parse_passes(given: PassArgument | None) -> list[tuple[AlgorithmPass, int]]:
     """Return the `(pass, index)` pairs that `Engine(algorithm_passes=...)` was given.
 
     Raises:
-        ArgumentError: if it is anything else than a pass, a `(pass, index)` pair, or a sequence of these.
+        ArgumentError: if it is anything but a pass, a `(pass, index)` pair, or a sequence of these.
     """
     if given is None:
         return []

@@ -1,6 +1,6 @@
-"""How the order at one event came about, as plain data: what each pass made of the list, and the reasons in it.
+"""How the order at one event came about, as plain data: the list after each pass, and the reasons.
 
-It can be written down and read back, so that a run can be explained where its plugins are not installed.
+It can be saved and read back, to explain a run without its plugins installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILO, DECLARED = "set_filo_order", "apply_declared_order"
 
 
 class Explained(NamedTuple):
-    """One algorithm in the order of an event: its unique name, its registered name, and why it stands there."""
+    """One algorithm in the order of an event: its unique name, its registered name, and why it is there."""
 
     algorithm: str
     name: str
@@ -31,13 +31,13 @@ class Explained(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """What decided that one comes before the other, as a sentence and for programs.
+    """What decided that one algorithm comes before another, as a sentence and for programs.
 
     Args:
         kind: `declared` by an algorithm, an installed `pass`, a pass of the `user`, `filo`, `list` position, `added` by
             a pass, or `only` one.
-        by: name of the algorithm or pass; of a chain of declarations that of the first.
-        distribution: who ships it; None: the user, or nobody.
+        by: name of the algorithm or pass; for a chain of declarations, the first one's.
+        distribution: what ships it; None: the user, or nothing.
     """
 
     kind: Literal["declared", "pass", "user", "filo", "list", "added", "only"]
@@ -48,7 +48,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class AlgorithmRecord:
-    """An algorithm in an engine: its unique and its registered name, who ships it (None: the user), its events."""
+    """An algorithm in an engine: its unique and registered names, its distribution (None: the user), its events."""
 
     algorithm: str
     name: str
@@ -58,7 +58,7 @@ class AlgorithmRecord:
 
     @classmethod
     def of(cls, member: Member) -> AlgorithmRecord:
-        """Write a member down."""
+        """Record a member."""
         events, origin = member.metadata.events, member.origin
         listed = None if events is None else tuple(str(event) for event in events)
         distribution, version = (origin.distribution, origin.version) if origin else (None, None)
@@ -67,7 +67,7 @@ class AlgorithmRecord:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """A pass in an engine, who ships it (None: the user), and its events (None: all)."""
+    """A pass in an engine, its distribution (None: the user), and its events (None: all)."""
 
     name: str
     distribution: str | None
@@ -76,11 +76,11 @@ class PassRecord:
     events: tuple[str, ...] | None
 
     def __str__(self) -> str:
-        return f"pass {self.name!r} of {self.distribution or 'the user'}"
+        return f"pass {self.name!r} of {self.distribution}" if self.distribution else f"your pass {self.name!r}"
 
     @property
     def title(self) -> str:
-        """The pass with the version of who ships it."""
+        """The pass with its distribution's version."""
         return (
             f"pass {self.name!r} of {Origin(self.distribution, self.version or '?')}"
             if self.distribution
@@ -94,11 +94,11 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class Derivation:
-    """How the order at an event came about; algorithms go by their unique names.
+    """How the order at an event came about; algorithms are given by their unique names.
 
     Args:
         given: the user's list.
-        steps: for each pass that ran its place among `passes` and the list as it left it.
+        steps: for each pass that ran, its index in `passes` and the list it returned.
         edges: what algorithms declare about each other here.
         members: the algorithms of the list, and those that passes added.
     """
@@ -112,14 +112,14 @@ class Derivation:
 
     @property
     def final(self) -> tuple[str, ...]:
-        """The order in which they run."""
+        """The running order."""
         return self.steps[-1][1] if self.steps else self.given
 
     def places(self) -> list[tuple[Explained, Reason]]:
-        """Return the final order with why each comes after the one before it, and the first before the second."""
+        """Return the final order, with why each comes after its predecessor, and why the first comes first."""
         final = self.final
         pairs = list(itertools.pairwise(final))
-        reasons = [self.reason(*pair) for pair in pairs[:1] + pairs] or [Reason("only", "the only one")]
+        reasons = [self.reason(*pair) for pair in pairs[:1] + pairs] or [Reason("only", "runs alone")]
         beside = [f"before {final[1]}: ", *(f"after {name}: " for name in final)] if pairs else [""]
         found = []
         for name, where, reason in zip(final, beside, reasons, strict=False):
@@ -129,7 +129,7 @@ class Derivation:
         return found
 
     def reason(self, first: str, second: str) -> Reason:
-        """Return what decided that `first` comes before `second`, with who did it."""
+        """Return what decided that `first` comes before `second`."""
         declared = next((edge for edge in self.edges if (edge.first, edge.second) == (first, second)), None)
         if declared is not None:
             return self._declared([declared])
@@ -146,7 +146,7 @@ class Derivation:
         if by.is_core(DECLARED):
             if chain := self.chain(first, second):
                 return self._declared(chain)
-            return Reason("pass", "declared order of others between them", by.name, by.distribution)
+            return Reason("pass", "side effect of other declared constraints", by.name, by.distribution)
         return Reason("pass" if by.distribution else "user", str(by), by.name, by.distribution)
 
     def _declared(self, chain: Sequence[Edge]) -> Reason:
@@ -157,7 +157,7 @@ class Derivation:
         return Reason("declared", text, by, member.distribution if member else None)
 
     def last_flip(self, first: str, second: str) -> int | None:
-        """Return the place of the last pass that turned the pair so that `first` comes first; None: the list did."""
+        """Return the index of the last pass that put `first` before `second`; None: the list did."""
         stages = [(-1, self.given), *self.steps]
         for (_, before), (place, after) in reversed(list(itertools.pairwise(stages))):
             if precedes(first, second, after) and precedes(first, second, before) is not True:

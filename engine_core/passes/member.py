@@ -1,4 +1,4 @@
-"""An algorithm among others, and what they declare about each other, as edges of an order."""
+"""An algorithm among others, and what they declare about each other as edges of an order."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Member:
     Args:
         name: unique among them.
         registered: what `before`, `after` and the like refer to.
-        origin: who ships it; None: the user.
-        record: the one that it is registered under, if any.
-        events: those that it lists, all if it lists none.
-        validated: has it looked at the first batch?
+        origin: what ships it; None: the user.
+        record: the one it is registered under, if any.
+        events: those it lists; all if it lists none.
+        validated: has it seen the first batch?
     """
 
     algorithm: Algorithm
@@ -38,7 +38,7 @@ class Member:
 
     @classmethod
     def of(cls, algorithm: Algorithm, name: str, registry: Registry) -> Member:
-        """Ask the registry who it is, once."""
+        """Identify the algorithm in the registry, once."""
         listed = algorithm_metadata(algorithm).events
         events = frozenset(Event) if listed is None else frozenset(map(Event, listed))
         return cls(algorithm, name, *registry.identify(algorithm), events)
@@ -50,11 +50,11 @@ class Member:
 
     @property
     def title(self) -> str:
-        """The unique name with who ships it."""
+        """The unique name with its origin."""
         return title(self.name, self.origin)
 
     def is_called(self, name: str) -> bool:
-        """Is this its registered name, or that of its class, as a table of `explicit_order` may have it?"""
+        """Is this its registered name or its class's, which a table of `explicit_order` may use?"""
         return name in (self.registered, type(self.algorithm).__name__)
 
     def blame(self, error: BaseException, what: str, event: Event) -> None:
@@ -63,7 +63,7 @@ class Member:
 
 
 def members_of(algorithms: Sequence[Algorithm]) -> list[Member]:
-    """Return a member for each algorithm of a list that comes without: passes are given plain algorithms."""
+    """Return a member for each algorithm of a plain list, which is what passes are given."""
     registry = Registry.scan()
     return [Member.of(a, name, registry) for a, name in zip(algorithms, unique_names(algorithms), strict=True)]
 

@@ -1,4 +1,4 @@
-"""The passes of one engine, and the order they give: run them, verify the result, keep how it came about."""
+"""The passes of one engine and the order they produce: run them, verify the result, record how it came about."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ActivePass", "PassList", "sort_passes"]
 
 @dataclass(frozen=True)
 class ActivePass:
-    """A pass of an engine and who ships it; None: the user."""
+    """A pass of an engine and its distribution; None: the user."""
 
     function: AlgorithmPass
     origin: Origin | None
@@ -37,7 +37,7 @@ class ActivePass:
 
     @property
     def record(self) -> PassRecord:
-        """What can be written down of it."""
+        """What can be saved of it."""
         distribution, version = (self.origin.distribution, self.origin.version) if self.origin else (None, None)
         events = None if self.metadata.events is None else tuple(str(event) for event in self.metadata.events)
         return PassRecord(name_of(self.function), distribution, version, self.metadata.stage, events)
@@ -48,7 +48,7 @@ class ActivePass:
 
 
 class PassList:
-    """The installed passes of the distributions in use, sorted, with the user's own inserted where they asked."""
+    """The installed passes of the distributions in use, sorted, with the user's own inserted at their indices."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -60,7 +60,7 @@ class PassList:
         self.use((), registry)
 
     def use(self, distributions: Iterable[str], registry: Registry) -> None:
-        """Bring in the passes of distributions whose algorithms are in use; engine-core's are always there."""
+        """Add the passes of distributions whose algorithms are in use; engine-core's are always there."""
         self.registry = registry
         wanted = sorted({CORE, *self.distributions, *distributions})
         if wanted != self.distributions:
@@ -68,20 +68,20 @@ class PassList:
             self.distributions = wanted
 
     def insert(self, function: AlgorithmPass, index: int) -> None:
-        """Insert a pass of the user's: -1 appends, any other index is an insertion point."""
+        """Insert a user's pass: -1 appends, any other index is an insertion point."""
         users = [*self._users, (function, index)]
         self.active = _resolve(self.distributions, users, self.registry)
         self._users = users
 
     def is_pure(self, event: Event) -> bool:
-        """May the order for this event be remembered?"""
+        """May the order for this event be cached?"""
         return all(p.metadata.pure for p in self.active if p.runs_at(event))
 
     def order(self, members: Sequence[Member], event: Event) -> list[Algorithm]:
-        """Return the matched algorithms in the order in which they run, with those that passes added.
+        """Return the matched algorithms in running order, with those that passes added.
 
         Raises:
-            OrderError: if a pass of a distribution returns nonsense or breaks a declared constraint.
+            OrderError: if a distribution's pass returns nonsense or breaks a declared constraint.
         """
         edges = declared_edges(members, event)
         steps = self._run(members, event, edges)
@@ -92,7 +92,7 @@ class PassList:
         return steps[-1]
 
     def derivation(self, members: Sequence[Member], event: Event) -> Derivation:
-        """Return how the order comes about, pass by pass, and warn of nothing; `broken` says what is wrong with it."""
+        """Return how the order comes about, pass by pass, without warnings; `broken` says what is wrong with it."""
         if not members:
             return Derivation(event.value, (), ())
         edges = declared_edges(members, event)
@@ -105,7 +105,7 @@ class PassList:
         return derivation
 
     def broken(self, derivation: Derivation) -> Iterator[tuple[str, AlgorithmPass | None]]:
-        """Yield what is wrong for each declared constraint that the order breaks, and the user's pass that did it."""
+        """Yield a message for each declared constraint that the order breaks, and the user's pass that broke it."""
         for edge in derivation.edges:
             if precedes(edge.second, edge.first, derivation.final):
                 place = derivation.last_flip(edge.second, edge.first)
@@ -118,16 +118,16 @@ class PassList:
                     yield f"{message}; disable that pass or fix its distribution", None
 
     def tell(self, message: str, category: type[Warning]) -> None:
-        """Warn once in the life of the engine."""
+        """Warn once per engine."""
         if message not in self._told:
             self._told.add(message)
             warn(message, category)
 
     def arrange(self, members: Sequence[Member], event: Event, *, declared: bool = True) -> list[str]:
-        """Return the members' names as the passes that move algorithms arrange them, for a look at another list.
+        """Return the members' names as the passes that move algorithms arrange them, to try out another list.
 
         Args:
-            declared: with `apply_declared_order` among these passes?
+            declared: include `apply_declared_order`?
         """
         movers = [p for p in self.active if p.metadata.stage != "check"]
         if not declared:
@@ -143,7 +143,7 @@ class PassList:
         edges: Sequence[Edge],
         passes: Sequence[ActivePass] | None = None,
     ) -> list[list[Algorithm]]:
-        """Return the list as it was given, and as each pass that runs at the event left it."""
+        """Return the given list, and the list after each pass that runs at the event."""
         known = {id(member.algorithm): member for member in members}
         steps = [[member.algorithm for member in members]]
         for active in self.active if passes is None else passes:
@@ -151,7 +151,7 @@ class PassList:
                 continue
             function = active.function
             if function is apply_declared_order and all(id(a) in known for a in steps[-1]):
-                function = partial(_sort, known, edges)  # as a call would, without asking again who they are
+                function = partial(_sort, known, edges)  # as a call would, without identifying them again
             steps.append(_call(active, function, steps[-1], event))
         return steps
 
@@ -187,7 +187,7 @@ def _resolve(
 ) -> tuple[ActivePass, ...]:
     """Return the passes of distributions, sorted, with the user's own inserted one by one."""
     source: dict[str, tuple[AlgorithmPass, Origin]] = {}
-    # The core's come first, so that of two passes with one name the guest is the one to disable.
+    # The core's come first, so that if a guest's pass has the same name, that is the one to disable.
     for distribution in sorted(distributions, key=lambda name: name != CORE):
         for record in registry.passes_of(distribution):
             function = registry.load("passes", record.qualified_name)
@@ -202,15 +202,15 @@ def _resolve(
         raise PluginError("engine-core's own passes are missing: it is on the path but not installed; pip install it")
     installed = sort_passes(function for function, _ in source.values())
     active = [ActivePass(function, source[name_of(function)][1]) for function in installed]
-    # After the installed ones are sorted: the user's own stand where they were put, whatever else is installed, and
-    # each index counts those that were inserted before it.
+    # After the installed ones are sorted: the user's own stay where they were put, whatever else is installed, and each
+    # index counts those inserted before it.
     for function, index in users:
         active.insert(len(active) if index == -1 else index, ActivePass(function, None))
     return tuple(active)
 
 
 def sort_passes(passes: Iterable[AlgorithmPass]) -> list[AlgorithmPass]:
-    """Sort passes by stage, then by their before and after, ties by name; the declared order opens its stage.
+    """Sort passes by stage, then by their before and after, then by name; the declared order opens its stage.
 
     Raises:
         OrderError: if their before and after form a cycle, or contradict the stages.
@@ -257,7 +257,7 @@ def _sort(known: Mapping[int, Member], edges: Sequence[Edge], given: Sequence[Al
 
 
 def _call(active: ActivePass, function: AlgorithmPass, before: list[Algorithm], event: Event) -> list[Algorithm]:
-    """Run a pass on a copy of the list and return what it made of it."""
+    """Run a pass on a copy of the list and return the result."""
     try:
         result: object = function(list(before), event)
     except Exception as error:
@@ -279,7 +279,7 @@ def _check_members(active: ActivePass, before: list[Algorithm], after: list[Algo
         raise OrderError(f"{active} returned {twice} twice at {event.name}")
     for item in after:
         if isinstance(item, type) or not all(callable(getattr(item, name, None)) for name in ("match", "apply")):
-            raise OrderError(f"{active} added {item!r} at {event.name}, which is no instance with match and apply")
+            raise OrderError(f"{active} added {item!r} at {event.name}, which is not an instance with match and apply")
     if (lost or added) and active.origin is not None and not active.metadata.changes_members:
         what = " and ".join(f"{verb} {', '.join(sorted(n))}" for verb, n in (("lost", lost), ("added", added)) if n)
         raise OrderError(f"{active} {what} at {event.name} without declaring changes_members=True")

@@ -1,4 +1,4 @@
-"""A stable topological sort that can say who asked for what. Knows names and edges, no algorithms."""
+"""A stable topological sort that can say what asked for which edge. Knows names and edges, no algorithms."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Edge(NamedTuple):
 def stable_sort(names: Sequence[str], edges: Sequence[Edge]) -> list[str]:
     """Sort `names` so that every edge holds, and otherwise keep the given order.
 
-    At each step the first of the names that wait for nobody is taken (Kahn 1962, with the given order as priority).
+    Each step takes the first name with no predecessor left (Kahn 1962, with the given order as priority).
 
     Raises:
-        OrderError: if the edges form a cycle; the message prints it, and who declared each edge.
+        OrderError: if the edges form a cycle; the message shows it, and what declared each edge.
 
     Example:
         >>> stable_sort(["a", "b", "c"], [Edge("c", "b", "c")])
@@ -54,9 +54,9 @@ def stable_sort(names: Sequence[str], edges: Sequence[Edge]) -> list[str]:
 
 
 def who_moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the fewest of those in both orders that one has to move to get from one to the other.
+    """Return the fewest names to move to get from one order to the other, of those in both.
 
-    All but those on the longest part that kept its order (Schensted 1961).
+    That is all but the longest subsequence that kept its order (Schensted 1961).
 
     Example:
         >>> who_moved(["a", "b", "c"], ["c", "a", "b"])
@@ -73,7 +73,7 @@ def who_moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
 
 
 def _describe_cycle(stuck: set[str], edges: Sequence[Edge]) -> str:
-    """Walk against the edges among the stuck names until one comes again, and print that round."""
+    """Walk against the edges among the stuck names until one repeats, and format that cycle."""
     into = {edge.second: edge for edge in reversed(edges) if edge.first in stuck}
     walk: list[Edge] = []
     seen: dict[str, int] = {}

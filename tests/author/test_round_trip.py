@@ -110,7 +110,7 @@ def test_the_doctor_finds_nothing_wrong(journey: Journey) -> None:
 
 
 def test_it_is_explained(journey: Journey) -> None:
-    own = (journey.class_name, journey.package, "the only one")
+    own = (journey.class_name, journey.package, "runs alone")
 
     assert {
         event: [(entry["algorithm"], entry["name"], entry["why"]) for entry in entries]
@@ -134,7 +134,7 @@ def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> N
     assert without_line(journey.required.stderr) == (
         f"Error: required.yaml: require_plugins[0]: {journey.name} is required and no plugin of "
         f"{journey.package.replace('_', '-')} is installed (installed: engine-core {journey.core_version}); install "
-        f"it: from the sources of engine-core if it comes with them, else as with: pip install '{journey.name}'\n"
+        f"it: from engine-core's sources if it is part of them, else run: pip install '{journey.name}'\n"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_names_it_then_says_that_it_is_not_there(journey: Journey) ->
     assert journey.named.returncode == 2
     assert without_line(journey.named.stderr) == (
         f"Error: named.yaml: algorithms[0]: {journey.package!r} is not among the installed algorithms; none is known; "
-        "see `engine-core plugins list`, pip installs more\n"
+        "see `engine-core plugins list`; install more with pip\n"
     )
 
 

@@ -31,13 +31,13 @@ def test_a_pass_that_returns_nothing_is_named():
     def run_last(algorithms, event):
         sorted(algorithms, key=lambda a: isinstance(a, A))
 
-    with pytest.raises(OrderError, match="pass 'run_last' of the user returned None at AFTER_LOSS; a pass returns"):
+    with pytest.raises(OrderError, match="your pass 'run_last' returned None at AFTER_LOSS; a pass returns"):
         run(run_last, event="after_loss")
 
 
 @pytest.mark.parametrize("result", [3, "AB"])
 def test_a_pass_that_returns_no_list_is_named(result):
-    with pytest.raises(OrderError, match=f"pass 'lambda' of the user returned {result!r} at INIT"):
+    with pytest.raises(OrderError, match=f"your pass 'lambda' returned {result!r} at INIT"):
         run(lambda algorithms, event: result)
 
 
@@ -75,14 +75,14 @@ def test_a_member_that_a_pass_adds_keeps_its_name():
 
 
 def test_a_pass_that_returns_an_algorithm_twice_is_named():
-    with pytest.raises(OrderError, match="pass 'lambda' of the user returned B twice at INIT"):
+    with pytest.raises(OrderError, match="your pass 'lambda' returned B twice at INIT"):
         run(lambda algorithms, event: [*algorithms, algorithms[1]])
 
 
 @pytest.mark.parametrize("stranger", [A, None, "a"], ids=["class", "None", "name"])
 def test_a_pass_that_adds_what_is_no_algorithm_is_named(stranger):
     with pytest.raises(
-        OrderError, match=r"pass 'lambda' of the user added .* at INIT, which is no instance with match and apply"
+        OrderError, match=r"your pass 'lambda' added .* at INIT, which is not an instance with match and apply"
     ):
         run(lambda algorithms, event: [*algorithms, stranger])
 
@@ -93,7 +93,7 @@ def test_what_a_pass_raises_says_which_pass_and_where():
 
     with pytest.raises(IndexError) as failure:
         run(careless)
-    assert failure.value.__notes__ == ["raised by pass 'careless' of the user at INIT"]
+    assert failure.value.__notes__ == ["raised by your pass 'careless' at INIT"]
 
 
 def test_the_users_pass_wins_over_a_declared_order_with_a_warning():
@@ -101,7 +101,7 @@ def test_the_users_pass_wins_over_a_declared_order_with_a_warning():
         return sorted(algorithms, key=lambda a: not isinstance(a, AfterA))
 
     message = (
-        "pass 'against' of the user puts AfterA before A at INIT, "
+        "your pass 'against' puts AfterA before A at INIT, "
         r"against what AfterA \(after='a'\) declares; your pass wins"
     )
     with pytest.warns(OrderWarning, match=message):
@@ -113,7 +113,7 @@ def test_a_pass_that_sorts_in_place_is_blamed_as_one_that_makes_a_new_list():
         algorithms.reverse()
         return algorithms
 
-    with pytest.warns(OrderWarning, match="pass 'in_place' of the user puts AfterA before A"):
+    with pytest.warns(OrderWarning, match="your pass 'in_place' puts AfterA before A"):
         assert run(in_place, [A(), AfterA()]) == ["AfterA/INIT", "A/INIT"]
 
 

@@ -59,7 +59,7 @@ def run_apart(capsys, *arguments):
 def test_algorithms_by_name():
     assert run("--algorithms", "late", "early").output == (
         "init\n"
-        "  1. Early  the only one\n"
+        "  1. Early  runs alone\n"
         "\n"
         "before_loss\n"
         "  1. Early  before Late: declared by Early (pace-plugin 1.0, before='late')\n"
@@ -94,12 +94,12 @@ def test_the_configs_own_order_is_explained(tmp_path, capsys):
         0,
         [
             "before_loss",
-            "  1. Late   before Early: pass 'explicit_order' of the user",
-            "  2. Early  after Late: pass 'explicit_order' of the user",
+            "  1. Late   before Early: your pass 'explicit_order'",
+            "  2. Early  after Late: your pass 'explicit_order'",
         ],
     )
     assert err == (
-        "Warning: pass 'explicit_order' of the user puts Late before Early at BEFORE_LOSS, against what "
+        "Warning: your pass 'explicit_order' puts Late before Early at BEFORE_LOSS, against what "
         "Early (pace-plugin 1.0, before='late') declares; your pass wins\n"
     )
 
@@ -111,7 +111,7 @@ def test_an_event_without_algorithms():
 
 def test_what_is_skipped_is_told_below_and_alone_and_as_json():
     paragraph = "skipped\n  Early (pace-plugin 1.0): before='late': no algorithm here has that name\n"
-    assert run("--algorithms", "early", "--event", "init").output == f"init\n  1. Early  the only one\n\n{paragraph}"
+    assert run("--algorithms", "early", "--event", "init").output == f"init\n  1. Early  runs alone\n\n{paragraph}"
     assert run("--algorithms", "early", "--skipped").output == paragraph
     assert json.loads(run("--algorithms", "early", "--skipped", "--json").output)["skipped"] == [
         {
@@ -186,7 +186,7 @@ def test_algorithms_that_exclude_each_other_are_explained_with_all_problems_and_
     code, out, err = run_apart(capsys, "--algorithms", "rival", "late", "--json")
     assert (code, list(json.loads(out))) == (2, ["init", "before_loss"])
     assert err == (
-        "Error: no engine takes these algorithms together:\n"
+        "Error: these algorithms can't run together:\n"
         "- 'rival' (Rival of rival-plugin 0.2) can't run together with 'late' (Late of pace-plugin 1.0): it declares "
         "conflicts='late'; leave one of them out\n"
         "- 'rival' (Rival of rival-plugin 0.2) requires 'sleep', and no such algorithm is listed; no installed "
@@ -223,7 +223,7 @@ def test_a_callback_brings_the_passes_of_its_distribution_along(install, tmp_pat
     [
         (
             ["--algorithms", "late", "early", "--why", "late", "erly"],
-            "Error: 'erly' is none of the algorithms; did you",
+            "Error: 'erly' is not one of the algorithms; did you",
         ),
         (["--algorithms", "late", "--why", "late", "Late"], "'late' and 'Late' are the same algorithm"),
         (

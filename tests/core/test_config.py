@@ -74,7 +74,7 @@ def test_yaml_is_version_1_2(tmp_path):
             "run.yaml:1: trainer.precision: has to be 'fp32', 'amp_bf16' or 'amp_fp16', not 'fp17'",
         ),
         ("trainer: {device: gpu}", "run.yaml:1: trainer.device: has to be auto, cpu, cuda, cuda:1 or mps, not 'gpu'"),
-        ("trainer: {max_duration: 0ep}", "run.yaml:1: trainer.max_duration: has to be longer than nothing, not '0ep'"),
+        ("trainer: {max_duration: 0ep}", "run.yaml:1: trainer.max_duration: has to be longer than zero, not '0ep'"),
         (
             "trainer: {run_name: ../x}",
             "run.yaml:1: trainer.run_name: has to be a folder's name, without spaces and slashes, not '../x'",
@@ -104,7 +104,7 @@ def test_yaml_is_version_1_2(tmp_path):
         ),
         (
             "require_plugins: [a b]",
-            "run.yaml:1: require_plugins[0]: 'a b' is no requirement such as 'some-plugin>=1.2': ",
+            "run.yaml:1: require_plugins[0]: 'a b' is not a requirement such as 'some-plugin>=1.2': ",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_all_problems_come_in_the_order_of_the_file(refused):
         ("# nothing", "run.yaml: the file is empty; a config is a mapping with the keys model, data, optimizer"),
         ("- a", "run.yaml: the file holds a list; a config is a mapping with the keys model, data, optimizer"),
         ("a: [1", "run.yaml:1: not valid YAML: while parsing a flow sequence, expected ',' or ']', but got"),
-        ("a: {b: 1,\n b: 2}", "run.yaml:2: a.b: this key stands here twice, first in line 1; remove one"),
+        ("a: {b: 1,\n b: 2}", "run.yaml:2: a.b: duplicate key, first used in line 1; remove one"),
         ("a: &x [*x]", "run.yaml:1: not valid here: it contains itself"),
         ("a: !!python/name:os.system", "run.yaml:1: not valid YAML: could not determine a constructor for the tag"),
         ("a: 1\n---\nb: 2", "run.yaml:2: not valid YAML: expected a single document in the stream"),

@@ -94,7 +94,7 @@ def test_bind_makes_classes_and_leaves_functions(parts):
         ("email.mim:Fade", "run.yaml:7: model: there is no module 'email.mim'; did you mean 'email.mime'?"),
         ("parts:Fad", "run.yaml:7: model: 'parts' has no attribute 'Fad'; did you mean 'Fade'?"),
         ("parts:Fade.xyz", "run.yaml:7: model: 'Fade' has no attribute 'xyz'"),
-        ("parts:number", "run.yaml:7: model: 'parts:number' is no class and no function: it is 3"),
+        ("parts:number", "run.yaml:7: model: 'parts:number' is not a class or function: it is 3"),
         ("parts:step", "run.yaml:7: model.args: step: missing a required argument: 'parameters'"),
     ],
 )
@@ -143,7 +143,9 @@ def test_an_unknown_plugin_is_found_before_anything_is_imported(parts):
 
 
 def test_an_unmet_requirement_is_told_with_its_place(parts):
-    with pytest.raises(ConfigError, match=r"^require_plugins\[0\]: fade-plugin>=2 is required, installed is .* 1\.0; "):
+    with pytest.raises(
+        ConfigError, match=r"^require_plugins\[0\]: fade-plugin>=2 is required, but .* 1\.0 is installed; "
+    ):
         check_plugins(config(require_plugins=["fade-plugin>=2"]))
 
 
@@ -159,7 +161,7 @@ def test_a_logger_stands_under_loggers(parts):
     assert isinstance(build_listeners(config(loggers=["keep"]), "loggers")[0], LoggerDestination)
     with pytest.raises(ConfigError, match=r"^callbacks\[0\]: Keep is a logger; list it under loggers$"):
         build_listeners(config(callbacks=["keep"]), "callbacks")
-    with pytest.raises(ConfigError, match=r"^loggers\[0\]: Watch is no LoggerDestination$"):
+    with pytest.raises(ConfigError, match=r"^loggers\[0\]: Watch is not a LoggerDestination$"):
         build_listeners(config(loggers=["watch"]), "loggers")
 
 
@@ -181,6 +183,6 @@ def test_a_pass_that_runs_anyway_is_refused():
 def test_an_unknown_name_in_the_order_is_refused(parts):
     given = config(algorithms=["fade"], order={"init": ["Fade", "fad"]})
     with pytest.raises(
-        ConfigError, match=r"^order.init\[1\]: 'fad' is none of this config's .*; did you mean 'fade'\?$"
+        ConfigError, match=r"^order.init\[1\]: 'fad' is not one of this config's .*; did you mean 'fade'\?$"
     ):
         build_passes(given, build_algorithms(given))

@@ -10,7 +10,7 @@ from engine_core.cli import main
 from engine_core.diff import compare, format_differences
 from engine_core.manifest import read_manifest
 
-PLACE = {"algorithm": "A", "name": "a", "why": "the only one"}
+PLACE = {"algorithm": "A", "name": "a", "why": "runs alone"}
 RECORD = {"algorithm": "A", "name": "a", "distribution": None, "version": None, "events": ["init"]}
 MANIFEST = {
     "schema": 1,

@@ -133,7 +133,7 @@ def test_what_is_probably_misspelt_in_a_list_is_a_warning_on_stderr(doctor, monk
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugn")
     main(["plugins", command, *options], standalone_mode=False)
     assert capsys.readouterr().err == (
-        "warning: ENGINE_CORE_DISABLE_PLUGINS lists 'acme-plugn', which is no plugin and no distribution here; "
+        "warning: ENGINE_CORE_DISABLE_PLUGINS lists 'acme-plugn', which is not an installed plugin or distribution; "
         "did you mean 'acme-plugin'?\n"
     )
 

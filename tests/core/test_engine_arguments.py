@@ -195,7 +195,7 @@ def test_an_async_method_is_refused():
 
         async def apply(self, event, state, logger): ...
 
-    with pytest.raises(TypeError, match=r"^Waits\.apply is an async function, and the engine waits for none; "):
+    with pytest.raises(TypeError, match=r"^Waits\.apply is an async function, which the engine can't await; "):
         Engine(State(algorithms=[Waits()]), Logger())
 
 
@@ -204,5 +204,5 @@ def test_a_callbacks_method_of_which_a_call_runs_nothing_is_refused():
         def batch_end(self, state, logger):
             yield
 
-    with pytest.raises(TypeError, match=r"^Yields\.batch_end is a generator function, of which a call runs nothing; "):
+    with pytest.raises(TypeError, match=r"^Yields\.batch_end is a generator function, so calling it runs nothing; "):
         Engine(State(callbacks=[Yields()]), Logger())

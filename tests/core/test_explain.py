@@ -38,7 +38,7 @@ def test_it_tells_the_order_as_if_every_algorithm_that_lists_the_event_matched()
 
 
 def test_one_alone_has_no_neighbours():
-    assert explain("INIT", [A()]) == [("A", "a", "the only one")]
+    assert explain("INIT", [A()]) == [("A", "a", "runs alone")]
 
 
 def test_filo_is_a_reason():
@@ -111,16 +111,16 @@ def test_the_users_pass_is_a_reason():
         return algorithms[::-1]
 
     assert explain("init", [A(), B()], mine) == [
-        ("B", "bee", "before A: pass 'mine' of the user"),
-        ("A", "a", "after B: pass 'mine' of the user"),
+        ("B", "bee", "before A: your pass 'mine'"),
+        ("A", "a", "after B: your pass 'mine'"),
     ]
 
 
 def test_members_that_a_pass_changed_are_shown():
     extra = C()
     assert explain("init", [A(), B()], lambda algorithms, event: [algorithms[1], extra]) == [
-        ("B", "bee", "before C: C was added by pass 'lambda' of the user"),
-        ("C", "c", "after B: C was added by pass 'lambda' of the user"),
+        ("B", "bee", "before C: C was added by your pass 'lambda'"),
+        ("C", "c", "after B: C was added by your pass 'lambda'"),
     ]
 
 
@@ -152,5 +152,5 @@ def test_a_closed_engine_still_explains_and_opens_nothing():
     engine.run_event("init")
     engine.close()
     engine.state.callbacks.append(callback)
-    assert [e[:3] for e in engine.explain("init")] == [("A", "a", "the only one")]
+    assert [e[:3] for e in engine.explain("init")] == [("A", "a", "runs alone")]
     Engine(State(callbacks=[callback]), Logger()).run_event("init")

@@ -48,7 +48,7 @@ def told(install, tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             main(["explain", "--algorithms", "c1", "c2", *options])
         out, err = capsys.readouterr()
-        assert "no engine takes these algorithms together" in err
+        assert "these algorithms can't run together" in err
         return end.value.code, out
 
     return tell
@@ -59,7 +59,7 @@ def test_the_event_is_shown_without_an_order(told):
 
 
 def test_events_that_have_an_order_come_first(told):
-    assert told() == (2, f"init\n  1. C2  the only one\n\n{PARAGRAPH}")
+    assert told() == (2, f"init\n  1. C2  runs alone\n\n{PARAGRAPH}")
 
 
 def test_in_json_its_members_say_that_there_is_none(told):
@@ -127,6 +127,6 @@ def test_a_pass_that_returns_nonsense_leaves_no_order_and_is_told_beside_a_confl
         metadata = AlgorithmMetadata(events=("init",), conflicts=("other",))
 
     explanation = explain_algorithms([Alone(), Other()], lambda algorithms, event: algorithms * 2)
-    said = "pass 'lambda' of the user returned Alone twice at INIT"
+    said = "your pass 'lambda' returned Alone twice at INIT"
     assert explanation.unordered["init"].why == said
     assert said in explanation.problems

@@ -82,7 +82,7 @@ def test_an_svg_shows_what_each_pass_made_of_the_list_and_who_moved():
     svg = to_svg(explain_algorithms([A(), B(), C()], b_last), "after_loss")
     assert boxes(svg) == [["A", "B", "C"], ["C", "B", "A"], ["C", "A", "B!"]]
     assert [text for text in texts(svg) if len(text) > 1] == [
-        "Who runs first at after_loss?",
+        "Running order at after_loss",
         *("your list", "as you wrote it"),
         *("set_filo_order", "engine-core"),
         *("b_last", "your own"),

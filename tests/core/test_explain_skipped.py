@@ -95,16 +95,16 @@ def test_references_to_who_is_absent_or_never_there():
     assert skipped([declaring(A, before=("nobody", "@nothing"), after=("at_end", "b")), AtEnd(), B()]) == [
         ("A: before='nobody'", "no algorithm here has that name", ("init",)),
         ("A: before='@nothing'", "no algorithm here has that tag", ("init",)),
-        ("A: after='at_end'", "AtEnd runs at none of its events", ("init",)),
+        ("A: after='at_end'", "AtEnd shares no event with it", ("init",)),
     ]
 
 
 def test_names_in_an_explicit_order_that_are_not_there():
     table = passes.explicit_order({"init": ["at_end", "a", "c"]})
     assert skipped([A(), AtEnd()], table) == [
-        ("pass 'explicit_order' of the user", "runs at init only", ("fit_end",)),
-        ("pass 'explicit_order' of the user: 'at_end' at init", "AtEnd does not list init", ("init",)),
-        ("pass 'explicit_order' of the user: 'c' at init", "no algorithm here has that name", ("init",)),
+        ("your pass 'explicit_order'", "runs at init only", ("fit_end",)),
+        ("your pass 'explicit_order': 'at_end' at init", "AtEnd does not list init", ("init",)),
+        ("your pass 'explicit_order': 'c' at init", "no algorithm here has that name", ("init",)),
     ]
 
 

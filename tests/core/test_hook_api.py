@@ -77,7 +77,7 @@ def test_older_apis_that_are_still_served_are_let_in(number, newer_core):
 
 @pytest.mark.parametrize("model", [AlgorithmMetadata, PassMetadata])
 def test_a_number_that_is_too_high_says_update_engine_core(model):
-    expected = "Value error, made for hook API 2, this engine-core has 1: update engine-core"
+    expected = "Value error, made for hook API 2, but this engine-core has 1: update engine-core"
     assert refusal_of(model, hook_api=2) == [(("hook_api",), expected)]
 
 
@@ -85,7 +85,7 @@ def test_a_number_that_is_too_high_says_update_engine_core(model):
 def test_a_number_that_is_no_longer_served_says_update_the_plugin(fields, newer_core):
     newer_core(has=3, oldest=2)
     expected = (
-        "Value error, made for hook API 1, this engine-core has 3 and accepts none before 2: "
+        "Value error, made for hook API 1, but this engine-core has 3 and accepts none before 2: "
         "update the plugin, or install an older engine-core"
     )
     assert refusal_of(AlgorithmMetadata, **fields) == [(("hook_api",), expected)]
@@ -112,5 +112,5 @@ def test_a_newer_plugin_is_told_so_and_not_that_its_new_events_and_fields_are_mi
     singular = {"algorithms": "algorithm", "passes": "pass"}[kind]
     assert str(refusal.value).startswith(
         f"{singular} 'late' of late-plugin 2.1 can't be loaded from {target!r}: "
-        f"{expected}, this engine-core has 1: update engine-core"
+        f"{expected}, but this engine-core has 1: update engine-core"
     )

@@ -31,7 +31,9 @@ def test_a_misspelt_hook_names_the_nearest_event():
             raise AssertionError
 
     plugin = Misspelt()
-    refuse(plugin, "plugin of type 'Misspelt' implements 'batch_ended', which is no event; did you mean 'batch_end'")
+    refuse(
+        plugin, "plugin of type 'Misspelt' implements 'batch_ended', which is not an event; did you mean 'batch_end'"
+    )
     assert plugin.heard == 0
 
 
@@ -42,7 +44,9 @@ def test_a_misspelt_hook_by_another_name_is_found_too():
             raise AssertionError
 
     refuse(
-        Misspelt(), "plugin 'mine' implements 'after_los', which is no event; did you mean 'after_loss'", name="mine"
+        Misspelt(),
+        "plugin 'mine' implements 'after_los', which is not an event; did you mean 'after_loss'",
+        name="mine",
     )
 
 
@@ -65,7 +69,7 @@ def test_an_unknown_argument_names_the_nearest():
         def init(self, states):
             raise AssertionError
 
-    refuse(Wrong(), "hook 'init': argument 'states' is none of an event's; did you mean 'state'")
+    refuse(Wrong(), "hook 'init': argument 'states' is unknown; did you mean 'state'")
 
 
 def test_a_default_value_is_refused_because_it_would_hide_the_real_one():

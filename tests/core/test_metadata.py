@@ -33,7 +33,7 @@ def test_tags_are_kept_without_their_mark_and_references_with_it():
         ({"after": ("ema",), "within": ("ema", "@pair")}, "'ema' is in both after and within: within is reversed"),
         ({"before": ("ema",), "within": ("ema",)}, "'ema' is in both before and within: within is reversed"),
         ({"around": ("ema",), "within": ("ema",)}, "'ema' is in both around and within"),
-        ({"hook_api": 2}, "made for hook API 2, this engine-core has 1"),
+        ({"hook_api": 2}, "made for hook API 2, but this engine-core has 1"),
         ({"events": "init"}, "Input should be a valid tuple"),
         ({"before": "ema"}, "Input should be a valid tuple"),
         ({"description": 3}, "Input should be a valid string"),
@@ -53,7 +53,7 @@ def test_an_impossible_algorithm_is_refused_with_field_and_value(fields, message
         ({"stage": "end"}, "Input should be 'direction', 'placement' or 'check'"),
         ({"pur": False}, "unknown field 'pur'; did you mean 'pure'?"),
         ({"before": ("@tag",)}, "'@tag' can't be a name"),
-        ({"hook_api": 0}, "made for hook API 0, this engine-core has 1"),
+        ({"hook_api": 0}, "made for hook API 0, but this engine-core has 1"),
     ],
 )
 def test_an_impossible_pass_is_refused_with_field_and_value(fields, message):

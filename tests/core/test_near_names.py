@@ -37,7 +37,7 @@ def told(*algorithms):
 def test_the_name_to_write_is_told(relation, reference, other, meant):
     assert told(algorithm("Small", **{relation: (reference,)}), other) == [
         (
-            f"{relation}={reference!r} in the metadata of Small is no constraint: no algorithm here has that name; "
+            f"{relation}={reference!r} in the metadata of Small has no effect: no algorithm here has that name; "
             f"did you mean {meant!r}?"
         )
     ]

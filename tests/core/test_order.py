@@ -164,7 +164,7 @@ def test_a_name_in_an_explicit_order_that_nobody_has_is_told_once_per_engine_at_
     engine.state.algorithms.append(C())
     engine.run_event("after_loss")
     assert [str(warning.message) for warning in caught] == [
-        "explicit_order names 'aa' at AFTER_LOSS, and no algorithm here has that name; did you mean 'a'?"
+        "explicit_order names 'aa' at AFTER_LOSS, but no algorithm here has that name; did you mean 'a'?"
     ]
     assert caught[0].filename == __file__
 

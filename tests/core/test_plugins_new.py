@@ -88,7 +88,7 @@ next:
   python3 -m pip install --group test -e .
   python3 -m pytest
   engine-core plugins doctor
-  python3 -m tox, once README.md has told where it finds engine-core
+  python3 -m tox, once it can find engine-core: see README.md
 """,
     )
 

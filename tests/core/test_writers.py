@@ -55,8 +55,8 @@ def test_two_that_can_not_run_together_need_no_order():
 def test_the_warning_names_both_the_field_the_event_and_the_remedy():
     (message,) = told([A(), B()])
     assert message == (
-        "A and B both write batch at AFTER_DATALOADER, and nothing but their places in the list says who comes first: "
-        "declare before, after, around or within in the metadata of one, or give the order yourself with "
+        "A and B both write batch at AFTER_DATALOADER, and only their positions in the list decide which runs first: "
+        "declare before, after, around or within in the metadata of one, or set the order with "
         "explicit_order({'after_dataloader': ['b', 'a']}), in a config with `order:`"
     )
 

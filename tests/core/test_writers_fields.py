@@ -66,8 +66,9 @@ def test_each_field_is_told_with_its_own_events():
     assert told(writer("A", *both), writer("B", *both)) == [
         (
             "A and B both write model at INIT, and batch and model at BEFORE_FORWARD, and batch and model and outputs "
-            "at AFTER_FORWARD, and nothing but their places in the list says who comes first: declare before, "
-            "after, around or within in the metadata of one, or give the order yourself with "
+            "at AFTER_FORWARD, and only their positions in the list decide which runs first: declare before, "
+            "after, around or within in the metadata of one, or set "
+            "the order with "
             "explicit_order({'init': ['a', 'b'], 'before_forward': ['a', 'b'], "
             "'after_forward': ['b', 'a']}), in a config with `order:`"
         )
@@ -77,8 +78,9 @@ def test_each_field_is_told_with_its_own_events():
 def test_who_lists_no_events_writes_at_those_of_the_other():
     assert told(writer("A", None, "batch"), writer("B", ("init", "after_dataloader"), "batch")) == [
         (
-            "A and B both write batch at AFTER_DATALOADER, and nothing but their places in the list says who comes "
-            "first: declare before, after, around or within in the metadata of one, or give the order yourself with "
+            "A and B both write batch at AFTER_DATALOADER, and only their positions in the "
+            "list decide which runs first: declare before, after, around or within in the metadata of one, or set "
+            "the order with "
             "explicit_order({'after_dataloader': ['b', 'a']}), in a config with `order:`; "
             "A lists no events, which counts as all of them"
         )
@@ -88,9 +90,9 @@ def test_who_lists_no_events_writes_at_those_of_the_other():
 def test_two_that_list_no_events_are_told_in_one_warning_that_stays_short():
     assert told(writer("A", None, "outputs"), writer("B", None, "outputs")) == [
         (
-            "A and B both write outputs at AFTER_FORWARD, BEFORE_LOSS, AFTER_LOSS and 6 more, and nothing but their "
-            "places in the list says who comes first: declare before, after, around or within in the metadata of one, "
-            "or give the order yourself with explicit_order({'after_forward': ['b', 'a'], 'before_loss': ['a', 'b'], "
+            "A and B both write outputs at AFTER_FORWARD, BEFORE_LOSS, AFTER_LOSS and 6 more, and only their "
+            "positions in the list decide which runs first: declare before, after, around or within in the metadata of "
+            "one, or set the order with explicit_order({'after_forward': ['b', 'a'], 'before_loss': ['a', 'b'], "
             "'after_loss': ['b', 'a'], ...}), in a config with `order:`; A lists no events, which counts as all of "
             "them; B lists no events, which counts as all of them"
         )

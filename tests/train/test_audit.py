@@ -60,7 +60,7 @@ def test_an_undeclared_write_is_named_with_field_leaf_event_batch_and_remedy(wha
     assert messages == [
         (
             f"Faulty changed {what} at BATCH_END of batch 0 without declaring it: "
-            f"leave it alone, or declare writes=('{field}',)"
+            f"don't change it, or declare writes=('{field}',)"
         )
     ]
 
@@ -86,7 +86,7 @@ def test_a_field_that_is_declared_does_not_cover_another():
     assert audited(acting(write, "after_loss", writes=("loss",)))[1] == [
         (
             "Faulty changed outputs at AFTER_LOSS of batch 0 without declaring it: "
-            "leave it alone, or declare writes=('loss', 'outputs')"
+            "don't change it, or declare writes=('loss', 'outputs')"
         )
     ]
 
@@ -137,7 +137,7 @@ def test_the_distribution_of_the_guilty_is_named_with_its_version(install):
     assert messages == [
         (
             "Halve (halving 2.1) changed loss at AFTER_LOSS of batch 0 without declaring it: "
-            "leave it alone, or declare writes=('loss',)"
+            "don't change it, or declare writes=('loss',)"
         )
     ]
     assert str(audit.findings[0].origin) == "halving 2.1"
@@ -175,7 +175,7 @@ def test_the_microbatch_is_counted():
     assert messages == [
         (
             "Faulty changed outputs at AFTER_LOSS of batch 0, microbatch 2 without declaring it: "
-            "leave it alone, or declare writes=('outputs',)"
+            "don't change it, or declare writes=('outputs',)"
         )
     ]
     assert (audit.findings[0].batch, audit.findings[0].repeat) == (0, 2)

@@ -44,7 +44,8 @@ def test_as_an_error_a_finding_stops_training_with_the_same_words():
         audited(acting(halve, "after_loss"), audit=Audit(on_finding="error"))
     message, note = str(error.value), error.value.__notes__
     assert message == (
-        "Faulty changed loss at AFTER_LOSS of batch 0 without declaring it: leave it alone, or declare writes=('loss',)"
+        "Faulty changed loss at AFTER_LOSS of batch 0 without declaring it: "
+        "don't change it, or declare writes=('loss',)"
     )
     assert note == ["raised by around_apply of callback Audit around algorithm Faulty at AFTER_LOSS"]
 
@@ -195,7 +196,10 @@ def test_an_own_loop_is_audited_too():
         engine.run_event("after_loss")
     engine.close()
     assert [str(warning.message) for warning in caught] == [
-        "Faulty changed loss at AFTER_LOSS of batch 0 without declaring it: leave it alone, or declare writes=('loss',)"
+        (
+            "Faulty changed loss at AFTER_LOSS of batch 0 without declaring it: "
+            "don't change it, or declare writes=('loss',)"
+        )
     ]
 
 

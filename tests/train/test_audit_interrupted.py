@@ -13,8 +13,8 @@ from .parts import linear, net, trainer
 
 LEFT = (
     "Faulty changed model (3.p) at BEFORE_FORWARD and did not run at AFTER_FORWARD of batch 0 to restore it after "
-    "something between the two had failed: match has to be true at both then too, and a step of an own loop has to "
-    "stand inside of engine.restoring()"
+    "something between the two had failed: match must be true at both events then too, and a step of your own loop "
+    "must run inside engine.restoring()"
 )
 
 
@@ -65,7 +65,7 @@ def test_after_an_exception_the_second_half_is_held_to_the_same():
     assert found_after(setting_p(restore=False)) == [
         (
             "Faulty changed model (3.p) at BEFORE_FORWARD and did not restore it at AFTER_FORWARD of batch 0: "
-            "put back there what was, bit by bit"
+            "put back exactly what was there"
         )
     ]
 

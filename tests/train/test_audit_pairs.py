@@ -37,7 +37,7 @@ def test_who_does_not_restore_at_the_second_half_is_named_with_both_events(first
     where = WHERE.get(finding.event.canonical_name, "of batch 0")
     assert messages[0] == (
         f"Faulty changed model (3.p) at {first.upper()} and did not restore it at {second.upper()} {where}: "
-        "put back there what was, bit by bit"
+        "put back exactly what was there"
     )
 
 
@@ -55,7 +55,7 @@ def test_who_does_not_run_at_the_second_half_is_named(first, second):
     assert messages == [
         (
             f"Faulty changed model (3.p) at {first.upper()} and did not run at {second.upper()} {where} to restore it: "
-            "match has to be true at both"
+            "match must be true at both events"
         )
     ]
 
@@ -73,7 +73,7 @@ def test_nearly_the_same_bits_are_not_restored():
     assert audited(acting(double, "before_forward", "after_forward", writes=("batch",)))[1] == [
         (
             "Faulty changed batch ([0]) at BEFORE_FORWARD and did not restore it at AFTER_FORWARD of batch 0: "
-            "put back there what was, bit by bit"
+            "put back exactly what was there"
         )
     ]
 

@@ -183,7 +183,7 @@ def test_a_run_that_a_time_limit_pauses_has_no_results_and_goes_on(config: Path,
     paused = call("train", limited, "--out", parts, *options)
     assert paused.exit_code == 75, paused.output
     assert paused.output.splitlines()[-1] == (
-        f"paused at batch 5; the same command with --out {parts} --autoresume goes on"
+        f"paused at batch 5; to resume, add --out {parts} --autoresume to the command"
     )
     assert not (parts / "results.json").exists()
     assert call("train", config, "--out", parts, *options).exit_code == 0

@@ -132,7 +132,7 @@ def test_the_manifest_holds_what_repeats_the_run(run, tmp_path):
     assert (manifest["seed"], manifest["versions"]["nap-plugin"], manifest["versions"]["torch"]) == (
         *(5, "1.2", torch.__version__),
     )
-    doze = {"algorithm": "Doze", "name": "doze", "why": "the only one", "distribution": "nap-plugin", "version": "1.2"}
+    doze = {"algorithm": "Doze", "name": "doze", "why": "runs alone", "distribution": "nap-plugin", "version": "1.2"}
     assert (manifest["schema"], manifest["order"]) == (1, {"init": [doze], "batch_end": [doze]})
 
 

@@ -81,7 +81,7 @@ def test_a_run_is_explained_where_its_plugin_is_gone(trained):
         "",
         [
             "init",
-            "  1. Nod  the only one",
+            "  1. Nod  runs alone",
             "",
             "after_loss",
             f"  1. Nod   before Rest: {declared}",

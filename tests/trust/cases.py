@@ -82,7 +82,7 @@ CASES = [
     Case(
         "newer-hook-api",
         algorithm("Bad", "hook_api=99"),
-        "AlgorithmMetadata: hook_api: made for hook API 99, this engine-core has 1: update engine-core "
+        "AlgorithmMetadata: hook_api: made for hook API 99, but this engine-core has 1: update engine-core "
         "(at <file>:6); or install another version of <name>",
     ),
     Case(

@@ -109,7 +109,7 @@ def test_two_versions_side_by_side_are_refused_and_the_remedy_works(environment,
     assert_refused(
         environment,
         version,
-        "1.0 and 1.1 of acme-plugin lie side by side in <site>, and nothing tells which of them the modules are; run "
+        "1.0 and 1.1 of acme-plugin lie side by side in <site>, and it is unclear which of them owns the modules; run "
         "`pip uninstall acme-plugin` until none is left, then install one",
     )
     environment.pip("uninstall", "--yes", "acme-plugin")
@@ -176,7 +176,7 @@ def test_a_plugin_that_is_uninstalled_between_two_runs(environment):
         2,
         "",
         f"Error: run.yaml:6: algorithms[0]: 'acme' is not among the installed algorithms; known: {known}; see "
-        "`engine-core plugins list`, pip installs more\n",
+        "`engine-core plugins list`; install more with pip\n",
     )
     assert not environment.has_trained()
     assert_trains(environment, "honest")
@@ -190,8 +190,8 @@ def test_a_run_that_requires_a_distribution_says_how_to_get_it_before_anything_i
     assert environment.train("acme", more=require) == Done(
         2,
         "",
-        "Error: run.yaml:7: require_plugins[0]: acme-plugin<2,>=1 is required, installed is acme-plugin 2.0; "
-        "change it, as with: pip install 'acme-plugin<2,>=1'\n",
+        "Error: run.yaml:7: require_plugins[0]: acme-plugin<2,>=1 is required, but acme-plugin 2.0 is installed; "
+        "run: pip install 'acme-plugin<2,>=1'\n",
     )
     assert not environment.has_trained()
     environment.pip("uninstall", "--yes", "acme-plugin")
