@@ -1,4 +1,4 @@
-"""In which order algorithms run at each event, and why: for a config, for installed algorithms, for a finished run."""
+"""The order of algorithms at each event, and why: for a config, for installed algorithms, for a finished run."""
 
 from .explanation import Explanation, Skipped, Unordered
 from .pair import PairReasons, Step, find_algorithm, why

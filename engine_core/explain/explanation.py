@@ -1,4 +1,4 @@
-"""The order at each event with all that led to it, as data: what is shown, and what a manifest keeps."""
+"""The order at each event with everything that led to it, as data: what is shown, and what a manifest keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Explanation", "Skipped", "Told", "Unordered"]
 
 @dataclass(frozen=True)
 class Skipped:
-    """What plays no part at some events, and why."""
+    """Something that has no effect at some events, and why."""
 
     what: str
     why: str
@@ -24,7 +24,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Unordered:
-    """The algorithms of an event where no order can be found, in the user's order, and why: a cycle, as a rule."""
+    """The algorithms of an event that can't be ordered, in the user's order, and why: usually a cycle."""
 
     members: tuple[AlgorithmRecord, ...]
     why: str
@@ -32,16 +32,16 @@ class Unordered:
 
 @dataclass(frozen=True)
 class Explanation(Mapping[str, "list[Explained]"]):
-    """The order at each event that an algorithm lists, by the event's value, as if all that list it matched.
+    """The order at each event that an algorithm lists, by the event's value, as if all those that list it matched.
 
     Args:
         algorithms: in the user's order.
         passes: in running order.
         derivations: by event, how the order there came about.
-        unordered: the events with algorithms that have no order; they are none of the keys.
-        skipped: passes, references and names that play no part, with the reason.
-        problems: what keeps an engine from taking these algorithms.
-        warnings: what an engine warns of when it takes them.
+        unordered: the events whose algorithms have no order; these are not keys.
+        skipped: passes, references and names that have no effect, with the reason.
+        problems: what keeps an engine from accepting these algorithms.
+        warnings: what an engine warns about when it accepts them.
     """
 
     algorithms: tuple[AlgorithmRecord, ...] = ()
@@ -79,7 +79,7 @@ class Explanation(Mapping[str, "list[Explained]"]):
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a manifest keeps, so that `Told` can tell the same without any plugin."""
+        """Return what a manifest keeps, from which `Told` restores the explanation without any plugin."""
         return {
             "algorithms": [asdict(algorithm) for algorithm in self.algorithms],
             "passes": [asdict(record) for record in self.passes],
@@ -100,7 +100,7 @@ class Steps(BaseModel, defer_build=True):
 
 
 class Told(BaseModel, defer_build=True):
-    """What a manifest tells about the order."""
+    """What a manifest says about the order."""
 
     algorithms: list[AlgorithmRecord]
     passes: list[PassRecord]
@@ -111,7 +111,7 @@ class Told(BaseModel, defer_build=True):
 
     @model_validator(mode="after")
     def _check_steps(self) -> Told:
-        """Refuse steps from which no reasons could be told."""
+        """Refuse steps that give no reasons."""
         for event in self.steps:
             derivation = self._derivation(event, self.steps[event])
             orders = [derivation.given, *(order for _, order in derivation.steps)]

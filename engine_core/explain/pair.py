@@ -1,4 +1,4 @@
-"""Why one algorithm runs before another: what the list, each pass and each declaration have to say about the two."""
+"""Why one algorithm runs before another: the effect of the list, each pass and each declaration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PairReasons", "Step", "find_algorithm", "why"]
 
 @dataclass(frozen=True)
 class Step:
-    """What the list or a pass has to do with two algorithms; `order`: those of the two that are there, in order."""
+    """The effect of the list or a pass on two algorithms; `order`: those of the two that are there, in order."""
 
     by: str
     effect: str
@@ -22,10 +22,10 @@ class Step:
 
 @dataclass(frozen=True)
 class PairReasons:
-    """Who of two comes first at an event, and every reason.
+    """Which of two runs first at an event, and every reason.
 
     Args:
-        first, second: in the order in which they run.
+        first, second: in running order.
         why: what decided it.
         steps: the user's list, then each pass that ran.
         declared: what they declare about each other, alone or through others: chains of `X before Y: declared by`.

@@ -44,7 +44,7 @@ def to_mermaid(orders: Mapping[str, Sequence[Explained]]) -> str:
 def to_svg(explanation: Explanation, event: str) -> str:
     """Return an SVG of how the order at an event comes about: the user's list, then what each pass made of it.
 
-    Passes that left the list as it was are not shown; red are those that a pass moved or added.
+    Passes that left the list as it was are not shown; algorithms that a pass moved or added are red.
 
     Raises:
         ArgumentError: (a ValueError) if there is no order at the event.
@@ -92,7 +92,7 @@ def _frame(width: int, height: int, title: str, description: str) -> list[str]:
 
 
 def _rows(derivation: Derivation) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
-    """Return a label, where it comes from, the order, and who moved, for the list and each pass that changed it."""
+    """Return a label, where it comes from, the order, and what moved, for the list and each pass that changed it."""
     rows = [("your list", "as you wrote it", derivation.given, set[str]())]
     current = derivation.given
     for place, order in derivation.steps:
@@ -100,7 +100,7 @@ def _rows(derivation: Derivation) -> list[tuple[str, str, tuple[str, ...], set[s
             record = derivation.passes[place]
             origin = record.distribution or "your own"
             moved = set[str]()
-            if not record.is_core(FILO):  # all but one have moved there
+            if not record.is_core(FILO):  # which moves all but one
                 moved = {*who_moved(current, order), *(name for name in order if name not in current)}
             rows.append((record.name, origin, order, moved))
             current = order
@@ -112,7 +112,7 @@ def _said(order: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as it may stand between Mermaid's quotes."""
+    """Escape a text for use between Mermaid's quotes."""
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         text = text.replace(character, entity)
     return text

@@ -29,10 +29,10 @@ def explain_algorithms(
 ) -> Explanation:
     """Return the order at each event that an algorithm lists.
 
-    Algorithms that no engine would take together are explained too; `problems` says why it would not.
+    Algorithms that no engine would accept together are explained too; `problems` says why.
 
     Args:
-        distributions: those that are in use beside the algorithms' own, as by their callbacks.
+        distributions: those in use besides the algorithms' own, for example by callbacks.
 
     Example:
         >>> len(explain_algorithms([]))
@@ -51,7 +51,7 @@ def explain_config(config: Config) -> Explanation:
     """Return the order at each event for the algorithms, passes and `order` of a config.
 
     Raises:
-        ConfigError: if one of them can't be made. Model and data are not looked at.
+        ConfigError: if one of them can't be made. Model and data are not touched.
     """
     algorithms = build_algorithms(config)
     return explain_algorithms(algorithms, build_passes(config, algorithms), distributions=_owners_of_listeners(config))
@@ -107,7 +107,7 @@ def _with_notes(error: BaseException) -> str:
 
 
 def _owners_of_listeners(config: Config) -> set[str]:
-    """Return who ships the callbacks and loggers that are named; their distributions' passes run too."""
+    """Return the distributions of the named callbacks and loggers; their passes run too."""
     return {
         find_plugin("callbacks", entry.name, config.place(section, index)).distribution
         for section in ("callbacks", "loggers")

@@ -1,4 +1,4 @@
-"""What plays no part in the order, and why: passes, declared references, names in a table."""
+"""What doesn't affect the order, and why: passes, declared references, names in a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["skipped_by"]
 
 
 def skipped_by(members: Sequence[Member], passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
-    """Yield what plays no part at some of the events that algorithms list."""
+    """Yield what has no effect at some of the events that algorithms list."""
     if events:
         yield from _disabled(passes, events)
         yield from _elsewhere(passes, events)
@@ -37,7 +37,7 @@ def _elsewhere(passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
 
 
 def _references(members: Sequence[Member]) -> Iterator[Skipped]:
-    """Yield the declared constraints that hold at no event, since the other one is absent or never there."""
+    """Yield the declared constraints without effect, since the other algorithm is absent or shares no event."""
     for member in members:
         for relation in ORDERING:
             for reference in getattr(member.metadata, relation):
@@ -55,7 +55,7 @@ def _absent(reference: str) -> str:
 
 
 def _unlisted(members: Sequence[Member], passes: PassList) -> Iterator[Skipped]:
-    """Yield the names in tables of `explicit_order` that are not there at the event."""
+    """Yield the names in tables of `explicit_order` that don't run at the event."""
     for active in passes.active:
         for event, names in table_of(active.function).items():
             for name in names:

@@ -23,7 +23,7 @@ def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
 
 
 def format_unordered(unordered: Mapping[str, Unordered]) -> str:
-    """Return a paragraph for each event without an order: why there is none, then who lists it, in the user's order."""
+    """Return a paragraph for each event without an order: why there is none, then its algorithms, in the order given."""
     paragraphs = []
     for event, there in unordered.items():
         why = there.why.replace("\n", "\n  ")
@@ -32,14 +32,14 @@ def format_unordered(unordered: Mapping[str, Unordered]) -> str:
 
 
 def format_skipped(skipped: Sequence[Skipped]) -> str:
-    """Return a paragraph with a line for each thing that plays no part; empty if there is none."""
+    """Return a paragraph with a line for each thing that has no effect; empty if there is none."""
     if not skipped:
         return ""
     return printable("\n".join(["skipped", *(f"  {s.what}: {s.why}" for s in skipped)]))
 
 
 def format_pair(reasons: PairReasons | str) -> str:
-    """Return who of two comes first, what decided it, and then each reason in turn."""
+    """Return which of two runs first, what decided it, and then each reason in turn."""
     if isinstance(reasons, str):
         return printable(reasons)
     head = f"{reasons.event}: {reasons.first} runs before {reasons.second}, {reasons.why}"
@@ -50,7 +50,7 @@ def format_pair(reasons: PairReasons | str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with what a terminal would obey, or not show, written as an escape; line ends stay.
+    r"""Escape characters that a terminal would obey or not show, except line ends.
 
     Example:
         >>> printable("red \x1b[31m")
