@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 class _Refused(click.ClickException):
-    """What was asked for can't be done; shown in one message."""
+    """The request can't be carried out; shown as one message."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""Import for a command: where modules are looked for, and what becomes of what plugins print meanwhile."""
+"""Import for a command: where to look for modules, and where plugins' output goes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STDOUT, STDERR = 1, 2
 
 
 def import_beside(config: Path) -> None:
-    """Put the config's folder, then the current one, first on the path, as a script's imports have it."""
+    """Put the config's folder, then the current one, first on the path, as for a script's imports."""
     for folder in (str(Path.cwd()), str(config.resolve().parent)):
         if folder in sys.path:
             sys.path.remove(folder)
@@ -24,7 +24,7 @@ def import_beside(config: Path) -> None:
 
 @contextlib.contextmanager
 def stdout_at_stderr() -> Iterator[None]:
-    """Send to stderr what Python, C code and child processes print, so that stdout holds only what was asked for."""
+    """Send to stderr what Python, C code and child processes print, so that stdout holds only the result."""
     with contextlib.ExitStack() as stack:
         _flush()
         with contextlib.suppress(OSError):  # the process may have been started without stdout or stderr
@@ -38,7 +38,7 @@ def stdout_at_stderr() -> Iterator[None]:
 
 
 def _flush() -> None:
-    """Write out what Python and C hold back for stdout, while it is still clear where that goes."""
+    """Flush Python's and C's buffers for stdout, before it goes elsewhere."""
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A group of commands that imports a command's module when the command is asked for."""
+"""A group of commands that imports a command's module on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LazyGroup"]
 
 
 class LazyGroup(click.Group):
-    """A group whose commands lie in modules beside this one.
+    """A group whose commands are in modules of this package.
 
     Args:
         commands_in: by the command that users type, `module:attribute`.

@@ -15,7 +15,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Se
     """Return a table in columns; what is not printable is escaped, since plugins choose names.
 
     Args:
-        below: for each row the lines that stand below it, indented.
+        below: for each row the lines below it, indented.
 
     Example:
         >>> print(format_table(["NAME", "STATUS"], [["pad", "broken"], ["tilt", "available"]], [["no disk"], []]))

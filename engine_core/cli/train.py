@@ -59,7 +59,7 @@ def train(
     path = config if config is not None else find_example(example or "")
     checked = override(load_config(path), **settings)
     check_plugins(checked)
-    from ..run import train as run_training  # noqa: PLC0415 - a mistake in the config need not wait for torch
+    from ..run import train as run_training  # noqa: PLC0415 - config errors need not wait for torch
 
     results = run_training(checked, out, profile, checkpoint_every)
     show_results(results)
@@ -72,7 +72,7 @@ def train(
 
 
 def show_results(results: RunResults) -> None:
-    """Print what a run came to: a table on a terminal, plain lines elsewhere."""
+    """Print a run's results: a table on a terminal, plain lines elsewhere."""
     sections = [_metrics(results), _times(results), _algorithms(results)]
     if sys.stdout is not None and sys.stdout.isatty():
         table = Table("what", "value", show_header=False)

@@ -1,4 +1,4 @@
-"""Turn one entry of a config into an object. What goes wrong is told with its place in the file."""
+"""Turn one entry of a config into an object. Errors name the place in the file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
 
 
 def find_target(target: str, place: Place) -> Any:
-    """Import what `module:attribute` names, something that can be called.
+    """Import the callable that `module:attribute` names.
 
     Raises:
         ConfigError: if there is no such module or attribute, with the nearest name. An error inside the module
-            comes as it is, with a note of the place.
+            propagates, with a note of the place.
     """
     module_name, _, path = target.partition(":")
     found: Any = _import(module_name, place)
@@ -71,7 +71,7 @@ def bind(section: Target, place: Place) -> Any:
 
 
 def load_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
-    """Import an installed plugin by name, or an own class by target.
+    """Import an installed plugin by name, or a class of your own by target.
 
     Raises:
         ConfigError: if there is no such plugin, or it is disabled, ambiguous or broken.
@@ -86,7 +86,7 @@ def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
     """Return the record of an installed plugin; imports nothing.
 
     Raises:
-        ConfigError: if there is none that can be used, with the nearest name.
+        ConfigError: if none is usable, with the nearest name.
     """
     with _asking(kind, name, place) as registry:
         return registry.find(kind, name)
@@ -94,7 +94,7 @@ def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
 
 @contextlib.contextmanager
 def _asking(kind: Kind, name: str, place: Place) -> Iterator[Registry]:
-    """Hand out the registry, and tell its refusal with the place, and where to look if there is nothing like it."""
+    """Hand out the registry; add to its errors the place, and where to look if no name is similar."""
     registry = Registry.scan()
     try:
         yield registry
@@ -106,7 +106,7 @@ def _asking(kind: Kind, name: str, place: Place) -> Iterator[Registry]:
 
 
 def build_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
-    """Return an instance of an installed plugin, or of an own class.
+    """Return an instance of an installed plugin or of a class of your own.
 
     Raises:
         ConfigError: as `load_plugin` does, or because it refuses its arguments.
@@ -118,7 +118,7 @@ def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, g
     """Refuse arguments that the signature does not have; `given` more come first, None: an unknown number."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C have none
+    except (TypeError, ValueError):  # some C functions have none
         return
     parameters = signature.parameters.values()
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -162,7 +162,7 @@ def _siblings(module: str) -> list[str]:
 
 
 def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: Any) -> Any:
-    """Call, and tell refused arguments from a crash: those end in one message, this keeps its traceback."""
+    """Call; refused arguments end in one message, a crash keeps its traceback."""
     check_arguments(function, arguments, place, given=len(given))
     try:
         return function(*given, **arguments)

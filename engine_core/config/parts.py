@@ -28,7 +28,7 @@ def check_plugins(config: Config) -> None:
     """Check that what the config requires and names is installed; imports nothing.
 
     Raises:
-        ConfigError: for the first that is not, with the nearest name and how to get it.
+        ConfigError: for the first that is not, with the nearest name and the remedy.
     """
     registry = Registry.scan()
     for index, requirement in enumerate(config.require_plugins):
@@ -64,10 +64,10 @@ def build_listeners(config: Config, section: Literal["callbacks", "loggers"]) ->
 
 
 def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[AlgorithmPass, int]]:
-    """Return the passes of the user's own with their places; the table under `order` comes last.
+    """Return the user's own passes with their indices; the table under `order` comes last.
 
     Raises:
-        ConfigError: for a pass that runs anyway, or a name in the table that is none of the algorithms'.
+        ConfigError: for a pass that runs anyway, or a name in the table that no algorithm has.
     """
     registry = Registry.scan()
     owners = {CORE, *map(registry.distribution_of, algorithms)}

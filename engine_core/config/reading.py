@@ -17,7 +17,7 @@ from ..errors import ConfigError, did_you_mean
 __all__ = ["Place", "Source", "read_yaml"]
 
 Keys: TypeAlias = "tuple[str | int, ...]"
-"""The way to a value, as in `("algorithms", 0, "args")`."""
+"""The path to a value, as in `("algorithms", 0, "args")`."""
 
 
 class Source(NamedTuple):
@@ -34,11 +34,11 @@ class Place(NamedTuple):
     keys: Keys = ()
 
     def at(self, *keys: str | int) -> Place:
-        """Return the place of what lies deeper."""
+        """Return the place of a nested value."""
         return Place(self.source, (*self.keys, *keys))
 
     def error(self, problem: str) -> ConfigError:
-        """Return the error that says what is wrong here."""
+        """Return an error about this place."""
         return ConfigError(f"{self}: {problem}" if str(self) else problem)
 
     def __str__(self) -> str:
@@ -54,10 +54,10 @@ class Place(NamedTuple):
 
 
 def read_yaml(path: Path | str) -> tuple[Any, Source]:
-    """Return the content of a YAML file and where each key stands.
+    """Return the content of a YAML file and the line of each key.
 
     Raises:
-        ConfigError: if there is no such file, it can't be read, is no YAML, or has a key twice.
+        ConfigError: if the file is missing, can't be read, is not YAML, or has a duplicate key.
     """
     path = Path(path)
     text = _text(path)
@@ -91,7 +91,7 @@ def _text(path: Path) -> str:
 
 
 def _lines(node: yaml.Node, keys: Keys, file: str, above: tuple[yaml.Node, ...]) -> Iterator[tuple[Keys, int]]:
-    """Walk through what the file says before it is made into data, while each key still has its line."""
+    """Walk the YAML nodes, where each key still has its line."""
     if any(node is other for other in above):
         raise ConfigError(f"{file}:{node.start_mark.line + 1}: not valid here: it contains itself")
     if isinstance(node, yaml.SequenceNode):

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class _Section(BaseModel):
-    """A mapping with known keys only; values keep the type that the file gave them."""
+    """A mapping with known keys only; values keep the type they have in the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -127,7 +127,7 @@ class ScheduleEntry(Target):
 
 
 class PluginEntry(_Section):
-    """An installed plugin by name, or an own class by target, with its arguments."""
+    """An installed plugin by name, or a class of your own by target, with its arguments."""
 
     name: str | None = None
     target: TargetName | None = None
@@ -142,13 +142,13 @@ class PluginEntry(_Section):
 
 
 class PassEntry(PluginEntry):
-    """A pass of the user's own: an installed one by name, or a function by target; `index` is its place."""
+    """A user's pass: an installed one by name, or a function by target; `index` is its place."""
 
     index: int = -1
 
 
 class TrainerSettings(_Section):
-    """The settings of `Trainer` of the same names."""
+    """Settings of `Trainer`, under the same names."""
 
     max_duration: Duration | None = None
     eval_interval: Duration = "1ep"
@@ -180,7 +180,7 @@ class Config(_Section):
         optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`.
         trainer: settings of the Trainer.
         algorithms, callbacks, loggers: plugins by name or target, in the order in which they are listed.
-        passes: passes of the user's own; `order`: a table of events and algorithm names, applied after them.
+        passes: the user's own passes; `order`: a table of events and algorithm names, applied after them.
         require_plugins: distributions that have to be installed, as in `some-plugin>=1.2`.
 
     Example:
@@ -213,7 +213,7 @@ class Config(_Section):
     @model_validator(mode="before")
     @classmethod
     def _empty_is_absent(cls, values: Any) -> Any:
-        """A key with nothing after it, as when all its lines are commented out, is as good as absent."""
+        """A key without a value, as when all its lines are commented out, counts as absent."""
         return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
     @field_validator("eval_data", mode="before")
@@ -222,7 +222,7 @@ class Config(_Section):
         return {"eval": value} if isinstance(value, dict) and "target" in value else value
 
     def model_post_init(self, context: Any) -> None:
-        """Take the file that the values came from out of the validation's context."""
+        """Take the source file from the validation context."""
         self._source = context or Source()
 
     def place(self, *keys: str | int) -> Place:
@@ -247,7 +247,7 @@ def override(config: Config, **settings: Any) -> Config:
     """Return the config with trainer settings replaced; those that are None stay as they are.
 
     Raises:
-        ConfigError: (a ValueError) if a setting is none of the Trainer's or has an impossible value.
+        ConfigError: (a ValueError) if a setting is unknown or has an impossible value.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     trainer = {**config.trainer.model_dump(exclude_unset=True), **given}
@@ -258,7 +258,7 @@ _KINDS = {list: "list", str: "text", int: "number", float: "number"}
 
 
 def _checked(values: Mapping[str, Any], source: Source, blamed: Source) -> Config:
-    """Return the config; problems are told with the lines of `blamed`."""
+    """Return the config; problems are reported with the lines of `blamed`."""
     try:
         return Config.model_validate(dict(values), context=source)
     except ValidationError as error:
