@@ -23,7 +23,7 @@ def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
 
 
 def format_unordered(unordered: Mapping[str, Unordered]) -> str:
-    """Return a paragraph for each event without an order: why there is none, then its algorithms, in the order given."""
+    """Return a paragraph for each event without an order: why, then its algorithms in the order given."""
     paragraphs = []
     for event, there in unordered.items():
         why = there.why.replace("\n", "\n  ")

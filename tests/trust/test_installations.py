@@ -59,8 +59,8 @@ def test_a_stale_dist_info_is_refused_and_pip_takes_it_away(environment):
     assert_refused(
         environment,
         "1.0",
-        "there is no module 'acme_plugin': of acme-plugin only <site>/acme_plugin-1.0.dist-info is left, which is "
-        "stale; install it again, or run: pip uninstall acme-plugin",
+        "there is no module 'acme_plugin': only a stale <site>/acme_plugin-1.0.dist-info is left of "
+        "acme-plugin; install it again, or run: pip uninstall acme-plugin",
     )
     environment.pip("uninstall", "--yes", "acme-plugin")
     assert environment.about(environment.engine_core("plugins", "list"), "acme") == []
@@ -73,8 +73,8 @@ def test_a_stale_dist_info_that_pip_can_not_take_away_is_to_be_deleted(environme
     assert environment.about(environment.engine_core("plugins", "list"), "acme") == [
         "algorithms acme acme-plugin 1.0 broken",
         (
-            "there is no module 'acme_plugin': of acme-plugin only <site>/acme_plugin-1.0.dist-info is left, which is "
-            "stale; install it again, or delete that folder"
+            "there is no module 'acme_plugin': only a stale <site>/acme_plugin-1.0.dist-info is left of "
+            "acme-plugin; install it again, or delete that folder"
         ),
     ]
     shutil.rmtree(left)
