@@ -35,8 +35,9 @@ nitpicky = True
 # Without a network, the names of other projects have nothing to link to.
 nitpick_ignore_regex = [("py:.*", r"(torch|collections|contextlib|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
 nitpick_ignore_regex += [  # type variables, aliases, and types that users receive but do not create
-    ("py:class", r"engine_core\.(passes\.contract\.[PT]|testing\.rules\.Rule|engine\.members\.Member)"),
-    ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.distributions\.(EntryPoint|Installed))"),
+    ("py:class", r"engine_core\.(passes\.contract\.[PT]|testing\.rules\.Rule|passes\.member\.Member)"),
+    ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity)"),
+    ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
     ("py:class", r"engine_core\.(logger\.(Destination|HasClock)|batch\.items\.HasBatch)"),
     ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.stochastic_block\.Draws"),

@@ -66,7 +66,7 @@ class PluginRecord:
 
     @property
     def qualified_name(self) -> str:
-        """`distribution:name`, which no other distribution can claim."""
+        """The distribution and the name with a colon between them, which no other distribution can claim."""
         return f"{self.distribution}:{self.name}"
 
     @property
