@@ -69,7 +69,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_each_change_of_a_list_of_members_is_told_and_is_that_of_a_list(edit):
+def test_each_edit_of_an_observed_list_is_reported_and_does_what_it_does_to_a_list(edit):
     told = []
     members, plain = ObservedList([1, 2, 3]), [1, 2, 3]
     members.observe(lambda: told.append("changed"))
@@ -88,7 +88,7 @@ def test_every_method_that_changes_a_list_is_among_those_edits():
     assert told <= set(vars(ObservedList))
 
 
-def test_who_stops_watching_is_told_no_more():
+def test_an_observer_that_stops_is_no_longer_called():
     told = []
     members = ObservedList([1])
     members.observe(told.clear)
@@ -98,7 +98,7 @@ def test_who_stops_watching_is_told_no_more():
     assert told == ["kept"]
 
 
-def test_copies_of_members_are_members_that_nobody_watches():
+def test_copies_of_an_observed_list_are_observed_lists_without_observers():
     told = []
     members = ObservedList([1, 2])
     members.observe(lambda: told.append("changed"))
@@ -112,6 +112,6 @@ def test_copies_of_members_are_members_that_nobody_watches():
 @pytest.mark.parametrize(
     ("given", "members"), [(None, []), ((), []), ([1, 2], [1, 2]), ((1,), [1]), (5, [5]), ("x", ["x"])]
 )
-def test_one_object_several_or_none_become_members(given, members):
+def test_an_observed_list_is_made_of_one_object_several_or_none(given, members):
     assert ObservedList.of(given) == members
     assert type(ObservedList.of(given)) is ObservedList

@@ -73,7 +73,7 @@ def test_it_is_loaded_by_name(api1, kind, name, thing):
 
 @pytest.fixture
 def engine(api1):
-    """Return an engine with everything of the plugin, the second instance of an algorithm too."""
+    """Return an engine with everything from the plugin, and a second instance of an algorithm."""
     scale = [api1.ScaleInputs(factor=10), api1.ScaleInputs(factor=3)]
     algorithms = [api1.Anywhere(), *scale, api1.DoubleLoss(), api1.KeepFirst(keep=2)]
     callbacks = [api1.Witness(), api1.Bystander()]
@@ -148,7 +148,7 @@ def test_its_seed_is_what_it_always_was(engine):
     assert engine.state.algorithms[-1].seed == 4002266309998458591
 
 
-def test_everybody_has_his_turn_at_after_dataloader(api1, engine):
+def test_all_listeners_take_their_turn_at_after_dataloader(api1, engine):
     names = ("KeepFirst", "ScaleInputs-2", "ScaleInputs", "Anywhere")
     engine.run_event("init")
     engine.state.batch = ([1, 2, 3], [4, 5, 6])
@@ -175,7 +175,7 @@ def test_everybody_has_his_turn_at_after_dataloader(api1, engine):
     ]
 
 
-def test_everybody_has_his_turn_at_batch_end(api1, engine):
+def test_all_listeners_take_their_turn_at_batch_end(api1, engine):
     engine.state.timestamp = engine.state.timestamp.to_next_batch(samples=2)
     assert journal_of(api1, engine, "batch_end") == [
         "Bystander before Anywhere at batch_end",
@@ -214,7 +214,7 @@ def test_its_pass_may_drop_members(engine):
     assert [trace[1] for trace in fire(engine, "after_dataloader")] == ["KeepFirst", "ScaleInputs-2", "ScaleInputs"]
 
 
-def test_its_state_is_saved_and_goes_on(api1, engine):
+def test_its_state_is_saved_and_restored(api1, engine):
     engine.state.batch = ([1, 2, 3], [4, 5, 6])
     fire(engine, "init", "after_dataloader")
     saved = engine.state.algorithms[-1].state_dict()
@@ -223,6 +223,6 @@ def test_its_state_is_saved_and_goes_on(api1, engine):
     assert (saved, resumed.kept) == ({"kept": 2}, 2)
 
 
-def test_what_it_requires_is_demanded(api1):
+def test_its_requirement_is_enforced(api1):
     with pytest.raises(EngineError, match="requires '@api1_scaling'"):
         Engine(State(algorithms=[api1.KeepFirst()]), Logger())

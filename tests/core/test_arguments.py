@@ -1,4 +1,4 @@
-"""Checks of arguments that algorithms share: what passes, what is refused, in which words."""
+"""Argument checks that algorithms share: what passes, what is refused, and with which message."""
 
 from fractions import Fraction
 
@@ -13,7 +13,7 @@ ends = st.floats(-100, 100)
 
 
 @given(st.floats(-150, 150), ends, ends, st.booleans(), st.booleans())
-def test_a_number_passes_just_where_the_interval_has_it(number, low, high, opens, closes):
+def test_a_number_passes_exactly_where_the_interval_contains_it(number, low, high, opens, closes):
     interval = f"{'(' if opens else '['}{low}, {high}{')' if closes else ']'}"
     has_it = (low < number if opens else low <= number) and (number < high if closes else number <= high)
     if has_it:
@@ -42,7 +42,7 @@ def test_numbers_of_all_kinds_become_floats(given, number):
         (1, ArgumentError, "decay=1 has to be within [0, 1): the share that stays"),
     ],
 )
-def test_what_is_no_such_number_is_refused(given, error, message):
+def test_anything_but_a_number_in_the_interval_is_refused(given, error, message):
     with pytest.raises(error) as refused:
         check_number("decay", given, "[0, 1)", "the share that stays")
     assert (type(refused.value), str(refused.value)) == (error, message)
@@ -60,7 +60,7 @@ def test_an_interval_without_an_end_takes_any_large_number():
         (0, ArgumentError, "interval=0 has to be within [1, inf): every how many steps"),
     ],
 )
-def test_what_is_no_such_whole_number_is_refused(given, error, message):
+def test_anything_but_a_whole_number_in_the_interval_is_refused(given, error, message):
     with pytest.raises(error) as refused:
         check_whole("interval", given, "[1, inf)", "every how many steps")
     assert (type(refused.value), str(refused.value)) == (error, message)
@@ -82,12 +82,12 @@ def test_a_key_is_an_index_a_name_or_a_pair_of_functions(key):
 
 
 @pytest.mark.parametrize("key", [None, True, 1.0, (len,), (len, 1), [len, print]])
-def test_anything_else_is_no_key(key):
+def test_anything_else_is_not_a_key(key):
     with pytest.raises(ArgumentTypeError, match=r"^input_key=.* has to be an index, a key or attribute name"):
         check_key("input_key", key)
 
 
-def test_an_item_that_is_not_there_is_missed_in_the_name_of_the_argument():
+def test_a_missing_item_is_reported_with_the_name_of_the_argument():
     assert item_at({"x": 1}, "input_key", "x") == 1
     with pytest.raises(BatchKeyError, match=r"^input_key='y': a batch of type dict has no item 'y'.*set input_key to"):
         item_at({"x": 1}, "input_key", "y")
@@ -98,17 +98,17 @@ PAIR = (lambda batch: batch[0], lambda batch, value: (value, *batch[1:]))
 
 
 @pytest.mark.parametrize("key", [1, -1, PAIR])
-def test_an_item_that_the_trainer_takes_too_is_right(key):
+def test_an_item_that_the_trainer_takes_too_is_accepted(key):
     check_taken((INPUTS, TARGETS), "target_key", key, 1)
 
 
 @pytest.mark.parametrize("batch", [{"x": INPUTS, "y": TARGETS}, 5, (INPUTS,)])
-def test_nothing_is_said_of_a_batch_without_such_items(batch):
+def test_a_batch_without_such_items_is_accepted(batch):
     check_taken(batch, "target_key", "y", 1)
 
 
 @pytest.mark.parametrize(("index", "what"), [(0, "the inputs of the model"), (1, "the targets of the loss")])
-def test_another_item_than_the_trainer_takes_is_refused(index, what):
+def test_an_item_other_than_the_trainers_is_refused(index, what):
     with pytest.raises(ArgumentError, match=rf"^key=2 is not item {index} of the batch, .* is {what}: "):
         check_taken((INPUTS, TARGETS, [3]), "key", 2, index)
 

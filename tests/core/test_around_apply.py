@@ -1,4 +1,4 @@
-"""A callback with a method `around_apply` is around each apply of each algorithm."""
+"""A callback with a method `around_apply` wraps each apply of each algorithm."""
 
 from contextlib import contextmanager
 
@@ -49,7 +49,7 @@ def test_the_first_callback_is_the_outermost():
     assert heard == ["a Shift Shift before_loss", "b Shift Shift before_loss", "apply", "/b", "/a"]
 
 
-def test_it_is_around_the_apply_that_undoes_after_an_exception_too():
+def test_it_wraps_the_apply_that_undoes_after_an_exception_too():
     heard = []
     engine = Engine(State(algorithms=[Shift(heard)], callbacks=[Watcher(heard, "w")]), Logger())
     with pytest.raises(ZeroDivisionError), engine.restoring():
@@ -71,7 +71,7 @@ def test_an_exception_of_the_algorithm_passes_through_it():
     assert caught.value.__notes__ == ["raised by apply of algorithm Raises at BEFORE_LOSS"]
 
 
-def test_one_that_joins_later_is_asked_from_then_on():
+def test_one_that_joins_later_wraps_from_then_on():
     heard = []
     engine = Engine(State(algorithms=[Shift(heard)]), Logger())
     engine.run_event("before_loss")
@@ -81,7 +81,7 @@ def test_one_that_joins_later_is_asked_from_then_on():
 
 
 class Fails(Callback):
-    """Raises before or after what it is around, at one event."""
+    """Raises before or after the apply that it wraps, at one event."""
 
     def __init__(self, where, event):
         self.where, self.event = where, event

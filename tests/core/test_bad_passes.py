@@ -60,7 +60,7 @@ def test_the_users_pass_may_drop_an_algorithm():
     assert run(lambda algorithms, event: []) == []
 
 
-def test_the_users_pass_may_add_an_algorithm_which_gets_a_name_of_its_own():
+def test_the_users_pass_may_add_an_algorithm_which_gets_its_own_name():
     extra, elsewhere = A(), B()
     engine = Engine(State(algorithms=[A(), elsewhere]), Logger(), lambda algorithms, event: [extra, *algorithms])
     elsewhere.match = lambda event, state: False
@@ -80,7 +80,7 @@ def test_a_pass_that_returns_an_algorithm_twice_is_named():
 
 
 @pytest.mark.parametrize("stranger", [A, None, "a"], ids=["class", "None", "name"])
-def test_a_pass_that_adds_what_is_no_algorithm_is_named(stranger):
+def test_a_pass_that_adds_anything_but_an_algorithm_is_named(stranger):
     with pytest.raises(
         OrderError, match=r"your pass 'lambda' added .* at INIT, which is not an instance with match and apply"
     ):
@@ -108,7 +108,7 @@ def test_the_users_pass_wins_over_a_declared_order_with_a_warning():
         assert run(against, [A(), AfterA()]) == ["AfterA/INIT", "A/INIT"]
 
 
-def test_a_pass_that_sorts_in_place_is_blamed_as_one_that_makes_a_new_list():
+def test_a_pass_that_sorts_in_place_is_blamed_like_one_that_returns_a_new_list():
     def in_place(algorithms, event):
         algorithms.reverse()
         return algorithms
@@ -124,7 +124,7 @@ def test_that_warning_points_at_the_line_that_ran_the_event():
     assert caught[0].filename == __file__
 
 
-def test_that_warning_comes_once_in_all():
+def test_that_warning_is_given_only_once():
     engine = Engine(State(algorithms=[A(), AfterA()]), Logger(), lambda algorithms, event: algorithms[::-1])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -133,11 +133,11 @@ def test_that_warning_comes_once_in_all():
     assert [warning.category for warning in caught] == [OrderWarning]
 
 
-def test_a_declared_order_puts_right_what_an_earlier_pass_of_the_user_did():
+def test_a_declared_order_overrides_an_earlier_pass_of_the_user():
     assert run((lambda algorithms, event: algorithms[::-1], 0), [A(), AfterA()]) == ["A/INIT", "AfterA/INIT"]
 
 
-def test_a_pure_pass_is_asked_once_for_the_same_algorithms():
+def test_a_pure_pass_runs_once_for_the_same_algorithms():
     calls = []
 
     @algorithm_pass(stage="placement")
@@ -156,7 +156,7 @@ def test_a_pure_pass_is_asked_once_for_the_same_algorithms():
 @pytest.mark.parametrize(
     "impure", [algorithm_pass(pure=False), lambda function: function], ids=["declared", "unmarked"]
 )
-def test_a_pass_that_is_not_pure_is_asked_each_time(impure):
+def test_a_pass_that_is_not_pure_runs_each_time(impure):
     orders = iter([["A", "B"], ["B", "A"], ["A", "B"]])
 
     def moody(algorithms, event):
@@ -168,7 +168,7 @@ def test_a_pass_that_is_not_pure_is_asked_each_time(impure):
     assert ran == [["A", "B"], ["B", "A"], ["A", "B"]]
 
 
-def test_an_impure_pass_of_other_events_does_not_hinder_remembering():
+def test_an_impure_pass_at_other_events_does_not_prevent_caching():
     calls = []
 
     @algorithm_pass(events=("fit_end",), pure=False)
@@ -187,7 +187,7 @@ def test_an_impure_pass_of_other_events_does_not_hinder_remembering():
     assert calls == ["batch_end", "elsewhere", "fit_end", "elsewhere", "fit_end"]
 
 
-def test_what_is_remembered_is_bounded():
+def test_the_cache_of_orders_is_bounded():
     class Fickle(A):
         matches = False
 

@@ -6,7 +6,7 @@ from engine_core import Callback, Engine, Event, Logger, LoggerDestination, Stat
 
 
 def heard(callback, event="batch_end"):
-    """Return what a callback puts into `state.outputs` at an event, and see that it can be closed."""
+    """Return what a callback puts into `state.outputs` at an event, and check that it can be closed."""
     state = State(callbacks=[callback], outputs=[])
     with Engine(state, Logger()) as engine:
         engine.run_event("init")
@@ -118,7 +118,7 @@ def test_a_callback_with_slots_works():
     assert heard(Slotted()) == [1]
 
 
-def test_a_class_that_is_no_callback_but_has_a_method_works():
+def test_a_class_that_is_not_a_callback_but_has_a_method_works():
     class Duck:
         def batch_end(self, state, logger):
             state.outputs.append("quack")

@@ -50,7 +50,7 @@ def run(*arguments):
 
 
 def run_apart(capsys, *arguments):
-    """Return exit code, stdout and stderr; click's own runner keeps the two apart in newer versions only."""
+    """Return exit code, stdout and stderr; click's own runner separates the two only in newer versions."""
     with pytest.raises(SystemExit) as end:
         main(["explain", *arguments])
     return end.value.code or 0, *capsys.readouterr()
@@ -109,7 +109,7 @@ def test_an_event_without_algorithms():
     assert (result.exit_code, result.output) == (0, "no algorithm at init\n")
 
 
-def test_what_is_skipped_is_told_below_and_alone_and_as_json():
+def test_what_is_skipped_is_listed_below_the_order_alone_and_as_json():
     paragraph = "skipped\n  Early (pace-plugin 1.0): before='late': no algorithm here has that name\n"
     assert run("--algorithms", "early", "--event", "init").output == f"init\n  1. Early  runs alone\n\n{paragraph}"
     assert run("--algorithms", "early", "--skipped").output == paragraph

@@ -32,7 +32,7 @@ def test_json_is_an_array_of_the_records(install):
     ]
 
 
-def test_the_table_tells_why_a_plugin_is_not_available(install, monkeypatch):
+def test_the_table_says_why_a_plugin_is_not_available(install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugin")
     install("acme-plugin", {"algorithms": {"acme": "acme:Acme"}}, {"acme": ""}, version="1.2")
     lines = run().output.splitlines()
@@ -52,7 +52,7 @@ def test_a_broken_plugin_is_listed_and_not_imported(install):
     assert "acme-plugin" in result.output
 
 
-def test_what_a_terminal_would_obey_is_escaped(install):
+def test_control_characters_are_escaped(install):
     install("acme-plugin", {"algorithms": {"a\x1b[31m\u202e": "acme:Acme"}}, {"acme": ""})
     printed = run().output
     assert ("\x1b" in printed, "\u202e" in printed, r"a\x1b[31m\u202e" in printed) == (False, False, True)

@@ -110,7 +110,7 @@ def test_a_callback_that_no_event_ever_reached_is_not_closed():
     assert calls == []
 
 
-def test_a_late_comer_is_closed_too_before_the_destinations():
+def test_a_latecomer_is_closed_too_before_the_destinations():
     engine = opened(Cb("a"), destinations=[Dest("d")])
     engine.state.callbacks.append(Cb("late"))
     engine.run_event("batch_end")
@@ -118,7 +118,7 @@ def test_a_late_comer_is_closed_too_before_the_destinations():
     assert calls[:3] == ["a close", "late close", "d close"]
 
 
-def test_a_callback_that_left_is_still_closed():
+def test_a_callback_that_was_removed_is_still_closed():
     engine = opened(Cb("a"), Cb("b"))
     engine.state.callbacks.pop(0)
     engine.run_event("batch_end")
@@ -161,7 +161,7 @@ def test_a_callback_that_is_open_elsewhere_is_refused_at_init():
     assert calls == ["shared close", "shared post_close"]
 
 
-def test_a_late_comer_that_is_open_elsewhere_is_refused_and_not_closed_here():
+def test_a_latecomer_that_is_open_elsewhere_is_refused_and_not_closed_here():
     shared = Cb("shared")
     first = opened(shared)
     second = opened(Cb("own"))

@@ -108,7 +108,7 @@ def test_yaml_is_version_1_2(tmp_path):
         ),
     ],
 )
-def test_a_mistake_is_told_with_file_line_key_and_remedy(refused, text, message):
+def test_a_mistake_is_reported_with_file_line_key_and_remedy(refused, text, message):
     assert refused(text + VALID).startswith(message)
 
 
@@ -134,7 +134,7 @@ def test_all_problems_come_in_the_order_of_the_file(refused):
         ("a: 1\n---\nb: 2", "run.yaml:2: not valid YAML: expected a single document in the stream"),
     ],
 )
-def test_what_is_no_mapping_is_told_with_its_line(refused, text, message):
+def test_anything_but_a_mapping_is_reported_with_its_line(refused, text, message):
     assert refused(text).startswith(message)
 
 
@@ -150,7 +150,7 @@ def test_a_binary_file_is_refused(tmp_path):
         load_config(tmp_path / "model.yaml")
 
 
-def test_merged_keys_may_be_overruled(tmp_path):
+def test_merged_keys_may_be_overridden(tmp_path):
     (tmp_path / "x.yaml").write_text("base: &base {lr: 1, m: 2}\nown: {<<: *base, lr: 3}")
     assert read_yaml(tmp_path / "x.yaml")[0]["own"] == {"lr": 3, "m": 2}
 

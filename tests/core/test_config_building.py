@@ -1,4 +1,4 @@
-"""What a config names is imported, checked and made; what can't be is told with its place."""
+"""What a config names is imported, checked and made; what can't be is reported with its place."""
 
 import functools
 
@@ -80,7 +80,7 @@ def test_a_factory_gets_its_argument_first(parts):
     assert make_factory(Target(target="parts:step", args={"rate": 2}), PLACE)("p") == ("p", 2)
 
 
-def test_bind_makes_classes_and_leaves_functions(parts):
+def test_bind_instantiates_classes_and_leaves_functions(parts):
     turn = bind(Target(target="parts:turn", args={"by": 2}), PLACE)
     assert (type(turn), turn.keywords) == (functools.partial, {"by": 2})
     assert bind(Target(target="parts:turn"), PLACE).__name__ == "turn"
@@ -98,7 +98,7 @@ def test_bind_makes_classes_and_leaves_functions(parts):
         ("parts:step", "run.yaml:7: model.args: step: missing a required argument: 'parameters'"),
     ],
 )
-def test_a_target_that_can_not_be_called_is_told_with_its_place(parts, target, message):
+def test_a_target_that_cannot_be_called_is_reported_with_its_place(parts, target, message):
     with pytest.raises(ConfigError) as caught:
         build(Target(target=target), PLACE)
     assert str(caught.value) == message
@@ -113,7 +113,7 @@ def test_a_target_that_can_not_be_called_is_told_with_its_place(parts, target, m
         ({"speed": "x"}, "run.yaml:7: model: Fade: '<' not supported between instances of 'str' and 'int' (at "),
     ],
 )
-def test_refused_arguments_are_told_with_their_place(parts, arguments, message):
+def test_refused_arguments_are_reported_with_their_place(parts, arguments, message):
     with pytest.raises(ConfigError) as caught:
         build(Target(target="parts:Fade", args=arguments), PLACE)
     assert str(caught.value).startswith(message)
@@ -142,7 +142,7 @@ def test_an_unknown_plugin_is_found_before_anything_is_imported(parts):
         check_plugins(config(algorithms=["fade", "fad"]))
 
 
-def test_an_unmet_requirement_is_told_with_its_place(parts):
+def test_an_unmet_requirement_is_reported_with_its_place(parts):
     with pytest.raises(
         ConfigError, match=r"^require_plugins\[0\]: fade-plugin>=2 is required, but .* 1\.0 is installed; "
     ):
@@ -157,7 +157,7 @@ def test_a_disabled_distribution_does_not_meet_a_requirement(parts, monkeypatch)
         check_plugins(config(require_plugins=["fade-plugin"]))
 
 
-def test_a_logger_stands_under_loggers(parts):
+def test_a_logger_belongs_under_loggers(parts):
     assert isinstance(build_listeners(config(loggers=["keep"]), "loggers")[0], LoggerDestination)
     with pytest.raises(ConfigError, match=r"^callbacks\[0\]: Keep is a logger; list it under loggers$"):
         build_listeners(config(callbacks=["keep"]), "callbacks")

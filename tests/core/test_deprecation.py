@@ -25,7 +25,7 @@ OLD = "the event 'batch_end', which is deprecated: it goes with hook API 2, use 
 
 @pytest.fixture
 def deprecate(monkeypatch):
-    """Return a function that lets engines have specifications where `batch_end` is marked as given."""
+    """Return a function that gives engines specifications where `batch_end` is marked as given."""
 
     def deprecate(**why):
         def batch_end(event, state, logger, traces): ...
@@ -148,7 +148,7 @@ def test_the_distribution_is_named(deprecate, install):
     assert warned_of(callbacks=[old]) == [f"Old (old-plugin 0.3) uses {OLD}"]
 
 
-def test_the_warning_points_to_where_the_plugin_came_in(deprecate):
+def test_the_warning_points_to_the_line_that_added_the_plugin(deprecate):
     deprecate(warn_on_impl=EVENT)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -64,7 +64,7 @@ def test_a_run_equals_itself():
     assert (result.exit_code, result.output) == (0, "")
 
 
-def test_names_and_times_are_no_difference():
+def test_names_and_times_are_not_differences():
     assert (
         differences(
             run_name="second",
@@ -114,7 +114,7 @@ def config_differences(a, b):
     return [(d.key, d.a, d.b) for d in compare("one", "other")]
 
 
-def test_an_entry_that_is_inserted_shifts_nothing():
+def test_an_inserted_entry_does_not_shift_the_others():
     one, two = {"name": "one", "args": {"p": 1}}, {"target": "here:Two", "args": {"q": 2}}
     new = {"name": "new", "args": {"keep": 0.5}}
     assert config_differences({"algorithms": [one, two]}, {"algorithms": [new, one, two]}) == [
@@ -123,7 +123,7 @@ def test_an_entry_that_is_inserted_shifts_nothing():
     ]
 
 
-def test_entries_that_changed_places_differ_in_that_alone():
+def test_entries_that_changed_places_differ_only_in_that():
     one, two = {"name": "one", "args": {"p": 1}}, {"name": "two", "args": {"p": 2}}
     assert config_differences({"callbacks": [one, two]}, {"callbacks": [two, one]}) == [
         ("callbacks", ["one", "two"], ["two", "one"])
@@ -137,7 +137,7 @@ def test_entries_of_one_name_are_counted():
     ]
 
 
-def test_entries_without_a_name_go_by_their_places():
+def test_entries_without_a_name_are_matched_by_position():
     assert config_differences({"x": [1, {"name": "a"}]}, {"x": [2, {"name": "b"}]}) == [
         ("x[0]", 1, 2),
         ("x[1].name", "a", "b"),
@@ -154,7 +154,7 @@ def order(*names):
     return [{"algorithm": name, "name": name.lower(), "why": "another reason"} for name in names]
 
 
-def test_the_order_at_each_event_and_who_moved():
+def test_the_order_at_each_event_and_what_moved():
     write("b", order={"init": order("C", "A", "B"), "fit_end": order("A")})
     assert [(d.key, d.a, d.b, d.moved) for d in compare("a", "b")] == [
         ("init", ["A", "B", "C"], ["C", "A", "B"], ("C",)),
@@ -162,7 +162,7 @@ def test_the_order_at_each_event_and_who_moved():
     ]
 
 
-def test_another_reason_for_the_same_order_is_no_difference():
+def test_another_reason_for_the_same_order_is_not_a_difference():
     assert differences(order={"init": order(*ALGORITHMS)}) == []
 
 
@@ -210,7 +210,7 @@ def test_as_json():
         ("a/results.json", "Error: 'a/results.json' is not a run's manifest: it has no schema number or no run_name\n"),
     ],
 )
-def test_what_is_no_run_is_one_message_and_exit_code_2(run_b, message):
+def test_anything_but_a_run_is_one_message_and_exit_code_2(run_b, message):
     result = run("a", run_b)
     assert (result.exit_code, result.output) == (2, message)
 

@@ -1,4 +1,4 @@
-"""`diff` and `explain` on files that no run has written: one message, exit code 2, and nothing a terminal obeys."""
+"""`diff` and `explain` on files that no run has written: one message, exit code 2, and no control characters."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_damaged_manifest_is_one_short_message(command, text, message):
     assert result.output.startswith(f"Error: 'file.json' is damaged: {message}")
 
 
-def test_a_schema_of_true_is_no_number():
+def test_a_schema_of_true_is_not_a_number():
     Path("file.json").write_text(json.dumps({**MANIFEST, "schema": True}))
     with pytest.raises(ValueError, match="is not a run's manifest: it has no schema number or no run_name"):
         read_manifest(Path("file.json"))
@@ -101,7 +101,7 @@ def test_json_has_no_bare_nan():
     ]
 
 
-def test_differences_are_shown_without_what_a_terminal_obeys():
+def test_differences_are_shown_without_control_characters():
     write("a", config={"k\x1b[31m": "one\ntwo\x07"})
     write("b", config={"k\x1b[31m": 1}, order={"init": [{**PLACE, "algorithm": "B\x9b"}]})
     assert format_differences(compare("a", "b")) == (
@@ -109,7 +109,7 @@ def test_differences_are_shown_without_what_a_terminal_obeys():
     )
 
 
-def test_an_order_is_shown_without_what_a_terminal_obeys():
+def test_an_order_is_shown_without_control_characters():
     names = [{**RECORD, "algorithm": name} for name in ("A\x1b[31m", "\u202eB")]
     given = {"init": {"given": ["A\x1b[31m", "\u202eB"]}}
     skipped = [{"what": "x\x07", "why": "y", "events": ["init"]}]

@@ -1,4 +1,4 @@
-"""The doctor: each plugin is imported in a process of its own, and what is wrong with it is said."""
+"""The doctor: it imports each plugin in its own process, and says what is wrong with it."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ def test_a_good_plugin_has_no_problems(diagnose):
     assert isinstance(found.seconds, float) and found.seconds >= 0
 
 
-def test_nothing_of_an_import_reaches_the_examiner(diagnose, monkeypatch):
+def test_an_import_does_not_affect_the_examiner(diagnose, monkeypatch):
     monkeypatch.delenv("ACME_WAS_HERE", raising=False)
     assert diagnose("import os; os.environ['ACME_WAS_HERE'] = '1'\n" + GOOD.replace("\n    ", "\n")).problems == ()
     assert ("acme_module" in sys.modules, os.environ.get("ACME_WAS_HERE")) == (False, None)
@@ -56,7 +56,7 @@ def test_an_import_that_fails_breaks_the_record(diagnose, tmp_path):
     assert (found.record.status, found.record.reason, found.problems) == ("broken", reason, (reason,))
 
 
-def test_who_needs_torch_where_there_is_none_is_told_so(diagnose):
+def test_a_plugin_that_needs_torch_where_there_is_none_is_reported(diagnose):
     no_torch = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
     assert diagnose("import torch\n" + GOOD.replace("\n    ", "\n"), torch=no_torch).problems == (
         (
@@ -66,13 +66,13 @@ def test_who_needs_torch_where_there_is_none_is_told_so(diagnose):
     )
 
 
-def test_an_import_that_brings_torch_is_told_and_no_problem(diagnose):
+def test_an_import_of_torch_is_reported_and_is_not_a_problem(diagnose):
     found = diagnose("import torch\n" + GOOD.replace("\n    ", "\n"), torch="")
     assert (found.imports_torch, found.problems) == (True, ())
 
 
 @pytest.mark.full
-def test_an_import_that_hangs_is_stopped_and_its_place_is_told(diagnose, tmp_path):
+def test_an_import_that_hangs_is_stopped_and_its_place_is_reported(diagnose, tmp_path):
     found = diagnose("import time\n\ntime.sleep(600)\n", timeout_s=3)
     reason = (
         f"the import did not finish within 3 s and was at {tmp_path / 'site-packages' / 'acme_module.py'}:3; "
@@ -98,7 +98,7 @@ def test_what_an_import_has_started_ends_with_it(diagnose, tmp_path, ends):
         ("import os, sys; print('no\\nluck', file=sys.stderr, flush=True); os._exit(0)", "exit code 0: luck"),
     ],
 )
-def test_an_import_that_ends_the_process_is_told(diagnose, text, how):
+def test_an_import_that_ends_the_process_is_reported(diagnose, text, how):
     assert diagnose(text).problems == (f"the import ended the process with {how}; report it to its authors",)
 
 
@@ -108,11 +108,11 @@ def test_what_is_printed_while_importing_is_quoted(diagnose):
     assert found.record.status == "available"
 
 
-def test_a_warning_on_stderr_is_no_problem(diagnose):
+def test_a_warning_on_stderr_is_not_a_problem(diagnose):
     assert diagnose(GOOD + "\n    import warnings; warnings.warn('soon')").problems == ()
 
 
-def test_what_a_terminal_would_obey_is_escaped_and_what_is_long_is_cut(diagnose):
+def test_control_characters_are_escaped_and_long_texts_are_cut(diagnose):
     text = "import os, sys; print('\\x1b[31m\\u202e' + 'x' * 1000, file=sys.stderr, flush=True); os._exit(0)"
     (problem,) = diagnose(text).problems
     shown = r"\x1b[31m\u202e" + "x" * 294
@@ -121,7 +121,7 @@ def test_what_a_terminal_would_obey_is_escaped_and_what_is_long_is_cut(diagnose)
 
 
 @pytest.mark.full
-def test_printing_without_end_fills_no_memory_and_no_disk(diagnose):
+def test_endless_printing_fills_neither_memory_nor_disk(diagnose):
     found = diagnose("while True: print('x' * 1000)", timeout_s=3)
     hangs, prints = found.problems
     assert hangs.startswith("the import did not finish within 3 s and was at ")
@@ -133,7 +133,7 @@ def test_threads_that_an_import_leaves_running_are_not_waited_for(diagnose):
     assert diagnose(GOOD + thread).problems == ()
 
 
-def test_what_is_disabled_is_not_imported_and_no_problem(diagnose, monkeypatch, tmp_path):
+def test_a_disabled_plugin_is_not_imported_and_is_not_a_problem(diagnose, monkeypatch, tmp_path):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme")
     found = diagnose(f"open({str(tmp_path / 'was_here')!r}, 'w')")
     assert (found.record.status, found.problems, found.seconds) == ("disabled", (), None)
@@ -162,7 +162,7 @@ def test_a_name_that_two_claim_is_a_problem_of_both_and_both_are_imported(instal
 
 
 @pytest.mark.full
-def test_what_is_found_comes_in_the_order_of_the_records(install):
+def test_findings_come_in_the_order_of_the_records(install):
     sleep = "import time; time.sleep({})\nfrom engine_core import Callback as Acme\n"
     modules = {f"m{n}": sleep.format((4 - n) / 10) for n in range(5)}
     install("acme-plugin", {"callbacks": {f"c{n}": f"m{n}:Acme" for n in range(5)}}, modules)
@@ -176,6 +176,6 @@ def test_a_time_limit_is_a_positive_number(timeout_s):
         examine([], timeout_s)
 
 
-def test_a_time_limit_has_an_end():
+def test_a_time_limit_has_a_maximum():
     with pytest.raises(ArgumentError, match=r"^timeout_s has to be at most 86400, a day, not 1e\+300$"):
         examine([], 1e300)

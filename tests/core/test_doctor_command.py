@@ -17,7 +17,7 @@ GOOD = "from engine_core import Callback as Acme"
 
 @pytest.fixture
 def doctor(install, monkeypatch):
-    """Return `doctor(*arguments)`, the command where one good plugin is installed and others than ours are disabled."""
+    """Return `doctor(*arguments)`, the command where one good plugin is installed and all but ours are disabled."""
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin")
     install("acme-plugin", {"callbacks": {"acme": "acme_module:Acme"}}, {"acme_module": GOOD}, version="1.2")
 
@@ -28,7 +28,7 @@ def doctor(install, monkeypatch):
 
 
 def ends_with_a_count(result, ailing, *, disabled=False):
-    """Do the last line and the exit code count so many with problems?"""
+    """Do the last line and the exit code report this many plugins with problems?"""
     count = f"\\d+ plugins, {ailing or 'none'} with problems"
     told = re.fullmatch(
         count + (r", \d+ disabled" if disabled else r"(, \d+ disabled)?"), result.stdout.splitlines()[-1]
@@ -37,7 +37,7 @@ def ends_with_a_count(result, ailing, *, disabled=False):
 
 
 def lines(result, *names):
-    """Return the lines about plugins of these names and what stands below them, seconds left out."""
+    """Return the lines about plugins of these names and those below them, without the seconds."""
     shown, found = False, []
     for line in result.stdout.splitlines():
         if not line.startswith("    "):
@@ -66,7 +66,7 @@ BAD = """
 """
 
 
-def test_problems_stand_below_the_plugin_and_the_exit_code_is_1(doctor, install, monkeypatch):
+def test_problems_are_listed_below_the_plugin_and_the_exit_code_is_1(doctor, install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin")
     install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": BAD})
     result = doctor()
@@ -109,7 +109,7 @@ def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
 
 
 @pytest.mark.full
-def test_json_too_ends_with_1_where_something_is_wrong(doctor, install, monkeypatch):
+def test_json_too_exits_with_1_where_something_is_wrong(doctor, install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin")
     install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": "print('[]')\nraise SystemExit"})
     result = doctor("--json")
@@ -118,7 +118,7 @@ def test_json_too_ends_with_1_where_something_is_wrong(doctor, install, monkeypa
 
 
 @pytest.mark.full
-def test_what_is_disabled_is_told_with_the_reason_and_counted_apart(doctor, monkeypatch):
+def test_disabled_plugins_are_listed_with_the_reason_and_counted_separately(doctor, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
     result = doctor()
     assert lines(result, "acme") == ["callbacks acme acme-plugin 1.2 disabled", "ENGINE_CORE_PLUGINS allows only ''"]
@@ -128,7 +128,7 @@ def test_what_is_disabled_is_told_with_the_reason_and_counted_apart(doctor, monk
 @pytest.mark.full
 @pytest.mark.parametrize("command", ["doctor", "list"])
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_what_is_probably_misspelt_in_a_list_is_a_warning_on_stderr(doctor, monkeypatch, capsys, command, options):
+def test_a_probable_misspelling_in_a_list_is_a_warning_on_stderr(doctor, monkeypatch, capsys, command, options):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin")
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugn")
     main(["plugins", command, *options], standalone_mode=False)
@@ -161,7 +161,7 @@ def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch, ends):
 
 
 @pytest.mark.full
-def test_a_plugin_can_not_read_what_the_user_types(install, monkeypatch):
+def test_a_plugin_cannot_read_what_the_user_types(install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "curious-plugin")
     install("curious-plugin", {"callbacks": {"curious": "curious_module:C"}}, {"curious_module": "input()"})
     process = start("--json", stdin=subprocess.PIPE)
@@ -171,7 +171,7 @@ def test_a_plugin_can_not_read_what_the_user_types(install, monkeypatch):
 
 
 def start(*options, **pipes):
-    """Start the command as a process of its own."""
+    """Start the command as a separate process."""
     command = [sys.executable, "-m", "engine_core", "plugins", "doctor", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **pipes}
     return subprocess.Popen(command, text=True, **pipes)

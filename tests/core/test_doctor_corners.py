@@ -1,4 +1,4 @@
-"""The doctor in rare cases: signals without a name, time limits that are no numbers."""
+"""The doctor in rare cases: signals without a name, time limits that are not numbers."""
 
 import signal
 
@@ -10,7 +10,7 @@ from engine_core.registry import Registry
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="real-time signals are not everywhere")
-def test_of_a_signal_without_a_name_the_number_is_told(install):
+def test_a_signal_without_a_name_is_reported_by_its_number(install):
     number = signal.SIGRTMIN + 1
     install(
         "acme-plugin",

@@ -1,4 +1,4 @@
-"""What the doctor finds in a plugin that can be imported: hooks that nobody calls, declarations that can't hold."""
+"""What the doctor finds in a plugin that can be imported: hooks that are never called, declarations that can't hold."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_a_hook_of_a_callback_with_a_misspelt_name(problems):
 
 
 @pytest.mark.parametrize("name", ["helper", "_after_los", "around_apply", "after_loss", "state_dict", "close"])
-def test_a_method_that_is_no_misspelt_hook(problems, name):
+def test_a_method_that_is_not_a_misspelt_hook(problems, name):
     assert problems(CALLBACK + METHOD.format(mark="", name=name), "callbacks") == []
 
 
@@ -75,7 +75,7 @@ def test_an_algorithm_that_is_a_callback_too_may_have_hooks(problems):
 
 
 @pytest.mark.parametrize(("text", "kind"), [(ALGORITHM, "algorithms"), (CALLBACK, "callbacks")])
-def test_a_marked_hook_that_is_no_event(problems, text, kind):
+def test_a_marked_hook_that_is_not_an_event(problems, text, kind):
     found = problems(text + METHOD.format(mark="@hookimpl", name="on_train_epoch_start"), kind)
     said = "Acme.on_train_epoch_start is marked with @hookimpl but is not an event; did you mean 'epoch_start'?"
     assert found == [said]
@@ -139,7 +139,7 @@ BORROWED = """
 """
 
 
-def test_a_pass_is_not_taken_for_one_of_the_same_name_in_a_distribution_that_is_called_nearly_so(install):
+def test_a_pass_is_not_taken_for_one_of_the_same_name_in_a_distribution_with_a_similar_name(install):
     install(
         "acme-plugin",
         {"algorithms": {"a": "acme_module:First", "b": "acme_module:Second"}, "passes": {"acme": "acme_module:Acme"}},
@@ -155,7 +155,7 @@ def test_a_pass_is_not_taken_for_one_of_the_same_name_in_a_distribution_that_is_
     assert blamed == ["acme-plugin-extra"]
 
 
-def test_algorithms_that_can_not_be_made_without_arguments_are_left_out(problems):
+def test_algorithms_that_cannot_be_made_without_arguments_are_left_out(problems):
     text = (ALGORITHM + PASS).replace("needed=None", "needed")
     assert problems(text, "passes", First="algorithms", Second="algorithms") == []
 
@@ -165,7 +165,7 @@ def test_algorithms_that_exclude_each_other_have_no_order(problems):
     assert problems(text, "passes", First="algorithms", Second="algorithms") == []
 
 
-def test_a_plugin_that_can_not_be_looked_at(problems, tmp_path):
+def test_a_plugin_that_cannot_be_inspected(problems, tmp_path):
     text = """
     class Meta(type):
         def __dir__(cls):

@@ -131,7 +131,7 @@ def test_an_algorithm_may_add_another_for_the_next_event():
     assert ran(engine) == ["host", "guest"]
 
 
-def test_who_stays_keeps_its_name_when_another_leaves():
+def test_an_algorithm_that_stays_keeps_its_name_when_another_leaves():
     engine = Engine(State(algorithms=[Alg("a"), Alg("b")]), Logger())
     assert list(engine_traces(engine)) == ["Alg/BATCH_END", "Alg-2/BATCH_END"]
     engine.state.algorithms.pop(0)
@@ -148,7 +148,7 @@ def engine_traces(engine):
 
 
 @pytest.mark.parametrize("wrong", [Alg, 3, "mixup"], ids=repr)
-def test_what_is_no_algorithm_is_refused_at_each_event_until_it_is_gone(wrong):
+def test_anything_but_an_algorithm_is_refused_at_each_event_until_it_is_gone(wrong):
     engine = Engine(State(algorithms=[Alg("a")]), Logger())
     engine.state.algorithms.append(wrong)
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_what_is_no_algorithm_is_refused_at_each_event_until_it_is_gone(wrong):
     assert ran(engine) == ["a"]
 
 
-def test_an_engine_that_is_closed_takes_nobody_in():
+def test_an_engine_that_is_closed_opens_no_more_callbacks():
     callback = Cb("late")
     engine = Engine(State(), Logger())
     engine.run_event("init")
@@ -183,7 +183,7 @@ def test_a_pass_that_is_registered_between_events_counts_at_once():
     assert ran(engine) == ["b", "a"]
 
 
-def test_an_event_that_nobody_listens_to_is_unheard_until_someone_does():
+def test_an_event_without_listeners_is_unheard_until_it_has_one():
     engine = Engine(State(outputs=[]), Logger())
     engine.run_event("batch_end")
     before = set(engine.unheard)

@@ -1,4 +1,4 @@
-"""What is refused, by name and with the remedy, and what an exception on the way says."""
+"""What the engine refuses, by name and with the remedy, and the notes on an exception that passes through it."""
 
 import re
 import traceback
@@ -33,7 +33,7 @@ def test_an_unknown_event_is_refused_with_the_nearest_name():
 
 
 @pytest.mark.parametrize("event", [3, None, []])
-def test_an_event_that_is_no_string_is_refused(event):
+def test_an_event_that_is_not_a_string_is_refused(event):
     with pytest.raises(TypeError, match="an event is named by a string or an Event"):
         Engine(State(), Logger()).run_event(event)
 
@@ -72,7 +72,7 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize(("wrong", "message"), ALGORITHMS.values(), ids=ALGORITHMS)
-def test_what_is_no_algorithm_is_refused_when_the_engine_is_made(wrong, message):
+def test_anything_but_an_algorithm_is_refused_when_the_engine_is_made(wrong, message):
     with pytest.raises(TypeError, match=re.escape(message)) as refusal:
         Engine(State(algorithms=[Alg(), wrong]), Logger())
     assert isinstance(refusal.value, EngineError)
@@ -98,7 +98,7 @@ CALLBACKS = {
 
 
 @pytest.mark.parametrize(("wrong", "message"), CALLBACKS.values(), ids=CALLBACKS)
-def test_what_is_no_callback_is_refused_when_the_engine_is_made(wrong, message):
+def test_anything_but_a_callback_is_refused_when_the_engine_is_made(wrong, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         Engine(State(callbacks=[wrong]), Logger())
 
@@ -110,7 +110,7 @@ def test_a_callback_may_be_listed_once():
 
 
 @pytest.mark.parametrize(("name", "near"), [("batch_ends", "batch_end"), ("on_epoch_start", "epoch_start")])
-def test_a_public_method_whose_name_is_nearly_an_events_is_warned_of_once(name, near):
+def test_a_public_method_whose_name_is_nearly_an_events_is_warned_about_once(name, near):
     callback = type("Watching", (Callback,), {name: lambda self, state, logger: None})()
     with pytest.warns(HookNameWarning, match=f"Watching.{name} is never called.* did you mean '{near}'"):
         engine = Engine(State(callbacks=[callback]), Logger())
@@ -118,7 +118,7 @@ def test_a_public_method_whose_name_is_nearly_an_events_is_warned_of_once(name, 
     engine.run_event("init")
 
 
-def test_private_helpers_and_the_contract_itself_are_not_warned_of():
+def test_private_helpers_and_the_contract_itself_cause_no_warning():
     class Fine(Callback):
         def _batch_ends(self):
             pass
@@ -199,7 +199,7 @@ def test_an_async_method_is_refused():
         Engine(State(algorithms=[Waits()]), Logger())
 
 
-def test_a_callbacks_method_of_which_a_call_runs_nothing_is_refused():
+def test_a_callback_method_whose_call_runs_nothing_is_refused():
     class Yields(Callback):
         def batch_end(self, state, logger):
             yield

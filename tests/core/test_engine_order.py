@@ -1,4 +1,4 @@
-"""Who runs when at an event: algorithms, callbacks, destinations; at INIT the other way round."""
+"""What runs when at an event: algorithms, callbacks, destinations; at INIT the other way round."""
 
 import pytest
 
@@ -108,7 +108,7 @@ def test_without_declared_events_match_is_asked_at_each():
     assert calls == ["a?", "a"] * 26
 
 
-def test_who_does_not_match_is_not_applied():
+def test_an_algorithm_that_does_not_match_is_not_applied():
     class Never(Alg):
         def match(self, event, state):
             return 0

@@ -77,7 +77,7 @@ def test_an_unknown_name_is_a_value_error_that_suggests_the_nearest(name, hint):
 
 
 @pytest.mark.parametrize("value", [3, None, b"init", ["init"]])
-def test_what_is_no_string_is_a_type_error_that_names_it(value):
+def test_anything_but_a_string_is_a_type_error_that_names_it(value):
     with pytest.raises(TypeError) as refusal:
         Event(value)
     assert str(refusal.value) == f"an event is named by a string or an Event, not by {value!r}"

@@ -26,7 +26,7 @@ def explain(event, algorithms, algorithm_passes=None):
     return [tuple(explained[:3]) for explained in engine.explain(event)]
 
 
-def test_it_tells_the_order_as_if_every_algorithm_that_lists_the_event_matched():
+def test_it_shows_the_order_as_if_every_algorithm_that_lists_the_event_matched():
     class Elsewhere(A):
         metadata = AlgorithmMetadata(events=("fit_end",))
 
@@ -58,7 +58,7 @@ def test_a_declaration_is_a_reason_and_says_whose():
     ]
 
 
-def test_who_was_moved_with_others_is_told_so():
+def test_an_algorithm_that_was_moved_with_others_says_so():
     class First(A):
         metadata = AlgorithmMetadata(before=("bee",))
 
@@ -69,7 +69,7 @@ def test_who_was_moved_with_others_is_told_so():
     ]
 
 
-def test_who_was_moved_by_a_chain_of_declarations_is_told_each():
+def test_a_chain_of_declarations_is_shown_link_by_link():
     class Between(A):
         metadata = AlgorithmMetadata(after=("first",), before=("last",))
 
@@ -124,7 +124,7 @@ def test_members_that_a_pass_changed_are_shown():
     ]
 
 
-def test_it_tells_what_a_run_then_does():
+def test_it_shows_what_a_run_then_does():
     class Running(A):
         def match(self, event, state):
             return True

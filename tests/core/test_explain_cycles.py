@@ -80,7 +80,7 @@ def test_a_picture_has_no_place_for_it(told):
     assert told("--mermaid", "--event", "after_dataloader") == (2, "")
 
 
-def test_what_is_skipped_there_is_told(told):
+def test_what_is_skipped_there_is_listed(told):
     code, out = told("--skipped", "--json")
     assert (code, json.loads(out)) == (2, {"skipped": [], "problems": [PROBLEMS], "warnings": []})
 
@@ -108,13 +108,13 @@ def test_an_explanation_keeps_the_members():
     assert explanation.unordered == {"init": Unordered(tuple(records), explanation.problems[0].rpartition("\n")[0])}
 
 
-def test_who_does_not_list_the_event_is_still_told_so():
+def test_an_algorithm_that_does_not_list_the_event_is_still_reported():
     assert why(explain_algorithms([Last(), First(), Other()]), "First", "Other", "fit_end") == (
         "First does not run at fit_end; First lists init"
     )
 
 
-def test_references_to_nobody_are_told_beside_a_cycle():
+def test_references_to_nothing_are_reported_beside_a_cycle():
     class Lonely(Quiet):
         metadata = AlgorithmMetadata(events=("init",), after=("nobody",))
 
@@ -122,7 +122,7 @@ def test_references_to_nobody_are_told_beside_a_cycle():
     assert (skipped.what, skipped.events) == ("Lonely: after='nobody'", ("init",))
 
 
-def test_a_pass_that_returns_nonsense_leaves_no_order_and_is_told_beside_a_conflict():
+def test_a_pass_that_returns_nonsense_leaves_no_order_and_is_reported_beside_a_conflict():
     class Alone(Quiet):
         metadata = AlgorithmMetadata(events=("init",), conflicts=("other",))
 

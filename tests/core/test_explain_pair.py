@@ -87,13 +87,13 @@ def test_a_chain_through_others_is_shown_with_each_link():
     assert told[-1] == f"  declared: First before Between: {chain[0]}, and Between before B: {chain[1]}"
 
 
-def test_one_that_does_not_run_there_is_told_with_its_events():
+def test_one_that_does_not_run_there_is_reported_with_its_events():
     assert tell([A(), Elsewhere()], "A", "Elsewhere", "init") == [
         "Elsewhere does not run at init; Elsewhere lists fit_end, eval_end"
     ]
 
 
-def test_one_that_a_pass_took_out_is_told_with_the_pass():
+def test_one_that_a_pass_took_out_is_reported_with_the_pass():
     def without_b(algorithms, event):
         return [a for a in algorithms if not isinstance(a, B)]
 
@@ -102,7 +102,7 @@ def test_one_that_a_pass_took_out_is_told_with_the_pass():
     ]
 
 
-def test_one_that_a_pass_added_is_told_with_the_pass():
+def test_one_that_a_pass_added_is_reported_with_the_pass():
     extra = B()
     told = tell([A()], "A", "B", "init", lambda algorithms, event: [extra, *algorithms])
     assert (told[0], told[1], told[-2]) == (
@@ -112,7 +112,7 @@ def test_one_that_a_pass_added_is_told_with_the_pass():
     )
 
 
-def test_there_is_no_why_of_an_algorithm_and_itself():
+def test_an_algorithm_and_itself_are_refused():
     with pytest.raises(ArgumentError, match=r"^'A' and 'A' are the same algorithm$"):
         why(explain_algorithms([A(), B()]), "A", "A", "init")
 

@@ -97,7 +97,7 @@ def test_an_svg_says_in_words_what_it_shows():
     ]
 
 
-def test_all_boxes_lie_inside_of_the_picture_and_none_on_another():
+def test_all_boxes_lie_inside_the_picture_and_none_overlap():
     longer = type("A" * 60, (A,), {})
     root = ET.fromstring(to_svg(explain_algorithms([longer(), B(), C()], b_last), "after_loss"))
     frame, *shapes = [node for node in root if node.tag.endswith("rect")]

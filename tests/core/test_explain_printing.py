@@ -75,7 +75,7 @@ def test_a_process_without_stderr_still_answers(loud):
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
-def test_a_process_without_stdout_comes_to_its_end(loud):
+def test_a_process_without_stdout_finishes(loud):
     assert loud(when_made="print('loud')", shell=">&-") == ("", "loud\n")
 
 

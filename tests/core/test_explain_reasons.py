@@ -47,7 +47,7 @@ def test_the_first_is_about_the_second_and_the_others_about_the_one_before():
     ]
 
 
-def test_a_chain_is_by_the_first_who_declares():
+def test_a_chain_is_attributed_to_the_first_that_declares():
     class Between(Quiet):
         metadata = AlgorithmMetadata(events=("init",), after=("a",), before=("b",))
 
@@ -64,7 +64,7 @@ def test_filo():
     assert reasons("after_loss", [First(), Echo()])[0] == ("Echo", "filo", "set_filo_order", "engine-core")
 
 
-def test_who_was_moved_by_others():
+def test_one_that_was_moved_by_others():
     class Last(Quiet):
         metadata = AlgorithmMetadata(events=("init",), after=("b",))
 

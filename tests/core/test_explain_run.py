@@ -55,7 +55,7 @@ def kept(tmp_path):
     return keep
 
 
-def test_all_comes_back(kept):
+def test_everything_comes_back(kept):
     extra = C()
 
     def add_and_drop(algorithms, event):
@@ -113,7 +113,7 @@ def test_without_the_plugin(kept, install, monkeypatch):
         ('{"schema": 1, "run_name": "x", "seed": "y"}', "'run/manifest.json' is damaged: algorithms: Field required"),
     ],
 )
-def test_what_is_no_manifest_is_refused_in_one_message(tmp_path, monkeypatch, text, message):
+def test_anything_but_a_manifest_is_refused_in_one_message(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
     if text is not None:

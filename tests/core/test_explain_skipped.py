@@ -1,4 +1,4 @@
-"""What plays no part in the order and why, and combinations that no engine takes."""
+"""What plays no part in the order and why, and combinations that every engine refuses."""
 
 from importlib import import_module
 
@@ -91,7 +91,7 @@ def test_passes_of_a_distribution_that_is_not_in_use_are_not_listed(prune, monke
     assert skipped([A()]) == []
 
 
-def test_references_to_who_is_absent_or_never_there():
+def test_references_to_what_is_absent_or_never_there():
     assert skipped([declaring(A, before=("nobody", "@nothing"), after=("at_end", "b")), AtEnd(), B()]) == [
         ("A: before='nobody'", "no algorithm here has that name", ("init",)),
         ("A: before='@nothing'", "no algorithm here has that tag", ("init",)),
@@ -139,7 +139,7 @@ PROBLEMS = [
 ]
 
 
-def test_all_problems_are_told_and_the_rest_is_explained():
+def test_all_problems_are_listed_and_the_rest_is_explained():
     explanation = explain_algorithms(rivals())
     assert list(explanation.problems) == PROBLEMS
     assert {event: [e.algorithm for e in order] for event, order in explanation.items()} == {"fit_end": ["C"]}
@@ -163,7 +163,7 @@ def test_cycles_alone_stay_an_order_error_that_says_at_which_events():
     assert refusal.value.__notes__ == ["at INIT, AFTER_LOAD, FIT_START and 23 more"]
 
 
-def test_distributions_are_named_on_both_sides_and_who_ships_what_is_missing(prune, install):
+def test_distributions_are_named_on_both_sides_and_so_is_the_one_that_ships_what_is_missing(prune, install):
     text = """
         from engine_core import Algorithm, AlgorithmMetadata
 

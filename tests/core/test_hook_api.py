@@ -1,4 +1,4 @@
-"""The number of the hook API: which plugins are let in, and what the others are told."""
+"""The number of the hook API: which plugins are accepted, and what the message about the others says."""
 
 import subprocess
 import sys
@@ -70,7 +70,7 @@ def test_a_plugin_that_does_not_say_is_made_for_1_whatever_the_newest_is():
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_older_apis_that_are_still_served_are_let_in(number, newer_core):
+def test_older_apis_that_are_still_served_are_accepted(number, newer_core):
     newer_core(has=3, oldest=1)
     assert AlgorithmMetadata(hook_api=number).hook_api == number
 
@@ -103,7 +103,7 @@ def test_a_number_is_an_integer(number):
         ("passes", "late_module:late_pass", LATE_PASS, "PassMetadata: hook_api: made for hook API 3"),
     ],
 )
-def test_a_newer_plugin_is_told_so_and_not_that_its_new_events_and_fields_are_misspelt(
+def test_a_newer_plugin_is_reported_as_newer_and_its_new_events_and_fields_not_as_misspelt(
     install, kind, target, text, expected
 ):
     install("late-plugin", {kind: {"late": target}}, {"late_module": text}, version="2.1")

@@ -1,4 +1,4 @@
-"""The pluggy host: who is called, when, and in which order."""
+"""The pluggy host: what is called, when, and in which order."""
 
 import pluggy
 import pytest
@@ -129,7 +129,7 @@ def test_at_init_it_is_the_other_way_round():
     assert calls == ["wrapper in", "destination", "callback", "plain", "algorithm", "wrapper out"]
 
 
-def test_of_two_wrappers_the_later_is_the_outer_one():
+def test_the_later_of_two_wrappers_is_the_outer_one():
     engine = make()
     engine.host.register(Wrapper("first"))
     engine.host.register(Wrapper("second"))
@@ -137,7 +137,7 @@ def test_of_two_wrappers_the_later_is_the_outer_one():
     assert calls[:2] + calls[-2:] == ["second in", "first in", "first out", "second out"]
 
 
-def test_the_algorithms_are_innermost_even_to_a_wrapper_that_comes_later_and_tries_last():
+def test_the_algorithms_are_innermost_even_to_a_trylast_wrapper_that_comes_later():
     engine = make()
     engine.host.register(Wrapper())
     engine.host.register(Inner())
@@ -153,7 +153,7 @@ def test_the_algorithms_are_innermost_even_to_a_wrapper_that_comes_later_and_tri
     ]
 
 
-def test_who_tries_first_runs_before_callbacks_but_after_algorithms():
+def test_a_tryfirst_implementation_runs_before_callbacks_but_after_algorithms():
     engine = make()
     engine.host.register(Early())
     engine.run_event("batch_end")
@@ -207,7 +207,7 @@ def test_a_plugin_is_found_and_unregistered_by_its_name():
     assert calls == ["algorithm", "callback", "destination"]
 
 
-def test_who_takes_out_everybody_takes_out_the_callbacks_until_something_changes():
+def test_unregistering_everything_removes_the_callbacks_until_something_changes():
     engine = make()
     for plugin in engine.host.get_plugins():
         engine.host.unregister(plugin)
@@ -239,7 +239,7 @@ def test_what_implementations_return_does_not_matter():
     assert list(engine.run_event("batch_end")) == ["Alg/BATCH_END"]
 
 
-@pytest.mark.parametrize("event", [Event.FIT_START, Event.BATCH_END, Event.INIT], ids=["nobody", "all", "init"])
+@pytest.mark.parametrize("event", [Event.FIT_START, Event.BATCH_END, Event.INIT], ids=["none", "all", "init"])
 def test_monitoring_sees_every_event(event):
     engine = make()
     undo = engine.host.add_hookcall_monitoring(

@@ -16,7 +16,7 @@ class Good:
 
 
 def refuse(plugin, match, **how):
-    """Register a plugin that has to be refused, and see that nothing of it stays."""
+    """Register a plugin that has to be refused, and check that nothing of it remains."""
     engine = Engine(State(), Logger())
     with pytest.raises(EngineError, match=match):
         engine.host.register(plugin, **how)
@@ -99,7 +99,7 @@ def decorated(function):
     ],
     ids=["args", "kwargs", "keyword-only", "decorated"],
 )
-def test_arguments_that_pluggy_can_not_fill_are_refused(hook, argument):
+def test_arguments_that_pluggy_cannot_fill_are_refused(hook, argument):
     plugin = type("Wrong", (Good,), {"init": hookimpl(hook)})()
     refuse(plugin, f"plugin of type 'Wrong', hook 'init': argument {argument}; name those you want of: event, state")
 

@@ -1,4 +1,4 @@
-"""What an import does: little, and nothing that anybody else could notice."""
+"""What an import does: little, and nothing that other code could notice."""
 
 import json
 import subprocess
@@ -65,7 +65,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
         engine_core.Enginee  # noqa: B018
 
 
-def test_what_it_hands_out_is_what_the_issue_fixes_and_is_listed():
+def test_the_public_names_are_the_promised_ones_and_are_listed():
     fixed = """Algorithm, AlgorithmMetadata, AlgorithmPass, Callback, Engine, Event, Logger, LoggerDestination,
     PassMetadata, State, Time, TimeUnit, Timestamp, Trace, Traces, Trainer, algorithm_pass, hookimpl, passes"""
     assert set(engine_core.__all__) == set(fixed.replace("\n", " ").replace(" ", "").split(","))

@@ -1,4 +1,4 @@
-"""A logger destination that raises: the run goes on, it is told, and who goes on failing is disabled."""
+"""A logger destination that raises: the run continues with a warning, and one that keeps failing is disabled."""
 
 import gc
 import warnings
@@ -16,7 +16,7 @@ LATER_EVENTS = [event for event in Event if event not in (Event.INIT, Event.FIT_
 
 
 class Faulty(LoggerDestination):
-    """Raises in the methods that `fails` names, and notes what it is told."""
+    """Raises in the methods that `fails` names, and records its calls."""
 
     def __init__(self, *fails, error=OSError):
         self.fails, self.error, self.heard = set(fails), error, []
@@ -51,7 +51,7 @@ def log(logger, method):
     getattr(logger, method)(Traces() if method == "log_traces" else {"loss": 0.5})
 
 
-def test_the_warning_says_who_failed_in_what_when_and_why_and_what_comes_of_it(recwarn):
+def test_the_warning_says_what_failed_where_when_and_why_and_what_follows(recwarn):
     engine = running(Faulty("log_metrics"), timestamp=Timestamp(epoch=1, batch=7))
     engine.logger.log_metrics({"loss": 0.5})
     (warning,) = recwarn
@@ -126,7 +126,7 @@ def test_one_that_fails_at_an_event_is_disabled_too(recwarn):
     assert faulty.heard == ["batch_end", "log_metrics"] * 2 + ["batch_end"]
 
 
-def test_a_success_makes_the_count_begin_anew(recwarn):
+def test_a_success_resets_the_count(recwarn):
     faulty = Faulty()
     engine = running(faulty)
     for batch in range(12):
@@ -138,7 +138,7 @@ def test_a_success_makes_the_count_begin_anew(recwarn):
     assert len(recwarn) == 16
 
 
-def test_each_method_is_counted_for_itself(recwarn):
+def test_each_method_is_counted_separately(recwarn):
     faulty = Faulty("log_metrics", "log_traces", "batch_end", "epoch_end")
     engine = running(faulty)
     for _ in range(2):
@@ -159,7 +159,7 @@ def test_one_that_fails_does_not_count_for_another(recwarn):
 
 @pytest.mark.parametrize("method", ["log_metrics", "batch_end"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_is_no_exception_goes_on(error, method):
+def test_interrupts_and_exits_pass_through(error, method):
     engine = running(Faulty(method, error=error))
     with pytest.raises(error):
         engine.run_event(method) if method == "batch_end" else log(engine.logger, method)
@@ -184,7 +184,7 @@ def test_a_destination_that_logs_is_not_blamed_for_one_that_fails():
         running(Logs(), Faulty("log_metrics")).run_event("batch_end")
 
 
-def test_of_a_callback_that_is_a_destination_too_only_what_it_receives_is_isolated(recwarn):
+def test_only_the_destination_methods_of_a_callback_that_is_one_too_are_isolated(recwarn):
     both = Faulty("log_metrics", "batch_end")
     engine = running(both, callbacks=[both])
     for _ in range(4):
@@ -194,7 +194,7 @@ def test_of_a_callback_that_is_a_destination_too_only_what_it_receives_is_isolat
         engine.run_event("batch_end")
 
 
-def test_callbacks_and_algorithms_that_raise_stop_the_run_as_ever():
+def test_callbacks_and_algorithms_that_raise_still_stop_the_run():
     class Bad(Algorithm):
         def match(self, event, state):
             return event is Event.BATCH_END
@@ -227,7 +227,7 @@ def test_one_that_is_disabled_stays_so_when_the_list_is_edited(recwarn):
     assert faulty.heard == ["log_metrics"] * 3
 
 
-def test_with_the_next_engine_it_begins_anew(recwarn):
+def test_the_next_engine_counts_from_zero(recwarn):
     faulty = Faulty("log_metrics")
     logger = Logger([faulty])
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A logger destination that raises now and then, from several threads, or is none."""
+"""A logger destination that raises now and then, from several threads, or is not a destination."""
 
 import sys
 import threading
@@ -61,6 +61,6 @@ def test_threads_whose_calls_succeed_at_once_after_a_failure_are_not_stopped():
     assert escaped == []
 
 
-def test_an_object_without_the_method_is_no_destination_that_fails():
+def test_an_object_without_the_method_is_not_a_failing_destination():
     with pytest.raises(AttributeError, match="log_metrics"):
         Logger([object()]).log_metrics({"loss": 0.5}, step=0)

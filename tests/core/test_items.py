@@ -35,7 +35,7 @@ class Output(OrderedDict):
 
 
 class Foreign(MutableMapping):
-    """Keeps its items in a dict of its own, which `copy.copy` would share."""
+    """Keeps its items in its own dict, which `copy.copy` would share."""
 
     def __init__(self, **items):
         self.own = items
@@ -95,7 +95,7 @@ def test_the_loaders_own_container_is_not_changed(name):
     assert get_item(batch, key) == "y"
 
 
-def test_a_mapping_that_can_not_be_written_to_becomes_a_dict():
+def test_a_mapping_that_cannot_be_written_to_becomes_a_dict():
     read_only = MappingProxyType({"inputs": "x", "targets": "y"})
     assert set_item(read_only, "targets", "z") == {"inputs": "x", "targets": "z"}
 
@@ -135,7 +135,7 @@ def test_a_missing_item_is_an_error_that_says_what_is_there(access, batch, key, 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """Has code of its own that runs when it is made, and a field that no argument sets."""
+    """Runs its own code when it is made, and has a field that no argument sets."""
 
     inputs: int
     scale: dataclasses.InitVar[int]
@@ -146,7 +146,7 @@ class Prepared:
         object.__setattr__(self, "rows", 7)
 
 
-def test_a_dataclass_is_not_made_anew():
+def test_a_dataclass_is_not_constructed_again():
     batch = Prepared(2, 10)
     changed = set_item(batch, "inputs", 5)
     assert (changed.inputs, changed.rows) == (5, 7)

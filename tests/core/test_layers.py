@@ -66,7 +66,7 @@ READING_ORDER = {
         "engine",
     ],
 }
-# What nobody outside of these folders may import past their `__init__`; what it hands out is listed there.
+# Nothing outside these folders may import past their `__init__`, which lists what it hands out.
 FACES = ["batch", "registry", "passes", "engine", "audit", "surgery", "checkpoint", "trainer.data", "trainer.resume"]
 NEEDS_TORCH = {"batch.rows", "losses", "checkpoint", "surgery", "randomness"}  # of layers 0 to 5
 WITHOUT_TORCH = {"config", "explain", "doctor", "scaffold", "manifest", "diff", "loggers", "cli", "__main__"}  # above
@@ -204,7 +204,7 @@ def test_what_is_behind_a_door_is_imported_through_it(face):
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_folder_hands_out_what_somebody_uses_and_lists_it(face):
+def test_a_folder_hands_out_only_what_is_used_and_lists_it(face):
     path = MODULES[face]
     tree = tree_of(face)
     listed = handed_out(face)

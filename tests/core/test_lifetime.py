@@ -1,4 +1,4 @@
-"""What outlives an engine: nothing; and who closes it: whoever comes first."""
+"""What outlives an engine: nothing; and what closes it: whatever comes first."""
 
 import gc
 import subprocess
@@ -71,7 +71,7 @@ def test_nothing_keeps_it_alive_when_third_parties_had_registered_with_its_host(
     assert watched() is None
 
 
-def test_the_host_lets_the_state_go_at_once():
+def test_the_host_releases_the_state_at_once():
     engine = opened()
     host, watched = engine.host, weakref.ref(engine.state.model)
     engine.close()

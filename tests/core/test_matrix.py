@@ -26,12 +26,12 @@ def matrix() -> ModuleType:
     ],
     ids=["alone", "with constraints in pip's configuration"],
 )
-def test_a_missing_build_of_torch_is_told_from_other_failures(matrix: ModuleType, said: str) -> None:
+def test_a_missing_build_of_torch_is_distinguished_from_other_failures(matrix: ModuleType, said: str) -> None:
     found = matrix.MISSING.search(said)
     assert found is not None and (found[1] or found[2]).startswith("torch")
 
 
-def test_a_conflict_of_builds_that_exist_is_no_missing_one(matrix: ModuleType) -> None:
+def test_a_conflict_of_builds_that_exist_is_not_a_missing_build(matrix: ModuleType) -> None:
     assert not matrix.MISSING.search("The user requested torch==2.13.0\nThe user requested (constraint) torch<=2.1\n")
 
 
@@ -66,7 +66,7 @@ def test_what_a_wheel_is_built_from_is_what_the_projects_name(matrix: ModuleType
         assert f'packages = ["{package if project == matrix.ROOT else f"src/{package}"}"]' in text
 
 
-def test_without_torch_the_tests_of_the_core_are_run_and_what_depends_on_who_is_installed(matrix: ModuleType) -> None:
+def test_without_torch_the_tests_of_the_core_and_of_what_is_installed_are_run(matrix: ModuleType) -> None:
     for at_floors in (False, True):
         assert matrix.tests_with("core", at_floors=at_floors, has_torch=False) == ["tests/core"]
         assert matrix.tests_with("plugins", at_floors=at_floors, has_torch=False) == matrix.OF_THE_INSTALLED

@@ -32,7 +32,7 @@ def test_what_names_no_result_is_refused(metric):
         Monitor(metric)
 
 
-def test_what_is_no_name_is_refused():
+def test_anything_but_a_name_is_refused():
     with pytest.raises(ArgumentTypeError, match=r"metric=3 \(int\) has to be a name"):
         Monitor(3)
 

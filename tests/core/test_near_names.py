@@ -1,4 +1,4 @@
-"""A reference that nearly names an algorithm that is there is no constraint, and that is said."""
+"""A reference that nearly names an algorithm in the run is not a constraint, and a warning says so."""
 
 import pytest
 from pydantic import ValidationError
@@ -34,7 +34,7 @@ def told(*algorithms):
         ("augmentation", algorithm("Flip", tags=("augmentation",)), "@augmentation"),
     ],
 )
-def test_the_name_to_write_is_told(relation, reference, other, meant):
+def test_the_name_to_write_is_suggested(relation, reference, other, meant):
     assert told(algorithm("Small", **{relation: (reference,)}), other) == [
         (
             f"{relation}={reference!r} in the metadata of Small has no effect: no algorithm here has that name; "
@@ -55,17 +55,17 @@ def test_the_name_to_write_is_told(relation, reference, other, meant):
     ],
     ids=["absent", "short names", "other numbers", "its own name", "a registered name", "a tag"],
 )
-def test_a_name_that_may_be_meant_so_is_not_told(algorithms):
+def test_a_name_that_may_be_meant_as_written_causes_no_warning(algorithms):
     made(*algorithms)
 
 
-def test_a_name_that_is_another_installed_algorithms_is_not_told(install):
+def test_the_name_of_another_installed_algorithm_causes_no_warning(install):
     text = "from engine_core import Algorithm\n\nclass Smothing(Algorithm):\n    match = apply = lambda *_: 0\n"
     install("smothing", {"algorithms": {"label_smothing": "smothing:Smothing"}}, {"smothing": text})
     made(algorithm("A", before=("label_smothing",)), algorithm("LabelSmoothing"))
 
 
-def test_what_is_required_by_the_name_of_its_class_is_refused_with_the_name_to_write():
+def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
     with pytest.raises(EngineError) as error:
         made(algorithm("Small", requires=("BigThing",)), algorithm("BigThing"))
     assert str(error.value) == (

@@ -45,7 +45,7 @@ def test_the_outer_one_comes_first_and_on_the_second_half_of_a_pair_last(event, 
 
 @given(st.permutations(["outer", "first", "second", "inner"]))
 def test_what_was_put_into_a_box_comes_out_as_it_went_in(listed):
-    """Each puts its name on a stack and takes off what has to be its own again."""
+    """Each pushes its name onto a stack, and has to pop its own name again."""
 
     class Stacking(Always):
         def __init__(self, name):
@@ -117,6 +117,6 @@ def test_two_writers_that_are_nested_need_no_other_declaration():
         ({"around": ("mix",), "within": ("mix",)}, "'mix' is in both around and within"),
     ],
 )
-def test_what_can_not_be_is_refused_when_it_is_declared(fields, message):
+def test_an_impossible_nesting_is_refused_when_it_is_declared(fields, message):
     with pytest.raises(ValueError, match=message):
         AlgorithmMetadata(**fields)

@@ -64,7 +64,7 @@ def test_before_and_after_name_registered_names():
     assert order_at("init", algorithms) == ["MustBeFirst", "Named", "A", "MustBeLast"]
 
 
-def test_a_tag_means_all_who_have_it_but_oneself():
+def test_a_tag_means_all_others_that_have_it():
     class Tagged(Always):
         metadata = AlgorithmMetadata(tags=("loss",))
 
@@ -100,7 +100,7 @@ def test_an_order_is_declared_only_for_events_that_both_list():
     assert order_at("fit_start", [Elsewhere(), B(), First()]) == ["First", "B"]
 
 
-def test_a_cycle_is_refused_when_the_engine_is_made_with_who_declared_what():
+def test_a_cycle_is_refused_when_the_engine_is_made_with_what_each_algorithm_declared():
     class First(Always):
         metadata = AlgorithmMetadata(before=("second",), events=("init", "after_loss"))
 
@@ -157,7 +157,7 @@ def test_explicit_order_has_the_last_word():
     assert order_at("fit_start", [A(), B(), C()], order) == ["A", "B", "C"]
 
 
-def test_a_name_in_an_explicit_order_that_nobody_has_is_told_once_per_engine_at_the_line_that_made_it():
+def test_an_unknown_name_in_an_explicit_order_is_reported_once_per_engine_at_the_line_that_made_it():
     order = passes.explicit_order({"after_loss": ["b", "aa"]})
     with pytest.warns(OrderWarning) as caught:
         engine = Engine(State(algorithms=[A(), B()]), Logger(), order)

@@ -73,7 +73,7 @@ def test_edges_of_names_that_are_absent_are_no_constraint():
     assert stable_sort(["b", "a"], [Edge("a", "x", "a"), Edge("x", "b", "x")]) == ["b", "a"]
 
 
-def test_a_cycle_is_printed_with_who_declared_each_edge():
+def test_a_cycle_is_printed_with_the_declaration_of_each_edge():
     edges = [Edge("a", "b", "A"), Edge("b", "c", "B"), Edge("c", "a", "C"), Edge("c", "d", "D"), Edge("e", "a", "E")]
     with pytest.raises(OrderError) as refusal:
         stable_sort(NAMES, edges)
@@ -91,7 +91,7 @@ def test_a_name_before_itself_is_a_cycle():
 
 
 @given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
-def test_who_moved_is_as_few_as_can_be_and_the_rest_kept_its_order(before, after):
+def test_as_few_as_possible_moved_and_the_rest_kept_their_order(before, after):
     moved = who_moved(before, after)
     common = [name for name in after if name in before]
     assert set(moved) <= set(common)
@@ -106,5 +106,5 @@ def test_who_moved_is_as_few_as_can_be_and_the_rest_kept_its_order(before, after
     assert len(stayed) == max(kept)
 
 
-def test_of_two_next_to_each_other_the_one_that_came_forward_has_moved():
+def test_of_two_neighbours_the_one_that_came_forward_has_moved():
     assert who_moved(["a", "b", "c"], ["b", "a", "c"]) == ["b"]

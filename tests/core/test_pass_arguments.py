@@ -16,7 +16,7 @@ def q(algorithms, event):
 
 
 class Callable:
-    """A pass may be an object that is called, also one without a hash."""
+    """A pass may be a callable object, even an unhashable one."""
 
     __hash__ = None
 
@@ -87,19 +87,19 @@ def test_register_pass_appends_or_inserts():
 
 
 @pytest.mark.parametrize("index", [True, 0.5, None, "0"])
-def test_register_pass_refuses_an_index_that_is_none_and_changes_nothing(index):
+def test_register_pass_refuses_an_invalid_index_and_changes_nothing(index):
     engine = Engine(State(), Logger())
     with pytest.raises(ValueError, match="the index of a pass is an int"):
         engine.register_pass(p, index)
     assert engine.algorithm_passes == INSTALLED
 
 
-def test_an_object_that_is_called_may_be_a_pass():
+def test_a_callable_object_may_be_a_pass():
     given = Callable()
     assert resolve(given)[-1] is given
 
 
-def test_the_list_that_is_handed_out_is_a_copy():
+def test_the_returned_list_is_a_copy():
     engine = Engine(State(), Logger())
     engine.algorithm_passes.append(p)
     assert engine.algorithm_passes == INSTALLED

@@ -66,7 +66,7 @@ def test_two_algorithms_of_one_class_keep_their_places():
     assert passes.apply_declared_order([second, first], Event.INIT) == [second, first]
 
 
-def test_several_algorithms_that_interpolate_the_loss_are_warned_of():
+def test_several_algorithms_that_interpolate_the_loss_cause_a_warning():
     class Mixing:
         metadata = AlgorithmMetadata(tags=("loss_interpolation",))
 
@@ -89,7 +89,7 @@ def test_a_pass_is_marked_with_metadata_or_its_fields(mark):
     assert look(["a"], Event.INIT) == ["a"]
 
 
-def test_a_marked_pass_may_have_a_name_of_its_own():
+def test_a_marked_pass_may_have_its_own_name():
     marked = algorithm_pass(name="first")(lambda algorithms, event: algorithms)
     assert passes.metadata_of(marked).name == "first"
 
@@ -144,7 +144,7 @@ def test_passes_are_sorted_by_stage_then_by_name():
     assert names(sort_passes(made)) == names(sort_passes(made[::-1])) == ["a", "b", "c", "d"]
 
 
-def test_before_and_after_overrule_the_names():
+def test_before_and_after_override_the_names():
     made = [make("a", after=("c",)), make("b"), make("c"), make("d", before=("b", "absent"))]
     assert names(sort_passes(made)) == ["c", "a", "d", "b"]
 
@@ -154,7 +154,7 @@ def test_the_declared_order_opens_its_stage_unless_a_pass_asks_to_come_before():
     assert names(sort_passes(made)) == ["z", "apply_declared_order", "a"]
 
 
-def test_a_cycle_of_passes_is_printed_with_who_declared_each_edge():
+def test_a_cycle_of_passes_is_printed_with_the_declaration_of_each_edge():
     with pytest.raises(OrderError, match="cycle") as refusal:
         sort_passes([make("a", before=("b",)), make("b", before=("a",))])
     assert str(refusal.value).splitlines()[1:] == [
@@ -163,7 +163,7 @@ def test_a_cycle_of_passes_is_printed_with_who_declared_each_edge():
     ]
 
 
-def test_a_wish_against_the_stages_is_refused():
+def test_an_order_against_the_stages_is_refused():
     with pytest.raises(OrderError, match="stages come first") as refusal:
         sort_passes([make("a", stage="check", before=("b",)), make("b")])
     assert str(refusal.value).startswith("pass 'a' (stage check) can't run before 'b' (stage placement)")

@@ -1,4 +1,4 @@
-"""Passes of plugin distributions: when they come, what they may do, and who is blamed."""
+"""Passes of plugin distributions: when they are added, what they may do, and what gets the blame."""
 
 import sys
 from importlib import import_module
@@ -156,7 +156,7 @@ def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all(
     )
 
 
-def test_a_users_pass_may_put_right_what_a_plugins_pass_broke(prune):
+def test_a_users_pass_may_repair_what_a_plugins_pass_broke(prune):
     class Before(A):
         metadata = AlgorithmMetadata(before=("prune",))
 
@@ -191,12 +191,12 @@ def test_a_plugins_pass_may_change_members_if_it_says_so(with_pass):
     assert names_at(engine, "init") == ["Prune-2", "B", "Prune"]
 
 
-def test_a_broken_pass_of_a_distribution_in_use_is_no_secret(with_pass):
+def test_a_broken_pass_of_a_distribution_in_use_is_an_error(with_pass):
     with pytest.raises(PluginError, match=r"pass 'bad' of bad-plugin .* can't be loaded from 'bad_module:bad'"):
         with_pass("", [])
 
 
-def test_a_late_comer_whose_pass_is_broken_is_refused_each_time_and_nothing_is_half_done(install):
+def test_a_latecomer_whose_pass_is_broken_is_refused_each_time_and_nothing_is_half_done(install):
     entry_points = {"algorithms": {"prune": "half_module:Prune"}, "passes": {"gone": "half_module:gone"}}
     install("half-plugin", entry_points, {"half_module": FAKE})
     engine = Engine(State(algorithms=[A()]), Logger())

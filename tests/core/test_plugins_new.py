@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def calm(tmp_path, monkeypatch):
-    """Let git know no user, and let relative paths begin in an empty folder."""
+    """Leave git without a user, and start relative paths in an empty folder."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     (tmp_path / "here").mkdir()
@@ -111,7 +111,7 @@ def test_what_the_distribution_declares():
         ("0.3.0rc1", ">=0.3.0rc1,<1"),  # >=0.3.0 would not let it in
     ],
 )
-def test_the_range_of_engine_core_begins_at_the_one_that_runs(version, expected):
+def test_the_range_of_engine_core_begins_at_the_installed_version(version, expected):
     assert core_range(Version(version)) == expected
 
 
@@ -172,7 +172,7 @@ def test_a_licence_is_a_string(tmp_path):
     assert str(refused.value) == ("the licence of a plugin is a string, one of Apache-2.0, BSD-3-Clause, MIT, not None")
 
 
-def test_a_name_that_can_not_be_ends_with_code_2_and_nothing_written():
+def test_an_impossible_name_ends_with_code_2_and_nothing_written():
     result = run("3d")
     assert result.exit_code == 2
     assert result.output == (
@@ -197,7 +197,7 @@ def identity(path):
     [make_folder, Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")],
     ids=["a folder", "an empty folder", "a file", "a link to nowhere"],
 )
-def test_what_is_there_already_is_left_as_it_is(make):
+def test_whatever_is_there_already_is_left_as_it_is(make):
     path = Path("my-algo")
     make(path)
     before = (identity(path), files(path), list(Path().iterdir()))
@@ -215,7 +215,7 @@ def test_the_folder_has_to_be_there():
     assert list(Path().iterdir()) == []
 
 
-def test_where_it_can_not_be_written_to_the_end_nothing_is_left():
+def test_a_write_that_fails_half_way_leaves_nothing():
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # a small disk
     script = f"{limit}\nfrom engine_core.cli import main\nmain(['plugins', 'new', 'my-algo'])"
     command = [sys.executable, "-B", "-c", script]  # -B: the limit would cut the bytecode of what is imported

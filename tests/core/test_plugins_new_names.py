@@ -1,4 +1,4 @@
-"""`engine-core plugins new`: which names can be, which can't and why, and what follows from a name."""
+"""`engine-core plugins new`: which names are possible, which are not and why, and what follows from a name."""
 
 import ast
 import sys
@@ -49,7 +49,7 @@ def test_a_class_name_that_means_something_gets_a_word_before_it(name, class_nam
     assert name_plugin(name).class_name == class_name, why
 
 
-def test_no_class_is_called_like_something_that_its_files_import(tmp_path):
+def test_no_class_is_named_like_something_that_its_files_import(tmp_path):
     imported = set()
     for file in create_plugin("my-algo", tmp_path).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -93,7 +93,7 @@ LEGAL = (
         ("set.filo.order", "engine-core has a plugin 'set_filo_order' of its own"),
     ],
 )
-def test_a_name_that_can_not_be_is_refused_with_the_reason(name, reason):
+def test_an_impossible_name_is_refused_with_the_reason(name, reason):
     assert refusal(name) == f"{name!r} can't be the name of a plugin: {reason}"
 
 
@@ -107,7 +107,7 @@ def test_no_module_of_the_standard_library_is_shadowed():
     assert [name for name in modules if not refusal(name).endswith("a module of the standard library")] == []
 
 
-def test_a_name_that_another_installed_plugin_has_would_stand_for_neither(install):
+def test_the_name_of_another_installed_plugin_would_be_ambiguous(install):
     install("acme-plugin", {"algorithms": {"my_algo": "acme:Acme"}}, version="1.2")
     assert refusal("my-algo") == (
         "'my-algo' can't be the name of a plugin: acme-plugin 1.2, which is installed, has an algorithm 'my_algo', and "
@@ -115,7 +115,7 @@ def test_a_name_that_another_installed_plugin_has_would_stand_for_neither(instal
     )
 
 
-def test_a_pass_of_an_installed_plugin_takes_no_name(install):
+def test_a_pass_of_an_installed_plugin_does_not_reserve_its_name(install):
     install("acme-plugin", {"passes": {"my_algo": "acme:my_algo"}})
     assert name_plugin("my-algo").package == "my_algo"
 
@@ -136,7 +136,7 @@ def test_a_module_that_is_there_already_is_not_shadowed(install, tmp_path):
     )
 
 
-def test_what_lies_in_the_current_folder_takes_no_name(tmp_path, monkeypatch):
+def test_files_in_the_current_folder_do_not_reserve_their_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_algo.py").touch()

@@ -105,7 +105,7 @@ def test_a_marker_only_event_closes_the_pair_whose_second_half_does_not_fire(tmp
     assert spans(tmp_path) == ["event/epoch", "event/epoch > event/dataloader", "event/eval"]
 
 
-def test_events_without_a_partner_are_no_spans(tmp_path):
+def test_events_without_a_partner_are_not_spans(tmp_path):
     engine, _ = make(tmp_path)
     for event in ("after_load", "batch_checkpoint", "epoch_checkpoint"):
         engine.run_event(event)
@@ -152,7 +152,7 @@ def test_a_pair_that_begins_again_ends_the_one_that_was_abandoned(tmp_path):
     assert spans(tmp_path) == ["event/batch", "event/batch > event/loss"] * 2
 
 
-def test_the_end_of_what_is_not_open_is_nothing(tmp_path):
+def test_the_end_of_what_is_not_open_has_no_effect(tmp_path):
     engine, profiler = make(tmp_path)
     profiler.begin("event/fit")
     profiler.end("event/epoch")
@@ -161,7 +161,7 @@ def test_the_end_of_what_is_not_open_is_nothing(tmp_path):
     assert spans(tmp_path) == ["event/fit"]
 
 
-def test_each_thread_has_spans_of_its_own(tmp_path):
+def test_each_thread_has_its_own_spans(tmp_path):
     engine, profiler = make(tmp_path)
 
     def work():
@@ -209,7 +209,7 @@ def test_it_sets_state_profiler_at_init_and_takes_it_back_at_close(tmp_path):
     assert engine.state.profiler is None
 
 
-def test_a_profiler_may_serve_one_run_after_the_other(tmp_path):
+def test_a_profiler_may_serve_one_run_after_another(tmp_path):
     profiler = Profiler(tmp_path / "trace.json")
     for name in ("first", "second"):
         with Engine(State(callbacks=[profiler]), Logger()) as engine:
@@ -234,7 +234,7 @@ def test_missing_folders_are_made_at_init(tmp_path):
 
 
 @pytest.mark.parametrize("path", [3, None, ["trace.json"]])
-def test_a_path_that_is_none_is_refused(path):
+def test_anything_but_a_path_is_refused(path):
     with pytest.raises(TypeError, match=r"give the name of a file such as 'trace\.json'"):
         Profiler(path)
 

@@ -1,4 +1,4 @@
-"""A loop of somebody else's that fires events: no Trainer, no loader, no duration, no torch."""
+"""A custom loop that fires events: no Trainer, no loader, no duration, no torch."""
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
 

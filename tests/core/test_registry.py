@@ -25,7 +25,7 @@ def records(*distributions):
     return [record for record in Registry.scan().records if record.distribution in distributions]
 
 
-def test_an_installed_algorithm_is_listed_with_who_ships_it(install):
+def test_an_installed_algorithm_is_listed_with_its_distribution(install):
     install("fake-plugin", {"algorithms": {"fake": "fake_module:Fake"}}, {"fake_module": ALGORITHM}, version="2.5")
     assert records("fake-plugin") == [
         PluginRecord("algorithms", "fake", "fake-plugin", "2.5", "fake_module:Fake", "available", "")
@@ -125,7 +125,7 @@ def test_a_qualified_name_chooses_however_it_is_spelt(install, name):
     assert Registry.scan().load("algorithms", name).__module__ == "two_module"
 
 
-def test_a_built_in_name_can_not_be_shadowed(install):
+def test_a_built_in_name_cannot_be_shadowed(install):
     install("evil-plugin", {"callbacks": {"profiler": "evil_module:Evil"}}, {"evil_module": "raise AssertionError"})
     assert Registry.scan().load("callbacks", "profiler").__module__ == "engine_core.callbacks.profiler"
     shadow = records("evil-plugin")[0]
@@ -215,7 +215,7 @@ def test_an_instance_belongs_to_the_first_distribution_in_its_family(install):
     assert owners == ["fake-plugin", "fake-plugin", "fake-plugin", None, "engine-core"]
 
 
-def test_a_users_own_algorithm_belongs_to_nobody():
+def test_a_users_own_algorithm_belongs_to_no_distribution():
     registry = Registry.scan()
     mine = type("Mine", (registry.load("callbacks", "profiler").__base__,), {"__module__": "__main__"})
     assert registry.distribution_of(mine()) is None

@@ -43,12 +43,12 @@ def claimed(install, site):
 
 @pytest.mark.parametrize("module", ["acme_module", "acme_module.made", "acme_module.made.deep"])
 @pytest.mark.usefixtures("claimed")
-def test_what_a_distribution_ships_stays_its_own_whoever_claims_it(module):
+def test_what_a_distribution_ships_stays_its_own_whatever_claims_it(module):
     assert Registry.scan().distribution_of(type("Acme", (), {"__module__": module})()) == "acme-plugin"
 
 
 @pytest.mark.usefixtures("claimed")
-def test_the_record_of_a_claimed_class_is_that_of_who_ships_it(monkeypatch):
+def test_the_record_of_a_claimed_class_is_that_of_the_distribution_that_ships_it(monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugin")
     Registry.scan(refresh=True)
     acme = Registry.scan().load("algorithms", "claimed")
@@ -57,13 +57,13 @@ def test_the_record_of_a_claimed_class_is_that_of_who_ships_it(monkeypatch):
 
 
 @pytest.mark.usefixtures("claimed")
-def test_an_entry_point_in_the_module_of_another_is_told():
+def test_an_entry_point_in_the_module_of_another_is_reported():
     reason = "its entry point lies in 'acme_module', a module of acme-plugin; tell the authors of claim"
     assert (record("claimed").status, record("claimed").reason) == ("available", reason)
     assert (record("acme").status, record("acme").reason) == ("available", "")
 
 
-def test_an_entry_point_in_the_core_is_told(install):
+def test_an_entry_point_in_the_core_is_reported(install):
     install("claim", {"callbacks": {"mine": "engine_core.callbacks.profiler:Profiler"}})
     assert record("mine").reason == (
         "its entry point lies in 'engine_core.callbacks.profiler', a module of engine-core; tell the authors of claim"
@@ -92,7 +92,7 @@ def test_without_lists_of_files_the_name_decides(install):
     assert Registry.scan().distribution_of(type("Acme", (), {"__module__": "acme_module"})()) == "acme-module"
 
 
-def test_who_is_disabled_claims_nothing_of_others(install, monkeypatch):
+def test_a_disabled_distribution_claims_nothing_from_others(install, monkeypatch):
     install("acme-plugin", ACME, {"acme_module": ALGORITHM})
     install("claim", {"algorithms": {"claimed": "acme_module:Acme"}})
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "claim")
@@ -120,7 +120,7 @@ def test_a_denied_name_is_denied_also_where_a_distribution_has_it(sneaked, monke
     assert sneaked("disabled") == ["acme", "other"]
 
 
-def test_a_denied_item_that_matches_nothing_is_told_and_an_empty_one_is_not(install, monkeypatch):
+def test_a_denied_item_that_matches_nothing_is_reported_and_an_empty_one_is_not(install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "*, ,zzz,")
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "*, ,zzz,")
     install("acme-plugin", ACME, {"acme_module": ""})

@@ -74,20 +74,20 @@ def test_a_class_has_the_record_that_leads_to_it(deny, name, module, path):
 
 
 @OF_A_CLASS
-def test_who_is_denied_is_refused_where_an_instance_is_handed_over(deny, name, module, path):
+def test_a_denied_class_is_refused_where_an_instance_is_passed(deny, name, module, path):
     deny(name)
     with pytest.raises(PluginError, match=f"is '{name}' of two-plugin 1.0, which is disabled: listed in"):
         Engine(State(algorithms=[made(module, path)]), Logger())
 
 
 @OF_A_CLASS
-def test_who_is_not_denied_is_taken_although_all_others_are(deny, name, module, path):
+def test_a_class_that_is_not_denied_is_accepted_although_all_others_are(deny, name, module, path):
     deny(*({*ENTRIES, "z_late"} - {name}))
     Engine(State(algorithms=[made(module, path)]), Logger()).close()
 
 
 @pytest.mark.parametrize("module", ["image", "text"])
-def test_a_subclass_that_is_called_like_its_base_has_the_record_of_that(deny, module):
+def test_a_subclass_that_is_named_like_its_base_has_the_record_of_its_base(deny, module):
     base = type(made(f"twop.{module}", "Mix"))
     assert deny().identify(type("Mix", (base,), {})()).name == f"{module}_mix"
 
@@ -97,7 +97,7 @@ def test_a_subclass_of_another_name_has_no_record(deny):
     assert deny().identify(type("Blend", (base,), {"__module__": __name__})()).record is None
 
 
-def test_a_class_whose_module_was_loaded_anew_has_the_record_that_it_had(deny):
+def test_a_class_whose_module_was_reloaded_has_the_record_that_it_had(deny):
     former = made("twop.text", "Mix")
     importlib.reload(sys.modules["twop.text"])
     assert deny().identify(former).name == "text_mix"

@@ -158,7 +158,7 @@ def test_what_a_plugin_prints_while_it_is_imported_does_not_reach_stdout(install
     assert capsys.readouterr() == ("", "hello\n")
 
 
-def test_ctrl_c_while_a_plugin_is_imported_is_no_fault_of_the_plugin(install):
+def test_ctrl_c_while_a_plugin_is_imported_is_not_the_plugins_fault(install):
     install("slow-plugin", {"algorithms": {"slow": "slow_module:Slow"}}, {"slow_module": "raise KeyboardInterrupt"})
     with pytest.raises(KeyboardInterrupt) as interruption:
         Registry.scan().load("algorithms", "slow")
@@ -209,7 +209,7 @@ def test_a_registered_callback_has_to_be_a_class_that_listens(install, text, rea
         Registry.scan().load("callbacks", "broken")
 
 
-def test_nonsense_in_the_files_of_a_distribution_breaks_nobody_else(install, tmp_path):
+def test_nonsense_in_the_files_of_a_distribution_breaks_no_other(install, tmp_path):
     install("good-plugin", {"algorithms": {"good": "good_module:Good"}}, {"good_module": GOOD})
     for name, nonsense in (
         ("text", b"what is this\n= =\n[unclosed\nx"),

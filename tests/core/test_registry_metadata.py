@@ -1,4 +1,4 @@
-"""What metadata shows to be wrong with what is installed, told before anything is imported."""
+"""What metadata shows to be wrong with what is installed, reported before anything is imported."""
 
 import json
 import sys
@@ -43,20 +43,20 @@ def test_a_dist_info_whose_module_is_gone_is_stale(install, site):
     )
 
 
-def test_pip_can_take_away_a_stale_dist_info_that_has_a_record(install, site):
+def test_pip_can_remove_a_stale_dist_info_that_has_a_record(install, site):
     install("acme-plugin", ACME)
     (site / "acme_plugin-1.0.dist-info" / "RECORD").write_text("")
     Registry.scan(refresh=True)
     assert record().reason.endswith("is left of acme-plugin; install it again, or run: pip uninstall acme-plugin")
 
 
-def test_a_folder_without_code_is_no_module(install, site):
+def test_a_folder_without_code_is_not_a_module(install, site):
     (site / "acme_module" / "__pycache__").mkdir(parents=True)
     install("acme-plugin", ACME)
     assert record().status == "broken"
 
 
-def test_a_namespace_package_is_looked_into_and_not_imported(install, site):
+def test_a_namespace_package_is_inspected_and_not_imported(install, site):
     (site / "acme_space" / "deep").mkdir(parents=True)
     (site / "acme_space" / "deep" / "__init__.py").write_text("raise AssertionError")
     install("acme-plugin", {"algorithms": {"acme": "acme_space.deep.deeper:Acme", "other": "acme_space.gone:Other"}})
@@ -80,7 +80,7 @@ def test_an_editable_install_whose_folder_is_gone_says_where_it_was(install, sit
     )
 
 
-def test_two_versions_side_by_side_are_refused_since_nobody_knows_which_it_is(install, site):
+def test_two_versions_side_by_side_are_refused_as_it_is_unknown_which_one_is_imported(install, site):
     install("acme-plugin", ACME, {"acme_module": "raise AssertionError"}, version="1.0")
     install("acme-plugin", ACME, version="0.9")
     reason = (
@@ -100,7 +100,7 @@ def test_of_two_dist_infos_the_one_with_metadata_counts(install):
     assert (record().status, record().version, record().reason) == ("available", "1.0", "")
 
 
-def test_lost_metadata_is_told_and_no_reason_to_refuse(install, site):
+def test_lost_metadata_is_reported_and_not_refused(install, site):
     install("acme-plugin", ACME, {"acme_module": ""}, metadata=False)
     assert (record().distribution, record().version, record().status, record().reason) == (
         "acme-plugin",
@@ -113,7 +113,7 @@ def test_lost_metadata_is_told_and_no_reason_to_refuse(install, site):
     )
 
 
-def test_what_pip_leaves_of_an_interrupted_removal_is_not_there(install, site):
+def test_what_pip_leaves_of_an_interrupted_removal_is_ignored(install, site):
     install("acme-plugin", ACME, {"acme_module": ""})
     (site / "acme_plugin-1.0.dist-info").rename(site / "~cme_plugin-1.0.dist-info")
     assert [r for r in Registry.scan(refresh=True).records if r.name == "acme"] == []
@@ -143,7 +143,7 @@ def test_an_entry_point_that_names_nothing_breaks_only_itself(install, value):
         ),
     ],
 )
-def test_a_group_of_ours_that_nobody_reads_is_told_with_the_nearest(install, site, group, meant):
+def test_an_unknown_group_of_ours_is_reported_with_the_nearest(install, site, group, meant):
     install("acme-plugin", {}, {"acme_module": ""})
     entries = f"[{group}]\nacme = acme_module:Acme\n"
     (site / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries)
@@ -154,7 +154,7 @@ def test_a_group_of_ours_that_nobody_reads_is_told_with_the_nearest(install, sit
     )
 
 
-def test_where_a_name_stands_in_the_right_group_too_that_counts(install, site):
+def test_where_a_name_is_in_the_right_group_too_that_counts(install, site):
     install("acme-plugin", {"algorithm": {"acme": "old:Acme"}, "algorithms": {"acme": "new:Acme"}}, {"new": ""})
     assert (record().status, record().entry_point) == ("available", "new:Acme")
 
@@ -179,7 +179,7 @@ def test_a_byte_order_mark_does_not_matter(install, site):
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "acme:plugin", "\x1b[31m"])
-def test_what_can_not_be_a_name_is_broken(install, name, monkeypatch):
+def test_an_impossible_name_is_broken(install, name, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "")
     install("acme-plugin", {"algorithms": {name: "acme_module:Acme"}}, {"acme_module": ""})
     (found,) = (r for r in Registry.scan().records if r.distribution == "acme-plugin")
@@ -190,7 +190,7 @@ def test_what_can_not_be_a_name_is_broken(install, name, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["acme_module:Acme [gpu]", "acme_module : Acme[gpu,more]"])
-def test_extras_of_an_entry_point_are_passed_over(install, value):
+def test_extras_of_an_entry_point_are_ignored(install, value):
     install("acme-plugin", {"algorithms": {"acme": value}}, {"acme_module": ""})
     assert (record().status, record().entry_point) == ("available", "acme_module:Acme")
 
@@ -209,7 +209,7 @@ def test_white_space_and_spelling_in_a_list_do_not_matter(install, monkeypatch, 
 
 
 @pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
-def test_what_is_probably_misspelt_in_a_list_is_told(install, monkeypatch, variable):
+def test_a_probable_misspelling_in_a_list_is_reported(install, monkeypatch, variable):
     monkeypatch.setenv(variable, "acme-plugn, somebody-else, acme-plugin:acne, acme, profiler")
     install("acme-plugin", ACME, {"acme_module": ""})
     assert [doubt for doubt in Registry.scan().doubts if "somebody-else" not in doubt] == [

@@ -37,7 +37,7 @@ def test_a_prerelease_counts_as_what_it_is(installed, met):
 
 
 @pytest.mark.parametrize("version", ["?", "unknown", "1.0-custom-build"])
-def test_a_version_that_can_not_be_read_meets_a_bare_name_only(version):
+def test_a_version_that_cannot_be_read_meets_only_a_bare_name(version):
     check_requirements(["acme-plugin"], {"acme-plugin": version}, {})
     with pytest.raises(PluginError) as caught:
         check_requirements(["acme-plugin>=0"], {"acme-plugin": version}, {})
@@ -52,7 +52,7 @@ def test_all_requirements_of_one_distribution_have_to_be_met():
         check("acme-plugin>=1", "Acme-Plugin>=2")
 
 
-def test_a_distribution_without_plugins_can_not_be_required():
+def test_a_distribution_without_plugins_cannot_be_required():
     with pytest.raises(PluginError) as caught:
         check("pluggy>=1")
     assert str(caught.value) == (
@@ -62,18 +62,18 @@ def test_a_distribution_without_plugins_can_not_be_required():
 
 
 @pytest.mark.parametrize("requirement", ["acme-plugin=>1", "", "acme plugin"])
-def test_nonsense_is_refused_by_its_words(requirement):
+def test_nonsense_is_quoted_and_refused(requirement):
     with pytest.raises(ArgumentError, match=f"^{requirement!r} is not a requirement such as 'some-plugin>=1.2,<2': "):
         check("acme-plugin", requirement)
 
 
-def test_why_it_is_nonsense_is_told_in_one_line():
+def test_why_it_is_nonsense_is_said_in_one_line():
     with pytest.raises(ArgumentError) as caught:
         check("acme-plugin=>1")
     assert "\n" not in str(caught.value)
 
 
-def test_one_string_is_no_list_of_requirements():
+def test_one_string_is_not_a_list_of_requirements():
     with pytest.raises(ArgumentTypeError, match=r"^requirements are a list; write \['acme-plugin>=1'\]$"):
         Registry.scan().require("acme-plugin>=1")
 
@@ -101,7 +101,7 @@ def test_nothing_of_it_is_installed():
     )
 
 
-def test_what_is_probably_misspelt_is_not_to_be_installed():
+def test_a_probable_misspelling_is_corrected_instead_of_installed():
     with pytest.raises(PluginError) as caught:
         check("acme-pluginn>=2")
     assert str(caught.value) == (
@@ -110,7 +110,7 @@ def test_what_is_probably_misspelt_is_not_to_be_installed():
     )
 
 
-def test_for_a_plugins_name_the_distribution_is_told(install):
+def test_a_plugins_name_is_answered_with_its_distribution(install):
     install("acme-plugin", {"algorithms": {"acme_thing": "m:A"}}, {"m": ""})
     with pytest.raises(PluginError, match=r"; 'acme_thing' is a plugin of acme-plugin; require that distribution$"):
         Registry.scan().require(["acme_thing>=1"])
@@ -131,7 +131,7 @@ def test_disabled_is_not_enough():
     assert str(caught.value) == "acme-plugin is required, but acme-plugin 1.10 is disabled: listed in SOME_VARIABLE"
 
 
-def test_what_a_distribution_lacks_is_told_with_what_is_there_instead():
+def test_what_a_distribution_lacks_is_reported_with_what_is_there_instead():
     requires = [
         "none-such; os_name != 'q'",
         "Pluggy>=99",

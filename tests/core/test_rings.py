@@ -73,7 +73,7 @@ def test_ci_runs_the_readmes_command_which_is_the_quick_ring_and_then_the_rest()
 
 
 def runs(environment, matrix):
-    """Return what an environment runs where torch is: the path of tests, of which plugins alone, and of which ring."""
+    """Return what an environment runs where torch is installed: beside what, the path of tests, and their ring."""
     found = set()
     for command in commands_of(environment):
         whom, options = command[2] if command[:2] == ["python", ".ci/matrix.py"] else command[0], command[3:]
@@ -102,6 +102,6 @@ def test_each_test_file_is_run_with_the_latest_dependencies_in_the_full_ring(mat
     assert [file for file in files if not {str(file), *map(str, file.parents)} & paths] == []
 
 
-def test_a_plugin_that_brings_somebodys_library_is_in_no_ring(matrix):
+def test_a_plugin_that_needs_another_library_is_in_neither_ring(matrix):
     assert {"sb-plugin", "optim-plugin"} <= {plugin.name for plugin in matrix.PLUGINS}
     assert [plugin.name for plugin in matrix.PLUGINS if plugin.name.startswith("engine-core-")] == []

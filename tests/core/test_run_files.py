@@ -43,7 +43,7 @@ def test_the_csv_has_a_row_a_step_and_grows_new_columns(files):
     ]
 
 
-def test_a_value_that_comes_again_in_a_step_gets_a_row_of_its_own(files):
+def test_a_value_that_is_logged_twice_in_a_step_gets_another_row(files):
     files.log_metrics({"eval/loss": 1.0}, 1)
     files.log_metrics({"eval/loss": 2.0}, 1)
     files.close()
@@ -60,7 +60,7 @@ def test_an_array_becomes_numbers(files):
     assert lines(files) == [{"step": 0, "a": [1, 2]}]
 
 
-def test_files_that_are_there_are_continued(files):
+def test_existing_files_are_continued(files):
     files.log_metrics({"a": 1}, 0)
     files.close()
     again = RunFiles(files.folder)
@@ -76,7 +76,7 @@ def test_latest_holds_the_last_value_of_each_name(files):
     assert files.latest == {"a": 3, "b": 2}
 
 
-def test_runs_counts_what_was_reached(files):
+def test_runs_counts_how_often_each_algorithm_ran(files):
     done, missed = Trace("MixUp", Event.INIT, None, 0, run=True), Trace("EMA", Event.INIT, None, 1, run=False)
     for _ in range(2):
         files.log_traces(Traces({"MixUp/INIT": done, "EMA/INIT": missed}))

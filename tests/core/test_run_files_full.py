@@ -1,4 +1,4 @@
-"""`RunFiles` on a full disk: what waits is in the checkpoint, in the table whatever its columns, and no file stays."""
+"""`RunFiles` on a full disk: what waits is in the checkpoint and written later, and no temporary file stays."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ def steps(folder):
 
 @pytest.fixture
 def limited():
-    """Let no file grow beyond so many bytes, until the test ends or None is given."""
+    """Return a function that limits the size of files in bytes, until the test ends or it is given None."""
     resource = pytest.importorskip("resource")
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -84,7 +84,7 @@ def test_what_is_written_at_once_is_not_bounded(tmp_path, recwarn):
     assert not recwarn.list
 
 
-def test_a_resumed_run_tells_at_its_end_what_was_lost_before_the_checkpoint(tmp_path, limited, recwarn):
+def test_a_resumed_run_reports_at_its_end_what_was_lost_before_the_checkpoint(tmp_path, limited, recwarn):
     files = RunFiles(tmp_path)
     files.log_metrics({"loss": 0.5}, 0)
     limited(20)
@@ -100,7 +100,7 @@ def test_a_resumed_run_tells_at_its_end_what_was_lost_before_the_checkpoint(tmp_
 
 
 @linux
-def test_what_is_lost_at_the_end_counts_what_was_let_go(tmp_path, recwarn):
+def test_what_is_lost_at_the_end_includes_what_was_dropped_earlier(tmp_path, recwarn):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     files = RunFiles(tmp_path)
     for step in range(400):
@@ -125,7 +125,7 @@ def test_a_row_with_new_columns_waits_for_room(tmp_path, limited, recwarn):
     assert steps(tmp_path) == [0, 1, 2, 3, 4, 4, 5, 6]
 
 
-def test_a_table_that_can_not_be_put_in_its_place_goes_on_later(tmp_path):
+def test_a_table_that_cannot_be_put_in_its_place_is_written_later(tmp_path):
     path = tmp_path / "metrics.csv"
     table = Table(path)
     table.log(0, {"a": 1})
@@ -143,7 +143,7 @@ def test_a_table_that_can_not_be_put_in_its_place_goes_on_later(tmp_path):
 
 
 @linux
-def test_latest_and_runs_go_on_where_nothing_can_be_written(tmp_path, recwarn):
+def test_latest_is_updated_where_nothing_can_be_written(tmp_path, recwarn):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     files = RunFiles(tmp_path)
     for step in range(40):
@@ -153,7 +153,7 @@ def test_latest_and_runs_go_on_where_nothing_can_be_written(tmp_path, recwarn):
 
 
 @linux
-def test_what_is_lost_at_the_end_is_told_in_one_line(tmp_path, recwarn):
+def test_what_is_lost_at_the_end_is_reported_in_one_line(tmp_path, recwarn):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     files = RunFiles(tmp_path)
     for step in range(3):
@@ -165,7 +165,7 @@ def test_what_is_lost_at_the_end_is_told_in_one_line(tmp_path, recwarn):
     )
 
 
-def test_a_name_that_is_no_text_becomes_one(tmp_path):
+def test_a_name_that_is_not_a_string_becomes_one(tmp_path):
     files = RunFiles(tmp_path)
     files.log_metrics({("a", 1): 2}, 0)
     files.close()

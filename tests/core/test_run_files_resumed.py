@@ -1,4 +1,4 @@
-"""`RunFiles` of a resumed run: what was logged after the checkpoint is taken away, and nothing else."""
+"""`RunFiles` of a resumed run: what was logged after the checkpoint is removed, and nothing else."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_what_was_logged_after_the_checkpoint_goes_when_the_fit_starts(tmp_path)
     assert table(tmp_path) == ["step,loss", "0,0.0", "1,0.5", "2,5.0"]
 
 
-def test_a_run_that_does_not_come_to_its_fit_changes_nothing(tmp_path):
+def test_a_run_that_never_reaches_its_fit_changes_nothing(tmp_path):
     state = logged(tmp_path, range(4))[1]
     before = table(tmp_path)
     resumed(tmp_path, state).close()
@@ -91,7 +91,7 @@ def test_files_of_another_run_are_continued_as_they_are(size, tmp_path):
     assert len(table(tmp_path / "b")) == 1 + size + 1
 
 
-def test_a_folder_that_is_gone_is_begun_anew(tmp_path):
+def test_a_folder_that_is_gone_is_made_again(tmp_path):
     files = resumed(tmp_path / "new", logged(tmp_path / "a", range(3))[1])
     start(files)
     files.log_metrics({"loss": 1.0}, 2)
@@ -99,7 +99,7 @@ def test_a_folder_that_is_gone_is_begun_anew(tmp_path):
     assert steps(tmp_path / "new") == [2]
 
 
-def test_nothing_stays_nothing_in_the_table(tmp_path):
+def test_none_stays_none_in_the_table(tmp_path):
     files = RunFiles(tmp_path)
     files.log_metrics({"a": None, "b": 1}, 0)
     state = json.loads(json.dumps(files.state_dict()))
@@ -129,7 +129,7 @@ def test_nothing_stays_nothing_in_the_table(tmp_path):
         ("runs", 3),
     ],
 )
-def test_a_state_that_no_run_files_had_is_refused(name, value, tmp_path):
+def test_a_state_that_run_files_never_saved_is_refused(name, value, tmp_path):
     state = logged(tmp_path, range(4))[1]
     files = RunFiles(tmp_path)
     with pytest.raises(ArgumentError, match=rf"^{name}.* in the state of RunFiles is not something it saved"):
@@ -175,7 +175,7 @@ def test_files_in_which_a_loaded_checkpoint_has_no_place_begin_anew_where_nothin
     assert table(tmp_path / "b") == ["step,loss", "4,5.0"]
 
 
-def test_to_start_over_without_a_fit_takes_nothing_away(tmp_path):
+def test_starting_over_without_a_fit_removes_nothing(tmp_path):
     logged(tmp_path, range(4))
     files = RunFiles(tmp_path)
     files.start_over()

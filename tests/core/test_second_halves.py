@@ -1,4 +1,4 @@
-"""When something raises between the halves of a pair, who has run at the first half runs at the second."""
+"""When something raises between the halves of a pair, the algorithms that ran at the first half run at the second."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, Sta
 
 
 def recorder(name, events, heard, *, raises_at=None, matches=None):
-    """Return an algorithm of a class of its own that tells when it is applied."""
+    """Return an algorithm of its own class that records when it is applied."""
 
     def match(self, event, state):
         return matches is None or event in matches
@@ -92,7 +92,7 @@ def test_what_goes_wrong_in_closing_is_logged(caplog):
     assert heard[-1] == "A after_loss"
 
 
-def test_who_raised_in_the_first_half_and_who_was_not_reached_have_nothing_to_undo():
+def test_one_that_raised_in_the_first_half_and_one_not_reached_have_nothing_to_undo():
     heard = []
     engine = engine_of(
         recorder("A", LOSS, heard), recorder("B", LOSS, heard, raises_at="before_loss"), recorder("C", LOSS, heard)
@@ -113,7 +113,7 @@ def test_where_the_second_half_raises_the_others_still_get_theirs():
     assert heard[3:] == ["C after_loss", "B after_loss", "A after_loss"]
 
 
-def test_an_error_in_it_becomes_a_note_and_the_others_go_on():
+def test_an_error_in_it_becomes_a_note_and_the_others_still_run():
     heard = []
     engine = engine_of(recorder("A", LOSS, heard), recorder("B", LOSS, heard, raises_at="after_loss"))
     with pytest.raises(ZeroDivisionError) as caught, engine.restoring():
@@ -125,7 +125,7 @@ def test_an_error_in_it_becomes_a_note_and_the_others_go_on():
     assert heard[-1] == "A after_loss"
 
 
-def test_match_is_asked_as_always():
+def test_match_is_called_as_always():
     heard = []
     engine = engine_of(recorder("A", LOSS, heard, matches=[Event.BEFORE_LOSS]), recorder("B", LOSS, heard))
     with pytest.raises(ZeroDivisionError), engine.restoring():
@@ -134,7 +134,7 @@ def test_match_is_asked_as_always():
     assert heard == ["A before_loss", "B before_loss", "B after_loss"]
 
 
-def test_who_does_not_list_the_second_half_is_left_alone():
+def test_one_that_does_not_list_the_second_half_is_left_alone():
     heard = []
     engine = engine_of(recorder("A", ("before_loss",), heard), recorder("B", LOSS, heard))
     with pytest.raises(ZeroDivisionError), engine.restoring():
@@ -143,7 +143,7 @@ def test_who_does_not_list_the_second_half_is_left_alone():
     assert heard == ["A before_loss", "B before_loss", "B after_loss"]
 
 
-def test_who_leaves_the_engine_in_between_undoes_then():
+def test_one_that_leaves_the_engine_in_between_undoes_then():
     heard = []
     engine = engine_of(recorder("A", LOSS, heard), recorder("B", LOSS, heard))
     with pytest.raises(ZeroDivisionError), engine.restoring():
@@ -155,7 +155,7 @@ def test_who_leaves_the_engine_in_between_undoes_then():
     assert heard[2:] == ["A after_loss", "B after_loss"]
 
 
-def test_who_cannot_undo_when_it_leaves_raises_there():
+def test_one_that_cannot_undo_when_it_leaves_raises_there():
     heard = []
     engine = engine_of(recorder("A", LOSS, heard, raises_at="after_loss"))
     engine.run_event("before_loss")
@@ -226,7 +226,7 @@ def test_an_algorithm_without_declared_events_undoes_too():
     assert heard == ["A before_loss", "A after_loss"]
 
 
-def test_a_second_half_where_nobody_matched_is_over():
+def test_a_second_half_where_nothing_matched_is_over():
     heard, matches = [], {"before_loss"}
     with pytest.raises(ZeroDivisionError), engine_of(recorder("A", LOSS, heard, matches=matches)) as engine:
         engine.run_event("before_loss")

@@ -81,7 +81,7 @@ def test_a_function_takes_at_most_6_parameters():
 
 
 @pytest.mark.parametrize("name", sorted({*LONGER_FUNCTIONS, *MORE_PARAMETERS}))
-def test_an_exception_that_is_needed_no_more_is_taken_off_the_list(name):
+def test_an_exception_that_is_no_longer_needed_is_taken_off_the_list(name):
     nodes = [node for found, node in functions() if found == name]
     assert any(lines_without_docstring(n) > LINES_OF_A_FUNCTION or parameters(n) > PARAMETERS for n in nodes)
 
@@ -93,7 +93,7 @@ def test_a_module_opens_with_one_to_five_lines_that_say_what_it_is(name, path):
     assert 1 <= len(docstring.splitlines()) <= 5 or name == "hookspecs.py"
 
 
-def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callback_can_not_do_it():
+def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callback_cannot_do_it():
     tree = ast.parse(sources()["trainer/trainer.py"].read_text(encoding="utf-8"))
     (trainer,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Trainer"]
     (init,) = [node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]

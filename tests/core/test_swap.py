@@ -1,4 +1,4 @@
-"""An item of the batch, put in for a while: whose batch comes back, and what others changed meanwhile."""
+"""An item of the batch, replaced for a while: which batch comes back, and what others changed meanwhile."""
 
 import pytest
 

@@ -61,7 +61,7 @@ def test_a_bare_number_is_a_type_error_that_says_how_to_write_it():
 
 
 @pytest.mark.parametrize("value", [None, True, [10], {"ep": 10}, b"10ep"])
-def test_what_is_neither_text_nor_number_is_a_type_error(value):
+def test_anything_but_text_or_a_number_is_a_type_error(value):
     with pytest.raises(TypeError, match="is not a length of training"):
         Time(value, "ep")
 
@@ -122,7 +122,7 @@ def test_text_stands_for_a_time_in_arithmetic():
     "mixed",
     [lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a < b, lambda a, b: a >= b, lambda a, b: a / b],
 )
-def test_two_units_can_not_be_put_together(mixed):
+def test_two_units_cannot_be_combined(mixed):
     with pytest.raises(TypeError, match=r"Time\('1ep'\) and Time\('1ba'\) have different units"):
         mixed(Time("1ep"), Time("1ba"))
 

@@ -31,7 +31,7 @@ def test_a_batch_counts_in_total_and_within_the_epoch():
     assert after == Timestamp(1, 6, 60, 600, 3, 30, 100, 0.5, 0.5)
 
 
-def test_an_epoch_counts_and_starts_the_inner_counters_anew():
+def test_an_epoch_counts_and_resets_the_inner_counters():
     assert Timestamp(1, 6, 60, 600, 3, 30, 300, 2.5, 0.5).to_next_epoch() == Timestamp(2, 6, 60, 600, 0, 0, 0, 2.5, 0.0)
 
 
@@ -61,7 +61,7 @@ def test_get_gives_the_total_in_a_unit(unit):
     assert Timestamp(1, 2, 3, 4, 5, 6, 7, 8.0, 9.0).get(unit) == Time(totals[str(unit)], unit)
 
 
-def test_get_can_not_know_the_fraction_of_the_whole():
+def test_get_cannot_know_the_fraction_of_the_whole():
     with pytest.raises(ValueError, match="use State"):
         Timestamp().get("dur")
 

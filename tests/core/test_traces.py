@@ -46,7 +46,7 @@ def test_algorithms_that_print_alike_keep_traces_of_their_own():
     assert list(engine.run_event("init")) == ["Alike/INIT", "Alike-2/INIT"]
 
 
-def test_an_event_of_nobody_has_no_traces():
+def test_an_event_without_algorithms_has_no_traces():
     assert Engine(State(), Logger()).run_event("init") == Traces() == {}
 
 
@@ -66,7 +66,7 @@ def test_a_changing_exit_code_is_seen_each_time():
     assert codes == [1, None, 3]
 
 
-def test_a_wrapper_sees_who_ran_and_who_was_never_reached_when_one_raises():
+def test_a_wrapper_sees_what_ran_and_what_was_never_reached_when_one_raises():
     seen = {}
 
     class Watching:
@@ -89,7 +89,7 @@ def test_a_wrapper_sees_who_ran_and_who_was_never_reached_when_one_raises():
     }
 
 
-def test_what_a_wrapper_puts_into_the_traces_does_not_confuse_who_failed():
+def test_a_wrappers_own_trace_does_not_change_which_algorithm_is_blamed():
     class Adding:
         @hookimpl(wrapper=True)
         def batch_end(self, traces):
@@ -103,7 +103,7 @@ def test_what_a_wrapper_puts_into_the_traces_does_not_confuse_who_failed():
     assert failure.value.__notes__ == ["raised by apply of algorithm Failing at BATCH_END"]
 
 
-def test_the_engine_works_on_after_an_exception():
+def test_the_engine_keeps_working_after_an_exception():
     algorithm = MixUp()
     failing = Failing()
     engine = Engine(State(algorithms=[algorithm, failing]), Logger())

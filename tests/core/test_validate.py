@@ -58,7 +58,7 @@ def test_it_is_called_whatever_events_the_algorithm_lists():
     assert calls == ["validate b1"]
 
 
-def test_a_late_comer_looks_at_its_own_first_batch():
+def test_a_latecomer_looks_at_its_own_first_batch():
     engine = Engine(State(algorithms=[Alg()], batch="b1"), Logger())
     engine.run_event("after_dataloader")
     engine.state.algorithms.append(Elsewhere())
@@ -89,7 +89,7 @@ def test_an_algorithm_without_it_is_fine():
     assert calls == ["match"]
 
 
-def test_each_engine_asks_anew():
+def test_each_engine_asks_again():
     algorithm = Alg()
     for batch in ("b1", "b2"):
         Engine(State(algorithms=[algorithm], batch=batch), Logger()).run_event("after_dataloader")

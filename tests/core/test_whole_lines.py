@@ -80,7 +80,7 @@ def test_what_another_has_written_to_the_file_stays(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"a\nb\nc\n"
 
 
-def test_a_folder_that_can_not_be_made_is_told_when_the_fit_starts(tmp_path):
+def test_a_folder_that_cannot_be_made_is_reported_when_the_fit_starts(tmp_path):
     (tmp_path / "file").touch()
     files = RunFiles(tmp_path / "file" / "run")
     with pytest.raises(ArgumentError, match=r"^RunFiles can't write in '.*run' \(.*\); give it a folder that you can"):

@@ -1,4 +1,4 @@
-"""Two algorithms that write one field at one event: who decides which comes first? A warning if only the list does."""
+"""Two algorithms that write one field at one event: what decides which comes first? A warning if only the list does."""
 
 import time
 import warnings
@@ -47,7 +47,7 @@ def told(algorithms, algorithm_passes=None):
     return [str(w.message) for w in caught if w.category is UnorderedWritersWarning]
 
 
-def test_two_that_can_not_run_together_need_no_order():
+def test_two_that_cannot_run_together_need_no_order():
     explanation = explain_algorithms([of(A, conflicts=("b",)), B(), of(C)])
     assert [warning.partition(" both ")[0] for warning in explanation.warnings] == ["A and C", "B and C"]
 
@@ -69,7 +69,7 @@ def test_the_remedy_that_it_shows_ends_it_and_keeps_the_order():
         assert [explained.algorithm for explained in order] == ["B", "A"]
 
 
-def test_several_fields_and_events_are_told_in_one_warning():
+def test_several_fields_and_events_are_named_in_one_warning():
     both = {"events": ("before_forward", "after_forward"), "writes": ("batch", "model")}
     (message,) = told([of(A, **both), of(B, **both)])
     assert "both write batch and model at BEFORE_FORWARD and AFTER_FORWARD, and" in message
@@ -188,7 +188,7 @@ def test_a_pass_that_fails_while_it_looks_fails_in_the_run_only():
 
 
 def chained(number):
-    """Return an algorithm that declares to come after the one before it, the tenth excepted."""
+    """Return an algorithm that declares that it comes after the previous one, except the tenth."""
     name = f"W{number}"
     return of(type(name, (Writer,), {}), after=(f"w{number - 1}",) if 0 < number < 9 else ())
 

@@ -61,7 +61,7 @@ def test_what_lasts_counts_at_each_event(field):
     assert judged_at(field) == {event.value for event in Event}
 
 
-def test_each_field_is_told_with_its_own_events():
+def test_each_field_is_named_with_its_own_events():
     both = ("init", "before_forward", "after_forward"), "batch", "outputs", "model"
     assert told(writer("A", *both), writer("B", *both)) == [
         (
@@ -75,7 +75,7 @@ def test_each_field_is_told_with_its_own_events():
     ]
 
 
-def test_who_lists_no_events_writes_at_those_of_the_other():
+def test_one_that_lists_no_events_writes_at_those_of_the_other():
     assert told(writer("A", None, "batch"), writer("B", ("init", "after_dataloader"), "batch")) == [
         (
             "A and B both write batch at AFTER_DATALOADER, and only their positions in the "
@@ -87,7 +87,7 @@ def test_who_lists_no_events_writes_at_those_of_the_other():
     ]
 
 
-def test_two_that_list_no_events_are_told_in_one_warning_that_stays_short():
+def test_two_that_list_no_events_are_named_in_one_warning_that_stays_short():
     assert told(writer("A", None, "outputs"), writer("B", None, "outputs")) == [
         (
             "A and B both write outputs at AFTER_FORWARD, BEFORE_LOSS, AFTER_LOSS and 6 more, and only their "
