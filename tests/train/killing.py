@@ -30,7 +30,7 @@ STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir",
 
 
 def train(folder: Path, width: int) -> None:
-    """Train to the end, or go on from the latest checkpoint; with a width of 64 000 the state takes 4 MB."""
+    """Train to the end, or resume from the latest checkpoint; with a width of 64 000 the state takes 4 MB."""
     torch.set_num_threads(1)
     torch.manual_seed(3)
     inputs, targets = torch.randn(24, 4), torch.randint(3, (24,))
@@ -54,7 +54,7 @@ def train(folder: Path, width: int) -> None:
 
 
 def die_at(step: int | None, saved: str, folder: Path) -> None:
-    """Count the steps of the writing thread from the start of one save on, and kill this process before the one meant.
+    """Count the steps of the writing thread from the start of one save on, and kill this process before the chosen one.
 
     The count is in `folder/steps` when the next save begins.
     """

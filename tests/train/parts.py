@@ -32,7 +32,7 @@ def net(dropout: float = 0.0) -> Any:
 
 
 def linear() -> Any:
-    """Return a net whose rows know nothing of each other."""
+    """Return a net that computes each row by itself."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         return nn.Linear(4, 3)

@@ -1,4 +1,4 @@
-"""Audit mode names who breaks a promise about State: what, where, and what to do, in whole sentences."""
+"""Audit mode names the algorithm that breaks a promise about State: what, where, and what to do, in full sentences."""
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_what_is_declared_may_be_written():
     assert audited(acting(scale, "after_loss", writes=("loss",)))[1] == []
 
 
-def test_an_equal_copy_in_place_of_the_original_is_no_write():
+def test_an_equal_copy_in_place_of_the_original_is_not_a_write():
     def copy(event, state):
         state.batch = tuple(tensor.clone() for tensor in state.batch)
 
@@ -91,7 +91,7 @@ def test_a_field_that_is_declared_does_not_cover_another():
     ]
 
 
-def test_who_declares_nothing_is_not_judged_but_listed():
+def test_an_algorithm_that_declares_nothing_is_not_judged_but_listed():
     def scale(event, state):
         state.loss = state.loss / 2
 
@@ -111,7 +111,7 @@ def test_an_algorithm_without_metadata_is_listed_too():
     assert (messages, audit.not_declared) == ([], ["Plain"])
 
 
-def test_two_instances_of_one_class_are_told_apart():
+def test_two_instances_of_one_class_are_distinguished():
     def scale(event, state):
         state.loss = state.loss / 2
 
@@ -119,7 +119,7 @@ def test_two_instances_of_one_class_are_told_apart():
     assert [message.split()[0] for message in messages] == ["Faulty-2"]
 
 
-def test_the_distribution_of_the_guilty_is_named_with_its_version(install):
+def test_the_distribution_of_the_offender_is_named_with_its_version(install):
     module = """
         from engine_core import Algorithm, AlgorithmMetadata
 
@@ -158,7 +158,7 @@ def test_the_distribution_of_the_guilty_is_named_with_its_version(install):
         ("fit_end", "at FIT_END after 2 batches"),
     ],
 )
-def test_where_it_was_is_said_by_event_and_batch(event, where):
+def test_the_place_is_given_by_event_and_batch(event, where):
     def write(event, state):
         state.metrics = {"mine": len(state.metrics) + 1.0}
 
@@ -181,7 +181,7 @@ def test_the_microbatch_is_counted():
     assert (audit.findings[0].batch, audit.findings[0].repeat) == (0, 2)
 
 
-def test_what_raises_is_not_judged_and_goes_through_as_it_is():
+def test_an_algorithm_that_raises_is_not_judged_and_its_error_passes_through():
     def fail(event, state):
         state.loss = None
         raise KeyError("mine")

@@ -56,7 +56,7 @@ def test_only_the_fields_that_were_asked_for_are_compared():
     assert audit.fields == ("batch",)
 
 
-def test_in_between_intervals_nothing_is_compared():
+def test_between_intervals_nothing_is_compared():
     seen = []
 
     def write(event, state):
@@ -124,13 +124,13 @@ def test_the_second_half_is_compared_where_the_first_was_also_if_a_batch_was_cou
         ({"on_finding": "log"}, ArgumentError, "the audit's on_finding is 'warn' or 'error', not 'log'"),
     ],
 )
-def test_an_argument_that_can_not_be_is_refused(arguments, error, message):
+def test_an_invalid_argument_is_refused(arguments, error, message):
     with pytest.raises(error) as caught:
         Audit(**arguments)
     assert str(caught.value) == message
 
 
-def test_an_interval_that_is_no_length_is_refused_by_the_name_of_the_argument():
+def test_an_interval_that_is_not_a_length_is_refused_by_the_name_of_the_argument():
     with pytest.raises(ArgumentTypeError, match=r"^the audit's interval: a bare number has no unit"):
         Audit(interval=100)
 
@@ -183,12 +183,12 @@ def test_a_run_under_audit_ends_with_the_same_bits(settings):
     assert same(under_audit, run(None, **settings))
 
 
-def test_it_goes_with_the_profiler(tmp_path):
+def test_it_works_with_the_profiler(tmp_path):
     profiler = ("profiler", {"path": tmp_path / "trace.json"})
     assert same(run(None, callbacks=[profiler, Audit()]), run(None))
 
 
-def test_an_own_loop_is_audited_too():
+def test_a_custom_loop_is_audited_too():
     state = State(model=linear(), algorithms=[acting(halve, "after_loss")], callbacks=[Audit()])
     state.loss = torch.ones(())
     engine = Engine(state, Logger())
@@ -203,14 +203,14 @@ def test_an_own_loop_is_audited_too():
     ]
 
 
-def test_a_new_run_begins_with_nothing_found():
+def test_a_new_run_begins_without_findings():
     audit, _ = audited(acting(halve, "after_loss"))
     assert audit.findings
     audited(audit=audit)
     assert (audit.findings, dict(audit.counts)) == ([], {})
 
 
-def test_what_was_begun_may_stay_alone_where_its_second_half_never_comes():
+def test_a_first_half_may_stay_alone_where_the_second_never_comes():
     def write(event, state):
         state.metrics = {**state.metrics, event.value: 1.0}
 

@@ -64,7 +64,7 @@ def test_a_change_in_place_is_found_though_the_batch_then_holds_a_copy_of_what_w
     ]
 
 
-def test_to_ask_for_the_gradient_of_the_inputs_does_not_change_what_is_in_them():
+def test_asking_for_the_gradient_of_the_inputs_does_not_change_what_is_in_them():
     def ask(event, state):
         state.batch[0].requires_grad_(event.is_before_event)
 

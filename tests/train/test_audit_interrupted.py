@@ -70,17 +70,17 @@ def test_after_an_exception_the_second_half_is_held_to_the_same():
     ]
 
 
-def test_who_restores_after_an_exception_is_silent():
+def test_an_algorithm_that_restores_after_an_exception_causes_no_finding():
     assert found_after(setting_p(restore=True)) == []
 
 
 @pytest.mark.parametrize("on_finding", ["warn", "error"])
-def test_who_does_not_match_after_an_exception_is_found_when_the_engine_closes(on_finding, caplog):
+def test_an_algorithm_that_does_not_match_after_an_exception_is_found_when_the_engine_closes(on_finding, caplog):
     assert found_after(setting_p(restore=True, match=at_first), on_finding=on_finding) == [LEFT]
     assert caplog.messages == []
 
 
-def test_who_does_not_match_after_an_exception_is_found_when_fit_starts_again():
+def test_an_algorithm_that_does_not_match_after_an_exception_is_found_when_fit_starts_again():
     model = failing_net()
     audit = Audit()
     with trainer(model=model, algorithms=[setting_p(restore=True, match=at_first)], callbacks=[audit]) as made:
@@ -107,7 +107,7 @@ def test_what_begins_at_the_start_of_the_second_fit_is_not_held_against_it():
     assert audit.findings == []
 
 
-def test_who_begins_anew_without_having_restored_is_found_in_an_own_loop():
+def test_an_algorithm_that_begins_again_without_having_restored_is_found_in_a_custom_loop():
     state = State(model=net(), algorithms=[setting_p(restore=True)], callbacks=[Audit()])
     with Engine(state, Logger()) as engine:
         engine.run_event("before_forward")
@@ -118,7 +118,7 @@ def test_who_begins_anew_without_having_restored_is_found_in_an_own_loop():
     assert [str(warning.message) for warning in caught] == [LEFT]
 
 
-def test_an_own_loop_that_restores_is_silent():
+def test_a_custom_loop_that_restores_causes_no_finding():
     audit = Audit()
     state = State(model=net(), algorithms=[setting_p(restore=True)], callbacks=[audit])
     with Engine(state, Logger()) as engine:

@@ -30,7 +30,7 @@ def set_p(p):
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_who_does_not_restore_at_the_second_half_is_named_with_both_events(first, second):
+def test_an_algorithm_that_does_not_restore_at_the_second_half_is_named_with_both_events(first, second):
     guilty = acting(set_p([0.5, 0.25]), first, second, writes=("model",))
     audit, messages = audited(guilty, model=net(), eval_dataloader=batches(8))
     finding = audit.findings[0]
@@ -42,13 +42,13 @@ def test_who_does_not_restore_at_the_second_half_is_named_with_both_events(first
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_who_restores_is_silent(first, second):
+def test_an_algorithm_that_restores_causes_no_finding(first, second):
     honest = acting(set_p([0.5, 0.0]), first, second, writes=("model",))
     assert audited(honest, model=net(), eval_dataloader=batches(8, 8))[1] == []
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_who_does_not_run_at_the_second_half_is_named(first, second):
+def test_an_algorithm_that_does_not_run_at_the_second_half_is_named(first, second):
     guilty = acting(set_p([0.5]), first, second, writes=("model",), match=lambda event, state: event == first)
     audit, messages = audited(guilty, model=net(), eval_dataloader=batches(8))
     where = WHERE.get(audit.findings[0].event.canonical_name, "of batch 0")
@@ -60,7 +60,7 @@ def test_who_does_not_run_at_the_second_half_is_named(first, second):
     ]
 
 
-def test_who_lists_only_one_half_owes_nothing_there():
+def test_an_algorithm_that_lists_only_one_half_owes_nothing_there():
     assert audited(acting(set_p([0.5]), "before_loss", writes=("model",)), model=net())[1] == []
     assert audited(acting(set_p([0.5, 0.5]), "before_loss", "after_forward", writes=("model",)), model=net())[1] == []
 

@@ -167,7 +167,7 @@ def test_what_is_missing_is_named_by_fit_before_it_starts(kind: str) -> None:
         ("3tok", "fit: the duration: give it in ep, ba, sp or sec, not as '3tok'"),
     ],
 )
-def test_a_duration_that_fit_can_not_use_is_refused(duration: Any, message: str) -> None:
+def test_a_duration_that_fit_cannot_use_is_refused(duration: Any, message: str) -> None:
     made = trainer()
     with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
         made.fit(duration)
@@ -211,7 +211,7 @@ PAIR = "other batches need a model with its own loss(outputs, batch)"
     ],
     ids=["a tensor", "a dict", "inputs alone", "no tensor"],
 )
-def test_a_batch_that_a_loss_function_can_not_take_is_refused(batch: Any, message: str) -> None:
+def test_a_batch_that_a_loss_function_cannot_take_is_refused(batch: Any, message: str) -> None:
     made = trainer([batch], eval_dataloader=[batch])
     for run in (made.fit, made.eval):
         with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
@@ -219,7 +219,7 @@ def test_a_batch_that_a_loss_function_can_not_take_is_refused(batch: Any, messag
         assert str(error.value) == message
 
 
-def test_what_goes_wrong_at_init_closes_those_who_have_opened_something() -> None:
+def test_an_error_at_init_closes_what_has_been_opened() -> None:
     events: list[str] = []
 
     class Closing(type(writing_down(events))):  # type: ignore[misc]
@@ -255,7 +255,7 @@ def test_a_closed_trainer_is_refused_also_where_it_has_nothing_to_do() -> None:
         assert str(error.value) == "the trainer is closed; make a new one"
 
 
-def test_one_callback_can_not_serve_two_open_trainers() -> None:
+def test_one_callback_cannot_serve_two_open_trainers() -> None:
     memory = Memory()
     with trainer(loggers=memory), pytest.raises(EngineError, match="Memory is still open on another engine"):
         trainer(loggers=memory)

@@ -55,7 +55,7 @@ class Encoding(UserDict[str, Any]):
 
 
 class Foreign(MutableMapping[str, Any]):
-    """Keeps its items in a dict of its own, which `copy.copy` would share."""
+    """Keeps its items in its own dict, which `copy.copy` would share."""
 
     def __init__(self, **items: Any) -> None:
         self.items_ = items
@@ -157,11 +157,11 @@ def test_moving_moves_every_tensor_and_nothing_else(kind: Any) -> None:
     assert [isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in leaves] == tensors
 
 
-def test_a_mapping_that_can_not_be_written_to_becomes_a_dict() -> None:
+def test_a_mapping_that_cannot_be_written_to_becomes_a_dict() -> None:
     assert slice_rows(MappingProxyType({"x": Y}), 6, 0, 2).keys() == {"x"}
 
 
-def test_an_object_with_its_own_way_to_a_device_takes_it() -> None:
+def test_an_object_with_its_own_way_to_a_device_uses_it() -> None:
     class Graph:
         device = "cpu"
 

@@ -85,7 +85,7 @@ def test_a_file_that_the_manifest_does_not_name_is_refused(folder):
 
 
 def forge(folder, **changes):
-    """Write a manifest whose checksum is right, as somebody would who means harm."""
+    """Write a manifest whose checksum is right, as an attacker would."""
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["checksum"]
     manifest |= changes
@@ -136,7 +136,7 @@ HOSTILE_JSON = {
 
 @pytest.mark.parametrize("data", HOSTILE_JSON.values(), ids=HOSTILE_JSON)
 @pytest.mark.parametrize("name", ["state.json", "manifest.json"])
-def test_json_of_whatever_kind_is_refused_with_the_file(folder, name, data):
+def test_json_of_any_other_kind_is_refused_with_the_file(folder, name, data):
     (folder / name).write_bytes(data)
     if name == "state.json":
         forge(folder)
@@ -174,7 +174,7 @@ def test_tensors_whose_header_lies_are_refused_with_the_file(folder, data):
 
 
 @pytest.mark.parametrize("call", ["os.scandir", "pathlib.Path.stat", "hashlib.sha256"])
-def test_files_that_are_taken_away_while_they_are_read_are_an_error_of_the_checkpoint(folder, call, monkeypatch):
+def test_files_that_are_removed_while_they_are_read_are_an_error_of_the_checkpoint(folder, call, monkeypatch):
     manifest = read_manifest(folder)
 
     def gone(*args, **kwargs):
@@ -188,7 +188,7 @@ def test_files_that_are_taken_away_while_they_are_read_are_an_error_of_the_check
 
 
 @pytest.mark.parametrize("make", ["nothing", "a file", "an empty folder"])
-def test_what_is_no_checkpoint_is_said_to_be_none(make, tmp_path):
+def test_anything_but_a_checkpoint_is_refused(make, tmp_path):
     path = tmp_path / "checkpoint"
     if make == "a file":
         path.write_text("")

@@ -1,6 +1,6 @@
-"""Checkpoints that somebody has changed, and made the checksums right again: one is refused, or loads and trains on.
+"""Checkpoints that were changed, with checksums made right again: each one is refused, or loads and trains on.
 
-Whatever stands in them, nothing of it is run: an audit hook of the interpreter looks on.
+Whatever they contain, none of it is run: an audit hook of the interpreter watches.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ class CheckedCounts(Counts):
 
 
 class Watch:
-    """Notes and prevents what runs a checkpoint's code, or writes outside of a folder."""
+    """Records and prevents what runs a checkpoint's code, or writes outside of a folder."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -134,7 +134,7 @@ RUNS = {"plain": plain, "whole": whole}
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """Return the files of a checkpoint in mid-epoch, for each kind of run, which has loaded one and gone on once."""
+    """Return the files of a checkpoint in mid-epoch, for each kind of run, of a run that has been resumed once."""
     saved = {}
     for kind, make in RUNS.items():
         folder = tmp_path_factory.mktemp(kind)

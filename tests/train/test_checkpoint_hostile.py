@@ -1,4 +1,4 @@
-"""What a checkpoint says is somebody else's word: into a terminal, a command of pip, or the clock it goes checked."""
+"""What a checkpoint says is not trusted: it is checked before it gets into a terminal, a pip command or the clock."""
 
 import json
 import shutil
@@ -50,17 +50,17 @@ def test_a_missing_plugin_is_pinned_for_pip() -> None:
         ("version", None),
     ],
 )
-def test_only_the_name_and_version_of_a_distribution_come_into_a_command(name: str, value: Any) -> None:
+def test_only_the_name_and_version_of_a_distribution_get_into_a_command(name: str, value: Any) -> None:
     assert "pip install" not in what_is_missing({**ENTRY, name: value})
 
 
 @pytest.mark.parametrize("text", [f"x{EVIL}", "1.2\n\n"])
 @pytest.mark.parametrize("name", ENTRY)
-def test_a_missing_plugin_is_told_of_in_one_line_that_commands_no_terminal(name: str, text: str) -> None:
+def test_a_missing_plugin_is_reported_in_one_line_without_control_characters(name: str, text: str) -> None:
     assert what_is_missing({**ENTRY, name: text}).isprintable()
 
 
-def test_differences_command_no_terminal_either() -> None:
+def test_differences_contain_no_control_characters_either() -> None:
     now: dict[str, Any] = {**ENTRY, "settings": {}}
     then = {**now, "distribution": EVIL, "version": EVIL, "settings": {f"rate{EVIL}": EVIL}}
     order = {"a" + EVIL: ["BlurPool"]}
@@ -73,7 +73,7 @@ def test_differences_command_no_terminal_either() -> None:
     assert all(line.isprintable() for line in told)
 
 
-def test_show_prints_nothing_that_a_terminal_obeys(saved: Path, tmp_path: Path) -> None:
+def test_show_prints_no_control_characters(saved: Path, tmp_path: Path) -> None:
     folder = tmp_path / "hostile"
     shutil.copytree(saved, folder)
     manifest = read_manifest(saved)

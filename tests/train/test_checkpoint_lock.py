@@ -1,4 +1,4 @@
-"""A saver's folder is one run's: two don't share it, and what a killed one has left is tidied up."""
+"""A saver's folder belongs to one run: two don't share it, and what a killed one has left is tidied up."""
 
 import errno
 import os
@@ -77,7 +77,7 @@ def test_a_forked_worker_that_outlives_the_run_does_not_hold_its_folder(tmp_path
             os.kill(worker, signal.SIGKILL)
 
 
-def test_what_a_killed_process_had_begun_is_taken_away(tmp_path):
+def test_what_a_killed_process_had_begun_is_removed(tmp_path):
     Store(tmp_path).save(Timestamp(epoch=0, batch=1), EMPTY)
     begun = [tmp_path / name for name in (".ep0-ba1.77.new", ".ep0-ba1.old", ".latest.new")]
     for path in begun[:2]:
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_a_killed_process_was_about_to_replace_is_put_back(tmp
     assert read_content(path).model == {}
 
 
-def test_a_disk_that_knows_no_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
+def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
     def fail(file):
         raise OSError(errno.ENOLCK, "No locks available")
 

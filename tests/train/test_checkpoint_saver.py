@@ -55,7 +55,7 @@ def test_evaluation_results_are_in_it(tmp_path: Path) -> None:
         assert read_content(resolve(tmp_path)).state["metrics"] == made.state.metrics != {}
 
 
-def test_the_last_stay_and_what_the_end_has_added(tmp_path: Path) -> None:
+def test_the_last_ones_stay_and_what_the_end_has_added(tmp_path: Path) -> None:
     names = fitted(tmp_path, 4, 4, 4, 4, 4, interval="2ba", keep_last=1, max_duration="1ep")
     assert sorted(names) == ["ep0-ba4", "ep1-ba5"]
 
@@ -68,14 +68,14 @@ def test_the_last_stay_and_what_the_end_has_added(tmp_path: Path) -> None:
         ("min:eval/accuracy", ["ep1-ba1", "ep4-ba4"]),
     ],
 )
-def test_the_best_stay(metric: str, names: list[str], tmp_path: Path) -> None:
+def test_the_best_ones_stay(metric: str, names: list[str], tmp_path: Path) -> None:
     found = fitted(
         tmp_path, 8, max_duration="4ep", metrics=[0.1, 0.9, 0.5, 0.6], keep_last=1, keep_best=1, metric=metric
     )
     assert found == names
 
 
-def test_a_loss_is_the_better_the_smaller(tmp_path: Path) -> None:
+def test_a_smaller_loss_is_better(tmp_path: Path) -> None:
     values = iter([0.1, 0.9, 0.5])
     setting = at("epoch_checkpoint", lambda state: state.metrics.update({"eval/loss": next(values)}))
     saver = CheckpointSaver(tmp_path, keep_last=1, keep_best=1, metric="eval/loss")
@@ -85,7 +85,7 @@ def test_a_loss_is_the_better_the_smaller(tmp_path: Path) -> None:
     assert saver.state_dict()["best"] == [[0.1, "ep1-ba1"]]
 
 
-def test_a_metric_that_nobody_measures_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_metric_that_is_never_measured_is_reported_as_missing(tmp_path: Path) -> None:
     saver = CheckpointSaver(tmp_path, keep_best=1, metric="eval/acuracy")
     made = trainer(callbacks=saver, eval_dataloader=[rows(4)], metrics={"accuracy": Half()})
     with (
@@ -120,7 +120,7 @@ class Half:
         ({"on_error": "ignore"}, "on_error='ignore' has to be 'warn' or 'stop'"),
     ],
 )
-def test_arguments_are_looked_at_when_they_are_given(arguments: Any, message: str, tmp_path: Path) -> None:
+def test_arguments_are_checked_when_they_are_given(arguments: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         CheckpointSaver(tmp_path, **arguments)
 
@@ -148,13 +148,13 @@ def test_two_live_runs_do_not_share_a_folder(tmp_path: Path) -> None:
             second.fit()
 
 
-def test_a_loop_without_snapshots_can_not_be_saved(tmp_path: Path) -> None:
+def test_a_loop_without_snapshots_cannot_be_saved(tmp_path: Path) -> None:
     state = State(callbacks=[CheckpointSaver(tmp_path)])
     with Engine(state, Logger()) as engine, pytest.raises(EngineError, match=r"needs state\.snapshot"):
         engine.run_event("fit_start")
 
 
-def test_of_a_loader_that_is_not_resumed_exactly_it_warns_at_the_start(tmp_path: Path) -> None:
+def test_it_warns_at_the_start_about_a_loader_that_is_not_resumed_exactly(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*rows(8)), batch_sampler=[[0, 1], [2, 3]])
     made = trainer(loader, callbacks=CheckpointSaver(tmp_path))
     with (
@@ -177,7 +177,7 @@ def test_a_run_that_is_paused_is_saved(tmp_path: Path) -> None:
     assert saved(tmp_path) == ["ep0-ba2"]
 
 
-def test_what_is_written_is_told_after_the_write_that_is_under_way(
+def test_what_is_written_is_reported_after_the_write_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[list[str]] = []
@@ -194,7 +194,7 @@ def test_what_is_written_is_told_after_the_write_that_is_under_way(
     assert told == [["ep0-ba1"], ["ep0-ba1", "ep0-ba2"], ["ep0-ba2", "ep0-ba3"]]
 
 
-def test_who_asks_what_is_written_is_told_of_a_failure_as_the_saver_is_told_to(
+def test_asking_what_is_written_reports_a_failure_as_the_saver_is_set_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WRITE, full)
@@ -230,7 +230,7 @@ def test_a_disk_that_is_full_does_not_stop_training(tmp_path: Path, monkeypatch:
     assert resolve(tmp_path).name == "ep0-ba1"
 
 
-def test_unless_it_shall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_training_if_on_error_is_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WRITE, full)
     made = trainer(batches(8, 8, 8), callbacks=CheckpointSaver(tmp_path, "1ba", on_error="stop"))
     with pytest.raises(CheckpointError, match=r"no checkpoint was written .*No space left"), made:
@@ -238,7 +238,7 @@ def test_unless_it_shall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.state.timestamp.batch < 3
 
 
-def test_what_can_not_be_saved_is_said_with_its_owner(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_named_with_its_owner(tmp_path: Path) -> None:
     class Odd(type(at("close", lambda state: None))):  # type: ignore[misc]
         def state_dict(self) -> Any:
             return {"lock": threading.Lock()}
@@ -267,8 +267,8 @@ def test_two_checkpoints_are_never_written_at_once(tmp_path: Path, monkeypatch: 
     assert most == [1]
 
 
-def test_training_goes_on_while_the_run_is_written_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write waits until training has come further; were it waited for, that would never be."""
+def test_training_continues_while_the_run_is_written_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write waits until training has moved on; if training waited for it, that would never happen."""
     further, weights = threading.Event(), dict[int, Any]()
 
     def late(folder: Path, content: Any) -> None:

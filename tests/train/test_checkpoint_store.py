@@ -39,7 +39,7 @@ def test_the_latest_is_the_last_that_was_saved(tmp_path):
     assert resolve(tmp_path / "ep0-ba2") == tmp_path / "ep0-ba2"
 
 
-def test_of_those_saved_at_one_time_an_epoch_that_ended_counts_as_later_than_its_last_batch(tmp_path):
+def test_an_epoch_that_ended_counts_as_later_than_its_last_batch_saved_at_the_same_time(tmp_path):
     store = saved(tmp_path, at(1, 10), at(0, 10), at(0, 9))
     for path in store.saved():
         os.utime(path / "manifest.json", (1, 1))
@@ -72,7 +72,7 @@ def test_where_a_process_ended_between_two_renames_the_former_checkpoint_is_the_
     assert resolve(tmp_path) == tmp_path / ".ep0-ba1.old"
 
 
-def test_where_a_process_ended_before_it_named_the_latest_that_is_the_last_that_can_be_read(tmp_path):
+def test_where_a_process_ended_before_it_named_the_latest_it_is_the_last_that_can_be_read(tmp_path):
     store = saved(tmp_path / "checkpoints", at(0, 3), at(1, 4), at(0, 2))
     (store.folder / "latest").unlink()
     assert resolve(tmp_path) == resolve(store.folder) == store.folder / "ep0-ba2"
@@ -94,7 +94,7 @@ def test_a_folder_has_a_checkpoint_if_anything_in_it_says_so(tmp_path):
         (tmp_path / name).rmdir()
 
 
-def test_a_latest_that_is_no_file_is_refused(tmp_path):
+def test_a_latest_that_is_not_a_file_is_refused(tmp_path):
     Store(tmp_path).save(at(0, 1), EMPTY)
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
@@ -110,7 +110,7 @@ def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path, text):
         resolve(tmp_path)
 
 
-def test_of_a_latest_only_as_much_as_a_name_takes_is_read(tmp_path):
+def test_only_as_much_of_latest_as_a_name_takes_is_read(tmp_path):
     Store(tmp_path).save(at(0, 1), EMPTY)
     (tmp_path / "latest").write_bytes(b"ep0-ba1".ljust(2**24))
     tracemalloc.start()
@@ -121,7 +121,7 @@ def test_of_a_latest_only_as_much_as_a_name_takes_is_read(tmp_path):
         tracemalloc.stop()
 
 
-def test_a_reader_goes_on_to_the_latest_of_a_live_run_that_removes_what_it_reads(tmp_path):
+def test_a_reader_moves_on_to_the_latest_of_a_live_run_that_removes_what_it_reads(tmp_path):
     store, read = Store(tmp_path), []
     store.save(at(0, 0), Content({}, {"batch": 0}, {}))
 

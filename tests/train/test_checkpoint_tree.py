@@ -1,4 +1,4 @@
-"""Values as JSON and tensors, and back: what comes back as it was, what is refused, what nobody can smuggle in."""
+"""Values as JSON and tensors, and back: what comes back as it was, what is refused, what can't be smuggled in."""
 
 import json
 import math
@@ -113,7 +113,7 @@ def endless():
         (endless(), "nested deeper than 64, or holds itself"),
     ],
 )
-def test_what_a_checkpoint_can_not_hold_is_refused_by_its_path(value, message):
+def test_what_a_checkpoint_cannot_hold_is_refused_by_its_path(value, message):
     with pytest.raises(CheckpointError, match=message):
         flatten({"x": value}, "state", {})
 

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def test_show_tells_what_a_checkpoint_holds(folder: Path) -> None:
+def test_show_prints_what_a_checkpoint_holds(folder: Path) -> None:
     shown = call("checkpoint", "show", folder)
     assert shown.exit_code == 0
     for text in (
@@ -66,7 +66,7 @@ def test_export_writes_the_weights_once(folder: Path, tmp_path: Path) -> None:
     assert call("checkpoint", "export", folder, tmp_path / "no" / "where").exit_code == 2
 
 
-def test_export_spoils_no_checkpoint(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_does_not_damage_the_checkpoint(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = folder / "ep1-ba4"
     monkeypatch.chdir(checkpoint)
     (tmp_path / "link").symlink_to(checkpoint)
@@ -160,7 +160,7 @@ def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(config: Path, 
     }
 
 
-def test_a_run_that_was_not_finished_goes_on_in_its_folder(config: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_not_finished_is_resumed_in_its_folder(config: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert call("train", config, "--out", whole, "--checkpoint-every", "4ba").exit_code == 0
     assert call("train", config, "--out", parts, "--checkpoint-every", "4ba").exit_code == 0
@@ -173,7 +173,7 @@ def test_a_run_that_was_not_finished_goes_on_in_its_folder(config: Path, tmp_pat
     assert (parts / "results.json").exists()
 
 
-def test_a_run_that_a_time_limit_pauses_has_no_results_and_goes_on(config: Path, tmp_path: Path) -> None:
+def test_a_run_that_a_time_limit_pauses_has_no_results_and_can_be_resumed(config: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     options = ("--checkpoint-every", "4ba", "--autoresume")
     assert call("train", config, "--out", whole, *options).exit_code == 0

@@ -61,7 +61,7 @@ def test_results_and_files_are_those_of_the_whole_run(tmp_path):
     assert done.stderr.count("Warning: ") == 1
 
 
-def test_the_environment_makes_a_logger_that_fails_stop_the_command(tmp_path):
+def test_an_environment_variable_makes_a_logger_that_fails_stop_the_command(tmp_path):
     done = train(tmp_path, PYTHONWARNINGS="error:logger destination")
     assert done.returncode == 1
     assert "engine_core.errors.DestinationWarning: logger destination RunFiles can't write in 'out'" in done.stderr

@@ -1,4 +1,4 @@
-"""`state.closure` computes the gradients of the batch anew, as the step did, and leaves the step to go on."""
+"""`state.closure` computes the gradients of the batch again, as the step did, and does not disturb the step."""
 
 from typing import Any
 
@@ -175,7 +175,7 @@ def test_an_exception_undoes_pairs_and_allows_another_call() -> None:
     assert seen == [(None, True), True]
 
 
-def test_an_exception_that_nobody_catches_ends_fit_and_the_next_goes_on() -> None:
+def test_an_exception_that_is_not_caught_ends_fit_and_the_next_one_continues() -> None:
     def call(state: State) -> None:
         closure_of(state)()
 
@@ -187,8 +187,8 @@ def test_an_exception_that_nobody_catches_ends_fit_and_the_next_goes_on() -> Non
     assert run.state.closure is None
 
 
-def test_buffers_and_random_numbers_go_on_as_in_any_forward_pass() -> None:
-    """Who wants the first pass's puts them back."""
+def test_buffers_and_random_numbers_move_on_as_in_any_forward_pass() -> None:
+    """An algorithm that wants those of the first pass puts them back."""
     outputs: list[torch.Tensor] = []
     callbacks = [
         at("after_train_batch", lambda state: closure_of(state)()),

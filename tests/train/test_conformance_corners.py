@@ -1,4 +1,4 @@
-"""What the conformance kit does not blame on an algorithm: other people's faults, its own parts, what is allowed."""
+"""What the conformance kit does not blame on an algorithm: the faults of others, its own parts, what is allowed."""
 
 import random
 import warnings
@@ -95,7 +95,7 @@ class SeededByItsUser(NoisyLoss):
 @pytest.mark.parametrize(
     "make", [SavesAnOrderedDict, TakesAnyKeyword, OncePerBatch, FollowsTheMetrics, lambda: SeededByItsUser(seed=5)]
 )
-def test_what_is_allowed_is_no_fault(make):
+def test_what_is_allowed_is_not_a_fault(make):
     assert "passed" in outcomes(Kit(make)).values()
 
 
@@ -117,11 +117,11 @@ class AtNoEvent(AfterLoad):
 
 
 @pytest.mark.parametrize("cls", [AfterLoad, AtNoEvent])
-def test_who_lists_no_event_that_comes_need_not_run(cls):
+def test_an_algorithm_whose_events_never_fire_need_not_run(cls):
     Kit(cls).test_writes_declared()
 
 
-def test_who_never_runs_is_told_what_to_do():
+def test_an_algorithm_that_never_runs_is_reported_with_what_to_do():
     class Late(AtLoss):
         def match(self, event, state):
             return super().match(event, state) and state.timestamp.epoch > 10
@@ -165,7 +165,7 @@ def test_another_that_does_not_work_alone_is_left_out_and_named(other, reason):
         Kit(AtLoss, others=[other, NoisyLoss]).test_order_independent()
 
 
-def test_whose_state_has_numbers_as_keys_is_told_to_save_pairs():
+def test_numbers_as_keys_of_a_state_are_reported_with_the_advice_to_save_pairs():
     class SavesNumbers(Counting):
         def state_dict(self):
             return {"optimizer": {"state": {0: self.count}}}
@@ -178,7 +178,7 @@ def test_whose_state_has_numbers_as_keys_is_told_to_save_pairs():
         Kit(SavesNumbers).test_state_dict()
 
 
-def test_arguments_that_nobody_saw_and_that_are_not_kept_are_a_reason_to_skip():
+def test_arguments_that_were_neither_seen_nor_kept_are_a_reason_to_skip():
     class Doubled(AtLoss):
         def __init__(self, scale):
             self.doubled = scale * 2
@@ -251,7 +251,7 @@ def test_the_optimizer_may_be_the_authors():
     assert outcomes(WithAdam(NeedsAdam))["test_resume"] == "passed"
 
 
-def test_who_refuses_the_parts_of_the_kit_is_told_so_by_one_check():
+def test_a_refusal_of_the_parts_of_the_kit_is_reported_by_one_check():
     with pytest.raises(
         BrokenRule,
         match=r"it refuses the kit's own parts: ArgumentError \(.*needs_adam needs Adam.*\) was raised by validate at "
@@ -264,7 +264,7 @@ def test_who_refuses_the_parts_of_the_kit_is_told_so_by_one_check():
     assert "test_writes_declared says how" in found["test_autocast"]
 
 
-def test_a_warning_of_an_algorithm_is_shown_and_no_fault_where_warnings_are_errors():
+def test_a_warning_of_an_algorithm_is_shown_and_is_not_a_fault_where_warnings_are_errors():
     class Warns(AtLoss):
         def factor(self, state):
             warnings.warn("a small batch", UserWarning, stacklevel=2)

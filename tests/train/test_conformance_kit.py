@@ -1,4 +1,4 @@
-"""What authors may say to the conformance kit: other parts, required company, algorithms of any make."""
+"""What authors may give to the conformance kit: other parts, algorithms that theirs requires, objects of any class."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_each_check_has_a_rule_and_each_rule_a_check():
     assert list(PASS_RULES) == [name for name in vars(PassConformance) if name.startswith("test_")]
 
 
-def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_how_to_mend_it():
+def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_how_to_fix_it():
     class Doubled(AtLoss):
         metadata = AlgorithmMetadata(name="double", events=("after_loss",), writes=("loss",))
 
@@ -94,7 +94,7 @@ def test_the_name_in_the_metadata_is_compared_with_the_entry_points(install):
         Kit().test_metadata()
 
 
-def test_a_plugin_that_can_not_be_imported_or_needs_arguments_is_no_company(install):
+def test_a_plugin_that_cannot_be_imported_or_needs_arguments_is_left_out_of_the_others(install):
     install("broken", {"algorithms": {"broken": "broken_module:Broken"}}, {"broken_module": "raise ImportError"})
     install(
         "demanding",
@@ -206,7 +206,7 @@ class NeedsNoise(AtLoss):
     metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",), requires=("noisy_loss",))
 
 
-def test_what_an_algorithm_requires_is_taken_from_its_company():
+def test_what_an_algorithm_requires_is_taken_from_the_others():
     class Kit(AlgorithmConformance):
         def make_algorithm(self):
             return NeedsNoise()
@@ -229,7 +229,7 @@ def test_the_check_of_writes_is_skipped_where_nothing_is_declared():
         Kit().test_writes_declared()
 
 
-def test_a_run_that_ends_within_its_first_epoch_can_not_be_resumed_and_the_check_says_so():
+def test_a_run_that_ends_within_its_first_epoch_cannot_be_resumed_and_the_check_says_so():
     class StopEarly(Algorithm):
         metadata = AlgorithmMetadata(events=("batch_end",), writes=())
 
@@ -247,7 +247,7 @@ def test_a_run_that_ends_within_its_first_epoch_can_not_be_resumed_and_the_check
         Kit().test_resume()
 
 
-def test_what_passes_say_of_two_instances_in_one_run_is_no_fault():
+def test_what_passes_say_about_two_instances_in_one_run_is_not_a_fault():
     class Mix(AtLoss):
         metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",), tags=("loss_interpolation",))
 
@@ -259,7 +259,7 @@ def test_what_passes_say_of_two_instances_in_one_run_is_no_fault():
 
 
 @pytest.mark.parametrize(("kit", "method"), [(AlgorithmConformance, "make_algorithm"), (PassConformance, "make_pass")])
-def test_who_does_not_say_what_to_check_is_told(kit, method):
+def test_a_class_that_does_not_say_what_to_check_gets_an_error(kit, method):
     class Nothing(kit):
         pass
 
@@ -279,7 +279,7 @@ def test_a_check_leaves_the_global_generators_and_the_threads_as_they_were():
     assert torch.get_num_threads() == threads
 
 
-def test_what_the_algorithm_raises_outside_of_what_is_checked_comes_as_it_is():
+def test_what_the_algorithm_raises_outside_the_checks_passes_through():
     class Raises(Algorithm):
         metadata = AlgorithmMetadata(events=("after_loss",), writes=())
 

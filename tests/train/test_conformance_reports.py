@@ -76,7 +76,7 @@ def test_what_the_algorithm_raised_is_shown_from_its_own_code(said):
     assert "engine_core/engine/pipeline.py" not in report
 
 
-def test_which_engine_and_which_plugins_the_kit_met_is_said_after_collection(said):
+def test_the_engine_and_the_plugins_that_the_kit_met_are_reported_after_collection(said):
     (line,) = [line for line in said.splitlines() if line.startswith("engine-core ")]
 
     assert line.startswith("engine-core 0.1.0, plugins: ")

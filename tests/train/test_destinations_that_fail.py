@@ -1,4 +1,4 @@
-"""A run whose logger fails: the same training, told, and the other loggers complete."""
+"""A run whose logger fails: the same training, with a warning, and nothing missing from the other loggers."""
 
 import sys
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ def test_training_is_that_of_a_run_without_it(recwarn: pytest.WarningsRecorder) 
     assert {warning.filename for warning in recwarn} == {__file__}
 
 
-def test_settings_that_it_can_not_take_do_not_keep_the_run_from_beginning(recwarn: pytest.WarningsRecorder) -> None:
+def test_settings_that_it_cannot_take_do_not_keep_the_run_from_starting(recwarn: pytest.WarningsRecorder) -> None:
     class Picky(LoggerDestination):
         def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
             raise TypeError("what is a seed?")
@@ -77,7 +77,7 @@ def test_a_strict_run_ends_there_and_everything_is_closed() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
-def test_a_disk_that_is_full_is_told_once_and_at_the_end_and_does_not_stop_the_run(
+def test_a_disk_that_is_full_is_reported_once_and_at_the_end_and_does_not_stop_the_run(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_is_told_once_and_at_the_end_and_does_not_stop_the_r
     assert str(recwarn.list[-1].message).endswith(": 7 lines for metrics.jsonl and 0 rows for metrics.csv are lost")
 
 
-def test_a_state_that_can_not_be_had_is_left_out_of_the_checkpoint(
+def test_a_state_that_cannot_be_had_is_left_out_of_the_checkpoint(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     class Stateless(LoggerDestination):
@@ -121,7 +121,7 @@ def test_without_the_state_of_a_callback_there_is_no_checkpoint_though_it_is_a_d
     assert not has_checkpoint(tmp_path)
 
 
-def test_who_can_not_start_over_is_named(tmp_path: Path) -> None:
+def test_one_that_cannot_start_over_is_named(tmp_path: Path) -> None:
     class Stuck(LoggerDestination):
         def start_over(self) -> None:
             raise ConnectionError("no route")

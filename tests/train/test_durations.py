@@ -1,4 +1,4 @@
-"""How long `fit` trains, and where the next one goes on."""
+"""How long `fit` trains, and where the next one continues."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ def test_fits_in_pieces_are_one_fit_bit_for_bit() -> None:
     assert same(whole.state_dict(), pieces.state_dict())
 
 
-def test_fit_in_mid_epoch_goes_on_with_the_next_unseen_batch_and_no_second_epoch_start() -> None:
+def test_fit_in_mid_epoch_continues_with_the_next_unseen_batch_and_no_second_epoch_start() -> None:
     events: list[str] = []
     sizes: list[int] = []
     made = trainer(
@@ -184,7 +184,7 @@ def test_without_max_duration_each_fit_sets_the_horizon_and_none_warns() -> None
     assert horizons == [(end, Time("1dur")) for end in ("1ep", "2ep", "7ba", "64sp")]
 
 
-def test_stop_training_ends_fit_after_the_batch_and_the_next_fit_goes_on() -> None:
+def test_stop_training_ends_fit_after_the_batch_and_the_next_fit_continues() -> None:
     events: list[str] = []
     stop = at("batch_start", lambda state: state.stop_training() if state.timestamp.batch == 1 else None)
     made = trainer(batches(8, 8, 4), callbacks=[stop, writing_down(events, EPOCH_AND_BATCH)])
@@ -212,7 +212,7 @@ def test_stop_training_at_the_end_of_an_epoch_starts_no_other() -> None:
     assert position(made) == (1, 2, 16, 0)
 
 
-def test_a_loader_whose_length_is_not_implemented_is_one_without_length() -> None:
+def test_a_loader_whose_length_is_not_implemented_counts_as_one_without_length() -> None:
     class Endless(Unsized):
         def __len__(self) -> int:
             raise NotImplementedError
@@ -235,7 +235,7 @@ def test_a_timestamp_is_a_snapshot() -> None:
     assert [(t.batch, t.sample, t.batch_in_epoch, t.sample_in_epoch) for t in kept] == [(1, 8, 1, 8), (2, 16, 2, 16)]
 
 
-def test_a_distributed_sampler_is_told_the_epoch() -> None:
+def test_a_distributed_sampler_is_given_the_epoch() -> None:
     class Sampler(torch.utils.data.SequentialSampler):
         epochs: list[int] = []  # noqa: RUF012
 

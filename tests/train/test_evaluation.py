@@ -42,7 +42,7 @@ def test_the_loss_is_the_mean_over_all_rows_though_the_last_batch_is_smaller() -
     assert trainer(eval_dataloader=data).eval() == {"eval/loss": pytest.approx(loss, abs=1e-6)}
 
 
-def test_several_loaders_are_told_apart_by_their_labels() -> None:
+def test_several_loaders_are_distinguished_by_their_labels() -> None:
     a, b = batches(8, 2), [rows(5, seed=9)]
     first, second = loss_by_hand(a, b)
     results = trainer(eval_dataloader={"seen": a, "new": b}).eval()

@@ -97,7 +97,7 @@ def test_the_batch_in_work_is_put_back() -> None:
     assert (before["dataloader_label"], before["loss"].requires_grad) == ("train", True)
 
 
-def test_while_it_runs_state_tells_what_it_works_on() -> None:
+def test_while_it_runs_state_shows_what_it_works_on() -> None:
     seen: list[Any] = []
     loader = batches(3, 2)
 

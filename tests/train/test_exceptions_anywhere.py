@@ -1,4 +1,4 @@
-"""An exception anywhere in a run: it comes out, callbacks are closed once, and the latest checkpoint is of use."""
+"""An exception anywhere in a run: it comes out, callbacks are closed once, and the latest checkpoint can be used."""
 
 import os
 import shutil
@@ -58,7 +58,7 @@ NEW_ONES = pytest.mark.filterwarnings("ignore:.* was not in the saved run:engine
 
 
 def made_with(folder: Path, callbacks: Any = (), interval: str = "1h", **settings: Any) -> Any:
-    """Return a trainer that goes on in a folder, for twelve batches in three epochs."""
+    """Return a trainer that resumes in a folder, for twelve batches in three epochs."""
     given = {
         "data": DATA["examples"](nothing),
         "model": net(dropout=0.3),
@@ -104,7 +104,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def begin(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
-    """Return `begin(folder, kind)`, which lets a folder be that of a run with this data, to go on from."""
+    """Return `begin(folder, kind)`, which fills a folder with a run on this data, to be resumed."""
     begun: dict[str, Path] = {}
 
     def begin(folder: Path, kind: str = "examples") -> None:
@@ -118,7 +118,7 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
 
 
 def failed(folder: Path, fault: Any, callbacks: Any = (), **settings: Any) -> pytest.ExceptionInfo[BaseException]:
-    """Go on until the fault; return what comes out, if all were closed once and what is saved can be read."""
+    """Resume until the fault; return what is raised, if all were closed once and what is saved can be read."""
     bystanders = [Bystander(fault), Bystander()]
     with pytest.raises(BaseException) as raised:  # noqa: PT011  which one it is the tests say
         made = made_with(folder, [bystanders[0], *callbacks, bystanders[1]], "2ba", **settings)
@@ -209,7 +209,7 @@ def test_when_a_worker_process_dies(begin: Any, whole: Any, tmp_path: Path) -> N
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers that signal are POSIX's")
 def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for() -> None:
-    """As torch's, which a signal handler raises when a worker process dies."""
+    """Like torch's, which a signal handler raises when a worker process dies."""
 
     def handle(*_: Any) -> None:
         raise InjectedError

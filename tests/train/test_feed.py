@@ -1,4 +1,4 @@
-"""The rest of an epoch, gone on with in another process: the same batches, and nothing read that was trained on."""
+"""The rest of an epoch, resumed in another process: the same batches, and nothing read that was trained on."""
 
 import itertools
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 class Rows(Dataset):
-    """Eleven rows that remember who was read."""
+    """Eleven rows that remember which of them were read."""
 
     def __init__(self):
         self.read = []
@@ -45,7 +45,7 @@ class Noisy(Rows):
 
 
 class Backwards(Sampler):
-    """A sampler of somebody's own."""
+    """A custom sampler."""
 
     def __iter__(self):
         return iter(range(10, -1, -1))
@@ -128,7 +128,7 @@ def shown(batches):
     "make", [*LOADERS.values(), *LISTS.values(), *FOREIGN.values()], ids=[*LOADERS, *LISTS, *FOREIGN]
 )
 def test_the_rest_of_the_run_is_that_of_the_uninterrupted_one(make, done, epoch):
-    """The generators are put back after the loader goes on, as a Trainer does."""
+    """The generators are restored after the loader is resumed, as a Trainer does it."""
     torch.manual_seed(7)
     first = feed_of(make())
     for earlier in range(epoch):
@@ -159,7 +159,7 @@ def test_what_was_trained_on_is_not_read_again(make):
 
 
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
-def test_the_loader_is_afterwards_what_it_was(make):
+def test_the_loader_is_the_same_afterwards(make):
     position, _ = after(1, make())
     made = make()
     batch_sampler, sampler = made.batch_sampler, made.batch_sampler.sampler
@@ -178,7 +178,7 @@ def test_an_evaluation_on_the_train_loader_sees_all_of_it_while_the_epoch_is_res
     assert len(list(rest)) == 4 - done
 
 
-def test_a_loader_that_was_in_use_goes_on_as_a_new_one_does():
+def test_a_loader_that_was_in_use_continues_as_a_new_one_does():
     make = LOADERS["persistent workers"]
     torch.manual_seed(7)
     position, rest = after(1, make())
@@ -188,7 +188,7 @@ def test_a_loader_that_was_in_use_goes_on_as_a_new_one_does():
     assert shown(feed_of(made).resume(position)) == shown(rest)
 
 
-def test_a_distributed_sampler_goes_on_in_the_epoch_that_was_saved():
+def test_a_distributed_sampler_continues_in_the_epoch_that_was_saved():
     make = LOADERS["distributed"]
     first = feed_of(make(), epoch=4)
     iterator = first.start_epoch()
@@ -245,12 +245,12 @@ def iter_of(count):
 
 
 @pytest.mark.parametrize("make", [*LOADERS.values(), *LISTS.values(), Counted], ids=[*LOADERS, *LISTS, "state"])
-def test_nothing_is_said_of_loaders_that_are_resumed_exactly(make):
+def test_loaders_that_are_resumed_exactly_cause_no_warning(make):
     assert why_inexact(make()) is None
 
 
 @pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
-def test_of_others_it_is_said_why(make):
+def test_the_reason_is_given_for_others(make):
     why = why_inexact(make())
     assert "read again" in why and "StatefulDataLoader" in why
 
@@ -262,7 +262,7 @@ def test_a_subclass_of_a_known_sampler_may_do_anything():
     assert "a Other, has no state_dict" in why_inexact(loader(sampler=Other(Rows())))
 
 
-def test_a_loader_that_iterates_in_a_way_of_its_own_may_do_anything():
+def test_a_loader_that_iterates_in_its_own_way_may_do_anything():
     class Doubled(DataLoader):
         def __iter__(self):
             return map(torch.neg, super().__iter__())

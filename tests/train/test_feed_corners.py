@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Rows(Dataset):
-    """Eleven rows, the reading of which fails once if told so."""
+    """Eleven rows, of which one can't be read the first time, if asked for."""
 
     fails_at = None
 
@@ -65,7 +65,7 @@ def drawing_again_and_again():
 
 @pytest.mark.parametrize("done", [0, 1, 2, 4])
 @pytest.mark.parametrize("make", [drawing_collate, of_a_batch_sampler, drawing_again_and_again])
-def test_the_loaders_generators_go_on_where_they_were(make, done):
+def test_the_loaders_generators_continue_where_they_were(make, done):
     first = feed_of(make())
     list(first.start_epoch())
     iterator = first.start_epoch()
@@ -88,7 +88,7 @@ def test_what_others_draw_before_the_first_batch_does_not_change_the_order():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_that_could_not_be_read_is_behind(workers):
+def test_a_batch_that_could_not_be_read_is_not_read_again(workers):
     made = DataLoader(Rows(), 3, num_workers=workers)
     made.dataset.fails_at = 4
     first = feed_of(made)
@@ -102,7 +102,7 @@ def test_a_batch_that_could_not_be_read_is_behind(workers):
     assert shown(rest) == shown(iterator) == [[[9], [10]]]
 
 
-def test_a_resumed_epoch_goes_on_after_a_batch_that_could_not_be_read():
+def test_a_resumed_epoch_continues_after_a_batch_that_could_not_be_read():
     first = feed_of(DataLoader(Rows(), 3))
     next(first.start_epoch())
     made = DataLoader(Rows(), 3)
@@ -113,7 +113,7 @@ def test_a_resumed_epoch_goes_on_after_a_batch_that_could_not_be_read():
     assert shown(rest) == [[[6], [7], [8]], [[9], [10]]]
 
 
-def test_a_batch_that_the_clock_does_not_know_is_behind(tmp_path):
+def test_a_batch_that_the_clock_has_not_counted_is_not_read_again(tmp_path):
     class Once(Callback):
         raises = True
 
@@ -140,7 +140,7 @@ def test_a_batch_that_the_clock_does_not_know_is_behind(tmp_path):
     assert torch.equal(resumed.state.model.weight, trainer.state.model.weight)
 
 
-def test_only_a_generator_passes_for_one_that_dies():
+def test_only_a_generator_is_treated_as_one_that_dies():
     assert not isinstance(feed_of([1, 2]).start_epoch(), Generator)
     assert isinstance(feed_of(n for n in range(3)).start_epoch(), Generator)
 
@@ -196,7 +196,7 @@ PLACES = [
 
 @pytest.mark.parametrize("in_epoch", [True, False])
 @pytest.mark.parametrize("place", PLACES, ids="/".join)
-def test_of_a_wrong_position_only_one_error_comes(place, in_epoch):
+def test_a_wrong_position_raises_only_checkpoint_errors(place, in_epoch):
     """A value that is right by chance may pass, as another state of the same kind."""
     *path, key = place
     if path and not in_epoch:
@@ -222,7 +222,7 @@ def test_of_a_wrong_position_only_one_error_comes(place, in_epoch):
 
 
 @pytest.mark.parametrize("position", [None, 3, [], {}, "x"])
-def test_what_is_no_position_is_refused(position):
+def test_anything_but_a_position_is_refused(position):
     with pytest.raises(CheckpointError, match="no valid position of the train_dataloader"):
         feed_of(own()).resume(position)
 

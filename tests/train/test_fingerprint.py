@@ -106,7 +106,7 @@ def changes(before, after):
         (torch.float16, torch.float32, ("",)),
     ],
 )
-def test_a_change_is_named_by_the_path_of_its_leaf_and_a_copy_is_no_change(before, after, leaves):
+def test_a_change_is_named_by_the_path_of_its_leaf_and_a_copy_is_not_a_change(before, after, leaves):
     assert changes(before, after) == leaves
     assert changes(before, _copied(before)) == ()
 
@@ -135,7 +135,7 @@ def test_a_function_counts_by_its_identity():
     assert changes(nn.functional.mse_loss, nn.functional.mse_loss) == ()
 
 
-def test_of_an_object_inside_of_an_object_only_the_identity_counts():
+def test_only_the_identity_of_an_object_inside_an_object_counts():
     inner = SimpleNamespace(x=1)
     before = fingerprint(SimpleNamespace(inner=inner))
     inner.x = 2
@@ -146,7 +146,7 @@ def test_of_an_object_inside_of_an_object_only_the_identity_counts():
 @pytest.mark.parametrize(
     "make", [deque, UserList, lambda items: Rows(*items), lambda items: dict(enumerate(items)).values()]
 )
-def test_a_container_inside_of_an_object_is_read(make):
+def test_a_container_inside_an_object_is_read(make):
     before = fingerprint(SimpleNamespace(kept=make([1, 2])))
     assert changed_leaves(before, fingerprint(SimpleNamespace(kept=make([1, 2])))) == ()
     assert changed_leaves(before, fingerprint(SimpleNamespace(kept=make([1, 3])))) != ()
@@ -183,7 +183,7 @@ def test_the_tensors_of_a_batch_come_by_the_same_paths():
 
 
 @pytest.mark.parametrize("field", ["batch", "outputs", "loss", "metrics", "loss_fn"])
-def test_each_field_is_read_for_itself(field):
+def test_each_field_is_read_separately(field):
     state = State(model=linear())
     before = fingerprint_state(state)
     setattr(state, field, {"x": ones()})
@@ -191,7 +191,7 @@ def test_each_field_is_read_for_itself(field):
     assert {name for name in before if changed_leaves(before[name], after[name])} == {field}
 
 
-def test_optimizers_and_schedulers_are_the_same_in_a_list_of_any_make():
+def test_optimizers_and_schedulers_are_the_same_in_a_list_of_any_kind():
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)

@@ -186,7 +186,7 @@ def test_a_parameter_that_is_not_there_yet_is_read_as_that():
     assert "weight" in changed_leaves(before, fingerprint(lazy))
 
 
-def test_a_subclass_with_an_opinion_about_operations_is_read_all_the_same():
+def test_a_subclass_that_overrides_operations_is_read_all_the_same():
     class Silent(torch.Tensor):
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):

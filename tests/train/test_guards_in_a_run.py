@@ -1,4 +1,4 @@
-"""Guards among others: pauses, savers, rules of one's own, models and losses with parts that a step changes."""
+"""Guards among others: pauses, savers, custom rules, models and losses with parts that a step changes."""
 
 import warnings
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def weights(made: Any) -> dict[str, Any]:
 
 
 def went_back(made: Any) -> list[str]:
-    """Fit and return the batches of the checkpoints that were gone back to."""
+    """Fit and return the batches of the checkpoints that were restored."""
     with made, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         made.fit()
@@ -56,7 +56,7 @@ def test_a_run_that_was_paused_goes_back_to_where_it_would_have_gone(tmp_path: P
 
 
 @pytest.mark.parametrize(("keep_last", "pause", "bad"), [(1, 5, [6]), (2, 9, [10, 11]), (3, 9, [10, 11])])
-def test_a_pause_takes_no_checkpoint_away_that_is_gone_back_to(
+def test_a_pause_removes_no_checkpoint_that_is_restored_later(
     keep_last: int, pause: int, bad: list[int], tmp_path: Path
 ) -> None:
     def run(folder: Path, *callbacks: Any, **settings: Any) -> Any:
@@ -76,21 +76,21 @@ def test_a_pause_takes_no_checkpoint_away_that_is_gone_back_to(
     assert same(weights(resumed), weights(whole))
 
 
-def test_what_was_saved_before_any_interval_is_not_gone_back_to(tmp_path: Path) -> None:
+def test_what_was_saved_before_any_interval_is_not_restored(tmp_path: Path) -> None:
     with rolled_back(tmp_path, bad=[3]) as made:
         made.fit("2ba")
         with pytest.raises(NonFiniteLossError, match="no regular checkpoint to go back to yet"):
             made.fit()
 
 
-def test_a_damaged_checkpoint_is_none_to_go_back_to(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_not_restored(tmp_path: Path) -> None:
     made = rolled_back(tmp_path, bad=[9], interval="2ba")
     made.fit("5ba")
     (tmp_path / "ep0-ba2" / "manifest.json").write_text("{")
     assert went_back(made) == ["ba8"]
 
 
-def test_what_only_a_pause_has_saved_goes_when_the_next_one_is_saved(tmp_path: Path) -> None:
+def test_what_only_a_pause_has_saved_is_removed_when_the_next_one_is_saved(tmp_path: Path) -> None:
     pauses = at("batch_end", lambda state: state.pause_training() if state.timestamp.batch == 5 else None)
     went_back(rolled_back(tmp_path, pauses, bad=[], interval="2ba"))
     assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba2", "ep0-ba4", "ep0-ba5"]
@@ -100,7 +100,7 @@ def test_what_only_a_pause_has_saved_goes_when_the_next_one_is_saved(tmp_path: P
 
 
 @pytest.mark.parametrize("interval", ["1ba", "2ba"])
-def test_what_was_saved_since_it_went_back_is_not_gone_back_to(interval: str, tmp_path: Path) -> None:
+def test_what_was_saved_since_a_rollback_is_not_restored(interval: str, tmp_path: Path) -> None:
     made = rolled_back(tmp_path, bad=[6, 7], interval=interval)
     assert went_back(made) == ["ba6", "ba5" if interval == "1ba" else "ba4"]
 
@@ -113,7 +113,7 @@ def test_where_all_have_been_tried_it_stops(tmp_path: Path) -> None:
         went_back(made)
 
 
-def test_of_several_savers_the_latest_checkpoint_counts(tmp_path: Path) -> None:
+def test_the_latest_checkpoint_of_several_savers_counts(tmp_path: Path) -> None:
     rare = CheckpointSaver(tmp_path / "rare", "1ep")
     made = trainer(
         spoiled(5), net(), callbacks=[rare, CheckpointSaver(tmp_path / "often", "2ba"), LossGuard("rollback")]
@@ -121,7 +121,7 @@ def test_of_several_savers_the_latest_checkpoint_counts(tmp_path: Path) -> None:
     assert went_back(made) == ["ba4"]
 
 
-def test_two_who_skip_do_not_accuse_the_loop() -> None:
+def test_two_guards_that_skip_do_not_blame_the_loop() -> None:
     own = at("after_train_batch", lambda state: None if state.loss.isfinite() else state.skip_step())
     made = trainer(spoiled(3, 4), callbacks=[own, LossGuard(), LossGuard()])
     with made, pytest.warns(NonFiniteLossWarning):
@@ -161,7 +161,7 @@ def test_buffers_are_put_back_however_they_are_changed(bad: int) -> None:
     assert same(weights(made), weights(other))
 
 
-def test_a_model_whose_shape_the_first_batch_tells_can_be_guarded() -> None:
+def test_a_model_whose_shape_the_first_batch_determines_can_be_guarded() -> None:
     model = nn.Sequential(linear(), nn.LazyBatchNorm1d())
     with trainer(spoiled(), model, callbacks=LossGuard()) as made:
         made.fit("3ba")
@@ -208,7 +208,7 @@ def test_gradients_and_buffers_of_the_loss_function_are_guarded() -> None:
     assert loss.scale.isfinite() and loss.mean.isfinite()
 
 
-def test_a_loss_function_with_a_state_of_its_own_is_resumed_exactly(tmp_path: Path) -> None:
+def test_a_loss_function_with_its_own_state_is_resumed_exactly(tmp_path: Path) -> None:
     whole, rest = Weighted(), Weighted()
     with with_a_loss(CheckpointSaver(tmp_path, "4ba"), loss=whole) as made:
         made.fit()

@@ -103,7 +103,7 @@ def test_an_interrupted_trainer_is_closed_by_its_with_statement_once() -> None:
         made.fit()
 
 
-def test_an_interrupted_trainer_that_is_still_open_goes_on_with_the_next_batch() -> None:
+def test_an_interrupted_trainer_that_is_still_open_continues_with_the_next_batch() -> None:
     memory, sizes = Memory(), list[int]()
     once = iter([True])
 
@@ -130,7 +130,7 @@ def test_what_a_plugin_raises_arrives_with_its_name_and_the_event() -> None:
     assert notes(error) == ["raised by callback At at BATCH_END"]
 
 
-def test_a_fit_in_a_thread_does_what_it_does_else() -> None:
+def test_a_fit_in_a_thread_does_what_it_does_in_the_main_thread() -> None:
     memory, errors = Memory(), list[BaseException]()
 
     def work() -> None:
@@ -184,7 +184,7 @@ def test_importing_and_training_set_no_signal_handler() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_trainer_that_nobody_holds_is_closed_at_once() -> None:
+def test_a_trainer_without_references_is_closed_at_once() -> None:
     """Without waiting for the garbage collector: no part of a trainer refers back to it."""
     closes = Closes()
     gc.collect()
@@ -198,7 +198,7 @@ def test_a_trainer_that_nobody_holds_is_closed_at_once() -> None:
         gc.enable()
 
 
-def test_closing_in_mid_epoch_lets_the_loader_go() -> None:
+def test_closing_in_mid_epoch_releases_the_loader() -> None:
     """A DataLoader's worker processes live as long as its iterator."""
     alive: list[bool] = []
 

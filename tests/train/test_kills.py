@@ -125,7 +125,7 @@ def test_a_run_that_is_asked_to_end_saves_first(
         out = process.stdout.read()
     assert process.returncode == code
     assert out.splitlines()[-1] == "closed"
-    assert out.count(f"{moment}\n") <= 1  # it was not carried on with
+    assert out.count(f"{moment}\n") <= 1  # it was not continued
     content = read_content(resolve(tmp_path / "checkpoints"))
     assert content.state["awaited"] == ("epoch_checkpoint" if moment == "eval" else None)
     to_the_end(script, tmp_path)

@@ -1,4 +1,4 @@
-"""A train loader that raises in mid-epoch: said where, saved before, and asked for the same batch again."""
+"""A train loader that raises in mid-epoch: the place is reported, the run saved, and the same batch asked for again."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("row", "workers"), [(7, 0), (1, 0), (7, 2)])
-def test_no_batch_is_lost_and_the_run_goes_on_when_the_row_can_be_read(
+def test_no_batch_is_lost_and_the_run_continues_when_the_row_can_be_read(
     row: int, workers: int, whole: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "faulty").touch()
@@ -91,7 +91,7 @@ def test_a_worker_that_dies_loses_no_batch(whole: Any, tmp_path: Path) -> None:
     assert same(learned(made)[0], whole[0][0])
 
 
-def test_the_same_trainer_goes_on_behind_the_row(tmp_path: Path) -> None:
+def test_the_same_trainer_continues_after_the_row(tmp_path: Path) -> None:
     (tmp_path / "faulty").touch()
     with run(tmp_path) as made:
         with pytest.raises(OSError, match="row 7"):
@@ -137,7 +137,7 @@ def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
     assert "the run could not be saved: a saver's" in notes(error)
 
 
-def test_a_loader_that_does_not_begin_loses_no_epoch(whole: Any, tmp_path: Path) -> None:
+def test_a_loader_that_cannot_start_loses_no_epoch(whole: Any, tmp_path: Path) -> None:
     class Late(DataLoader[Any]):
         begins = True
 
@@ -170,7 +170,7 @@ def test_a_loader_that_does_not_begin_loses_no_epoch(whole: Any, tmp_path: Path)
 
 
 class Positioned(list[Any]):
-    """A loader with a state of its own, which has left behind what it could not give."""
+    """A loader with its own state, which skips what it could not give."""
 
     at = 0
 
@@ -188,7 +188,7 @@ class Positioned(list[Any]):
         self.at = state["at"]
 
 
-def test_a_loader_with_a_state_of_its_own_knows_where_to_go_on(tmp_path: Path) -> None:
+def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path: Path) -> None:
     data = batches(8, 7, 6)
     made = trainer(Positioned([data[0], None, data[2]]), callbacks=CheckpointSaver(tmp_path))
     with made, pytest.raises(OSError, match="not this one") as error:

@@ -1,4 +1,4 @@
-"""What is logged, under which step, to whom and in which order."""
+"""What is logged, under which step, to which destinations and in which order."""
 
 from collections.abc import Mapping
 from typing import Any

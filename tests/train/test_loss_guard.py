@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: warned of, skipped, stopped at, or gone back from."""
+"""Losses and gradients that are not finite: a warning, a skipped step, a stop, or a rollback."""
 
 import copy
 import warnings
@@ -89,7 +89,7 @@ def test_one_warning_names_batch_and_policy_and_each_skipped_batch_is_counted() 
     assert memory.values("loss_guard/skipped") == [(2, 1), (6, 2)]
 
 
-def test_schedulers_step_on_with_the_clock_and_say_nothing_of_a_first_step_that_was_skipped() -> None:
+def test_schedulers_step_on_with_the_clock_and_do_not_warn_about_a_first_step_that_was_skipped() -> None:
     schedulers = [(lambda o: lr_scheduler.ExponentialLR(o, 0.5), "1ba")]
     with pytest.warns(NonFiniteLossWarning) as caught:
         made = fitted(spoiled(0), LossGuard("skip"), schedulers=schedulers)
@@ -116,7 +116,7 @@ def test_it_stops_before_the_step_with_weights_and_statistics_of_the_batch_befor
     assert same(learned(made), learned(fitted(spoiled()[:4])))
 
 
-def test_to_warn_is_what_the_trainer_does_and_of_gradients_too() -> None:
+def test_warning_is_what_the_trainer_does_and_covers_gradients_too() -> None:
     with pytest.warns(NonFiniteLossWarning) as caught:
         fitted(spoiled(7), exploding(3), LossGuard("warn"))
     assert [str(w.message).partition(";")[0] for w in caught] == [
@@ -136,7 +136,7 @@ def test_a_gradient_of_which_only_the_sum_overflows_is_finite() -> None:
         made.fit()
 
 
-def test_sparse_gradients_are_looked_at_too() -> None:
+def test_sparse_gradients_are_checked_too() -> None:
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
     data = [(torch.tensor([1, 1, 2]), torch.tensor([0, 1, 2]))] * 3
     with trainer(data, model, max_duration="2ep", callbacks=LossGuard("stop")) as made:
@@ -159,7 +159,7 @@ def rolled_back(folder: Path, data: Any, *callbacks: Any, interval: str = "3ba",
     )
 
 
-def test_it_goes_on_from_the_latest_checkpoint_with_the_data_behind(tmp_path: Path) -> None:
+def test_it_continues_from_the_latest_checkpoint_with_the_data_that_follows(tmp_path: Path) -> None:
     with pytest.warns(NonFiniteLossWarning, match=f"restored from {tmp_path / 'ep0-ba3'}$"):
         made = rolled_back(tmp_path, spoiled(5))
     rest = [*spoiled()[:3], *spoiled()[6:]]  # what came between the checkpoint and the loss is left out
@@ -174,7 +174,7 @@ def test_each_further_batch_in_a_row_goes_back_one_checkpoint_more(tmp_path: Pat
     assert same(learned(made), learned(fitted([*spoiled()[:3], *spoiled()[8:]])))
 
 
-def test_schedules_are_not_taken_back(tmp_path: Path) -> None:
+def test_schedules_are_not_rolled_back(tmp_path: Path) -> None:
     schedulers = [(lambda o: lr_scheduler.ExponentialLR(o, 0.5), "1ba")]
     with pytest.warns(NonFiniteLossWarning):
         made = rolled_back(tmp_path, spoiled(5), schedulers=schedulers)
@@ -203,7 +203,7 @@ def test_without_a_saver_it_refuses_at_the_start() -> None:
         made.fit()
 
 
-def test_checkpoints_that_lie_ahead_are_not_gone_back_to(tmp_path: Path) -> None:
+def test_checkpoints_that_lie_ahead_are_not_restored(tmp_path: Path) -> None:
     fitted(spoiled(), CheckpointSaver(tmp_path, "3ba", keep_last=None))
     with pytest.warns(NonFiniteLossWarning, match="restored from .*ep0-ba3$"):
         rolled_back(tmp_path, spoiled(4), load_path=tmp_path / "ep0-ba3", seed=None)
@@ -224,7 +224,7 @@ def test_a_run_that_was_guarded_is_resumed_exactly(policy: str, tmp_path: Path) 
         assert same(then.metrics, logged.metrics[len(logged.metrics) - len(then.metrics) :])
 
 
-def test_a_loop_of_one_s_own_that_steps_all_the_same_is_told() -> None:
+def test_a_custom_loop_that_steps_all_the_same_gets_an_error() -> None:
     model = nn.Linear(4, 3)
     engine = Engine(State(model=model, loss=torch.tensor(NAN), callbacks=[LossGuard()]), Logger())
     with engine, warnings.catch_warnings():
@@ -236,7 +236,7 @@ def test_a_loop_of_one_s_own_that_steps_all_the_same_is_told() -> None:
             engine.run_event("after_train_batch")
 
 
-def test_a_state_that_it_never_had_is_refused() -> None:
+def test_a_state_that_it_never_saved_is_refused() -> None:
     with pytest.raises(ArgumentError, match="skipped=-1"):
         LossGuard().load_state_dict({"skipped": -1})
 

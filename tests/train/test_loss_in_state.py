@@ -138,7 +138,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_loss_that_is_no_scalar_is_refused_in_training_and_in_evaluation(kind: str) -> None:
+def test_a_loss_that_is_not_a_scalar_is_refused_in_training_and_in_evaluation(kind: str) -> None:
     loss_fn, message = BAD[kind]
     made = trainer(batches(8), loss_fn=loss_fn, eval_dataloader=batches(8))
     for run in (made.fit, made.eval):
@@ -147,7 +147,7 @@ def test_a_loss_that_is_no_scalar_is_refused_in_training_and_in_evaluation(kind:
         assert str(error.value) == message
 
 
-def test_what_is_replaced_by_no_scalar_is_refused_too() -> None:
+def test_a_replacement_that_is_not_a_scalar_is_refused_too() -> None:
     with pytest.raises(ArgumentError, match="the loss has shape \\(2,\\); reduce it to a scalar"):
         gradient(algorithms=Replace("after_loss", lambda loss: torch.stack([loss, loss])))
 

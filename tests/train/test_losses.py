@@ -15,7 +15,7 @@ CROSS_ENTROPY = {nn.CrossEntropyLoss: F.cross_entropy}
 
 
 class Own(nn.CrossEntropyLoss):
-    """Has a formula of its own."""
+    """Has its own formula."""
 
     def forward(self, outputs, targets):
         return (outputs - targets).square().mean()
@@ -60,7 +60,7 @@ with warnings.catch_warnings():
         "none",
     ],
 )
-def test_the_base_is_what_is_within(loss, base):
+def test_the_base_is_the_wrapped_loss(loss, base):
     assert base_loss(loss) is base
 
 
@@ -116,7 +116,7 @@ class Meter:
         return F.cross_entropy(outputs, targets)
 
 
-def test_a_method_of_what_is_no_module_is_the_loss_itself():
+def test_a_method_of_anything_but_a_module_is_the_loss_itself():
     loss = Meter().forward
     assert base_loss(loss) is loss
 

@@ -51,7 +51,7 @@ def answer() -> Iterator[Callable[..., dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def wholes(answer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Return the folders of runs that nobody has interrupted, by the width of their nets."""
+    """Return the folders of uninterrupted runs, by the width of their nets."""
     folders = {width: tmp_path_factory.mktemp("whole") for width in (WIDE, NARROW)}
     for width, folder in folders.items():
         assert answer(folder, width=width, kill_at_step=None)["code"] == 0

@@ -60,7 +60,7 @@ def test_a_metric_sees_every_row_once() -> None:
     assert results["eval/accuracy"] == accuracy_by_hand()
 
 
-def test_a_metric_starts_anew_for_each_loader_and_each_evaluation() -> None:
+def test_a_metric_is_reset_for_each_loader_and_each_evaluation() -> None:
     metric = Accuracy()
     made = trainer(eval_dataloader={"a": DATA, "b": DATA}, metrics={"accuracy": metric})
     first, second = made.eval(), made.eval()
@@ -78,7 +78,7 @@ def test_a_mapping_of_numbers_is_several_metrics() -> None:
     assert all(type(value) is float for value in results.values())
 
 
-def test_a_metric_that_is_no_number_is_refused_by_name() -> None:
+def test_a_metric_that_is_not_a_number_is_refused_by_name() -> None:
     made = trainer(eval_dataloader=DATA, metrics={"confusion": Constant(torch.ones(3, 3))})
     with pytest.raises(ArgumentError) as error:
         made.eval()
@@ -124,7 +124,7 @@ def test_a_metric_collection_works_as_a_metric_and_as_the_mapping() -> None:
     ],
     ids=["no metric", "a class", "no mapping", "taken name"],
 )
-def test_what_is_no_metric_is_refused_when_the_trainer_is_made(metrics: Any, message: str) -> None:
+def test_anything_but_a_metric_is_refused_when_the_trainer_is_made(metrics: Any, message: str) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
         trainer(metrics=metrics)
     assert str(error.value) == message

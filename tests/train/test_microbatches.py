@@ -83,7 +83,7 @@ def test_what_is_logged_is_the_loss_of_the_whole_batch() -> None:
     assert memory.metrics == logged[None]
 
 
-def test_a_total_wins_and_is_no_part() -> None:
+def test_a_total_wins_and_is_not_a_part() -> None:
     memory = Memory()
     weights(LOSSES["total"], 3, 8, loggers=memory)
     _, first = memory.metrics[0]
@@ -155,7 +155,7 @@ def test_a_compiled_loss_has_the_shares_of_the_loss_in_it() -> None:
 
 @dataclass
 class Indexed:
-    """A batch whose items have places, although it is no sequence."""
+    """A batch whose items have places, although it is not a sequence."""
 
     inputs: torch.Tensor
     targets: torch.Tensor

@@ -49,7 +49,7 @@ def sleepy(install: Callable[..., None]) -> None:
 
 
 def message(error: type[Exception] = ArgumentError, **settings: Any) -> str:
-    """Return what is said, after making sure that nothing has started."""
+    """Return the message, after making sure that nothing has started."""
     events: list[str] = []
     journal = writing_down(events)
     callbacks = settings.pop("callbacks", [])
@@ -91,7 +91,7 @@ def test_an_unknown_name_names_the_nearest(sleepy: None) -> None:
     )
 
 
-def test_a_name_of_another_kind_is_told_so(sleepy: None) -> None:
+def test_a_name_of_another_kind_is_reported_as_such(sleepy: None) -> None:
     assert message(PluginError, algorithms=["watch"]) == (
         "'watch' is not among the installed algorithms, but among the callbacks"
     )
@@ -127,12 +127,12 @@ def test_what_the_plugin_itself_raises_keeps_its_type_and_gets_a_note(sleepy: No
 
 
 @pytest.mark.parametrize("given", [("doze", {"depth": 3}), ["doze", {"depth": 3}]])
-def test_a_pair_outside_of_a_sequence_gets_the_remedy(sleepy: None, given: Any) -> None:
+def test_a_pair_outside_a_sequence_gets_the_remedy(sleepy: None, given: Any) -> None:
     assert message(algorithms=given) == "algorithms: put the pair in a list: algorithms=[('doze', {'depth': 3})]"
 
 
 @pytest.mark.parametrize("item", [("doze", 3), ("doze", {}, 1), (3, {}), ["doze", None]])
-def test_what_is_no_pair_is_refused(sleepy: None, item: Any) -> None:
+def test_anything_but_a_pair_is_refused(sleepy: None, item: Any) -> None:
     assert message(algorithms=[item]) == (
         f"algorithms: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}"
     )

@@ -79,7 +79,7 @@ def test_an_optimizer_made_earlier_trains_what_surgery_added() -> None:
     assert not torch.equal(model[5].weight, added)
 
 
-def test_several_optimizers_can_not_share_what_surgery_added() -> None:
+def test_several_optimizers_cannot_share_what_surgery_added() -> None:
     model = net()
     optimizers = [torch.optim.SGD(model[place].parameters(), lr=0.1) for place in (0, 4)]
     with pytest.raises(ArgumentError, match=r"several of them could train the new parameter '5\.weight'"):
@@ -233,7 +233,7 @@ SGD = torch.optim.SGD(linear().parameters(), lr=0.1)
     ],
     ids=["plateau", "class", "number", "half a batch", "name", "LBFGS"],
 )
-def test_what_can_not_work_is_refused_before_anything_starts(settings: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(settings: dict[str, Any], message: str) -> None:
     events: list[str] = []
     with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
         trainer(callbacks=writing_down(events), **settings)

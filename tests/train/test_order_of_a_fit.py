@@ -152,7 +152,7 @@ def _listening(heard: list[tuple[str, str]], algorithms: list[Algorithm]) -> Any
 
 
 def _one_line_an_event(heard: list[tuple[str, str]]) -> list[str]:
-    """Join who was heard at one event; no event fires twice in a row."""
+    """Join what was heard at one event; no event fires twice in a row."""
     lines: list[str] = []
     for event, name in heard:
         if lines and lines[-1].split()[0] == event:

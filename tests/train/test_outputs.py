@@ -29,7 +29,7 @@ class Outputs:
     ids=["auxiliary head", "mapping", "dataclass", "nested"],
 )
 @pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
-def test_of_several_outputs_the_one_that_fits_the_target_is_taken(outputs, target):
+def test_the_one_of_several_outputs_that_fits_the_target_is_taken(outputs, target):
     assert class_outputs(outputs, target) is LOGITS
 
 
@@ -41,7 +41,7 @@ def test_of_several_outputs_the_one_that_fits_the_target_is_taken(outputs, targe
         (None, "are a NoneType"),
     ],
 )
-def test_outputs_that_leave_a_doubt_are_refused(outputs, message):
+def test_ambiguous_outputs_are_refused(outputs, message):
     with pytest.raises(ArgumentError, match=message):
         class_outputs(outputs, LABELS)
 
@@ -69,5 +69,5 @@ def test_a_loss_is_found_where_it_is_the_very_tensor(put):
 
 
 @pytest.mark.parametrize("outputs", [None, LOGITS, {"logits": LOGITS, "loss": 1.0}])
-def test_a_loss_that_is_no_tensor_is_not_among_tensors(outputs):
+def test_a_loss_that_is_not_a_tensor_is_not_among_tensors(outputs):
     assert not holds_loss(outputs, {"a": torch.ones(())})

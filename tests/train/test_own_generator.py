@@ -1,4 +1,4 @@
-"""The generator of an algorithm's own: where its numbers begin, what is saved, and that nobody else's move."""
+"""An algorithm's own generator: where its numbers begin, what is saved, and that no other generator moves."""
 
 import gc
 import json
@@ -32,7 +32,7 @@ def test_another_name_and_another_rank_draw_other_numbers():
     assert len({tuple(numbers) for numbers in draws}) == 3
 
 
-def test_within_a_run_it_goes_on_and_in_another_run_it_begins_anew():
+def test_within_a_run_it_continues_and_in_another_run_it_begins_again():
     own, state = OwnGenerator("noise"), State(seed=5)
     first, second = drawn(own, state), drawn(own, state)
     assert first != second
@@ -46,7 +46,7 @@ def test_a_run_whose_state_is_gone_is_not_taken_for_the_next_one():
     assert drawn(own, State(seed=5)) == first
 
 
-def test_what_is_saved_is_a_tensor_and_a_loaded_one_goes_on_there():
+def test_what_is_saved_is_a_tensor_and_a_loaded_one_continues_there():
     own, state = OwnGenerator("noise"), State(seed=5)
     drawn(own, state)
     saved = own.state_dict()
@@ -62,7 +62,7 @@ def test_what_is_saved_is_a_tensor_and_a_loaded_one_goes_on_there():
     assert drawn(own, state) == expected
 
 
-def test_an_instance_that_ran_before_goes_on_in_its_next_run_where_the_saved_one_stood():
+def test_an_instance_that_ran_before_continues_in_its_next_run_where_the_saved_one_was():
     own, saved_run = OwnGenerator("noise"), State(seed=5)
     drawn(own, saved_run)
     saved = own.state_dict()
@@ -79,7 +79,7 @@ def test_a_loaded_state_is_for_one_run_only():
     assert anew == drawn(OwnGenerator("noise"), State(seed=5))
 
 
-def test_what_was_saved_before_the_first_draw_begins_anew():
+def test_what_was_saved_before_the_first_draw_begins_again():
     own, state = OwnGenerator("noise"), State(seed=5)
     before = own.state_dict()
     first = drawn(own, state)
@@ -120,7 +120,7 @@ def test_an_owner_that_is_not_in_the_run_draws_as_the_first():
 
 
 @pytest.mark.parametrize("broken", ["x", None, torch.zeros(3), torch.zeros(3, dtype=torch.uint8)])
-def test_a_state_that_is_none_of_a_generator_is_refused_at_once(broken):
+def test_a_state_that_is_not_a_generators_is_refused_at_once(broken):
     own, state = OwnGenerator("noise"), State(seed=5)
     drawn(own, state)
     saved = own.state_dict()
@@ -152,6 +152,6 @@ def test_without_a_generator_there_is_a_new_one_each_time():
 
 
 @pytest.mark.parametrize(("given", "remedy"), [(3, r"None: torch.Generator\(\).manual_seed\(3\)$"), ("cpu", "None$")])
-def test_what_is_no_generator_is_refused(given, remedy):
+def test_anything_but_a_generator_is_refused(given, remedy):
     with pytest.raises(ArgumentTypeError, match=f"^generator={given!r} .* has to be a torch.Generator or {remedy}"):
         private_unless(given)

@@ -1,4 +1,4 @@
-"""The engine in somebody's own loop: the program that the docs show."""
+"""The engine in a custom loop: the program that the docs show."""
 
 import runpy
 from pathlib import Path
@@ -9,7 +9,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_loop.py"
 
 
 def test_the_example_runs_and_its_algorithm_takes_part(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without it the inputs are so large that this rate of learning diverges."""
+    """Without it the inputs are so large that training diverges at this learning rate."""
     runpy.run_path(str(EXAMPLE))
     assert capsys.readouterr().out == "loss 0.000000\n"
 

@@ -1,4 +1,4 @@
-"""A run that pauses, on its own or by a limit on the clock of the wall: saved, and resumed as if it had not."""
+"""A run that pauses, on request or after a wall-clock limit: saved, and resumed as if it had not paused."""
 
 import time
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_it_ends_after_the_batch_is_saved_without_an_evaluation_and_has_its_fit_
     assert made.state.pause_requested
 
 
-def test_the_next_fit_of_the_same_trainer_goes_on(tmp_path: Path) -> None:
+def test_the_next_fit_of_the_same_trainer_continues(tmp_path: Path) -> None:
     with run(tmp_path / "whole") as whole:
         whole.fit()
     once = iter([True])
@@ -75,7 +75,7 @@ def test_the_next_fit_of_the_same_trainer_goes_on(tmp_path: Path) -> None:
     assert made.state.metrics == whole.state.metrics
 
 
-def test_who_asks_for_the_end_overrules_who_asks_for_a_pause() -> None:
+def test_a_request_to_stop_overrides_a_request_to_pause() -> None:
     state = State()
     state.pause_training()
     state.stop_training()
@@ -118,7 +118,7 @@ def test_a_time_limit_that_stops_ends_the_training_with_the_last_evaluation() ->
     assert not made.state.pause_requested
 
 
-def test_a_pause_that_nobody_saves_is_refused_at_the_start() -> None:
+def test_a_pause_without_a_saver_is_refused_at_the_start() -> None:
     with trainer(callbacks=TimeLimit("1h")) as made, pytest.raises(ArgumentError, match="then='stop'"):
         made.fit()
 
@@ -158,7 +158,7 @@ def test_a_pause_between_two_evaluation_loaders_evaluates_none_twice(tmp_path: P
     assert resumed.state.metrics == whole.state.metrics
 
 
-def test_a_fit_with_less_time_than_its_evaluation_takes_gets_on(tmp_path: Path) -> None:
+def test_a_fit_with_less_time_than_its_evaluation_takes_makes_progress(tmp_path: Path) -> None:
     reached = []
     for _ in range(4):
         naps = [sleeping("eval_batch_start", 0.7), TimeLimit("1sec")]
@@ -168,7 +168,7 @@ def test_a_fit_with_less_time_than_its_evaluation_takes_gets_on(tmp_path: Path) 
     assert reached == [2, 3, 4, 5]
 
 
-def test_a_pause_that_was_asked_for_before_the_fit_is_not_one_of_it(tmp_path: Path) -> None:
+def test_a_pause_that_was_requested_before_the_fit_does_not_pause_it(tmp_path: Path) -> None:
     with run(tmp_path, pausing("batch_end", 3)) as made:
         made.fit()
     with run(tmp_path, autoresume=True) as resumed:

@@ -96,7 +96,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:x", None, 1.5])
-def test_what_is_no_device_is_refused(device: Any) -> None:
+def test_anything_but_a_device_is_refused(device: Any) -> None:
     assert message(device=device) == f"device {device!r} is not 'auto', 'cpu', 'cuda' or 'mps'"
 
 

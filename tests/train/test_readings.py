@@ -49,7 +49,7 @@ def test_it_warns_each_time_that_the_loss_turns_not_finite_and_not_at_each_step_
     ]
 
 
-def test_told_to_stop_it_stops_before_the_step_that_would_spoil_the_weights() -> None:
+def test_asked_to_stop_it_stops_before_the_step_that_would_spoil_the_weights() -> None:
     model = linear()
     made = trainer(batches(8, 8, 8), model, loss_fn=spoiled(1))
     with warnings.catch_warnings():
@@ -112,7 +112,7 @@ def late_trainer(memory: Memory, **settings: Any) -> Any:
     return made
 
 
-def test_read_late_a_fit_logs_what_it_logs_else_and_in_the_same_order() -> None:
+def test_read_late_a_fit_logs_what_it_logs_otherwise_and_in_the_same_order() -> None:
     """What is held is read before an evaluation and at the end of fit."""
     settings = {"data": batches(8, 8, 8), "eval_dataloader": batches(3), "eval_interval": "2ba", "max_duration": "2ep"}
     late, at_once = Memory(), Memory()

@@ -1,4 +1,4 @@
-"""What calls the trainer from inside of its own events, or between two of its fits, gets a clear answer."""
+"""What calls the trainer from inside its own events, or between two of its fits, gets a clear answer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from engine_core.errors import ArgumentError, EngineError
 from .parts import at, batches, linear, rows, trainer
 
 
-def test_fit_inside_of_fit_is_refused_and_the_outer_one_can_go_on() -> None:
+def test_fit_inside_fit_is_refused_and_the_outer_one_can_continue() -> None:
     made = trainer(callbacks=at("batch_end", lambda state: made.fit("1ba")))
     with pytest.raises(EngineError, match="fit is already running: it can't be called from its own events"):
         made.fit()
@@ -22,7 +22,7 @@ def test_fit_inside_of_fit_is_refused_and_the_outer_one_can_go_on() -> None:
     assert made.state.timestamp.batch == 2
 
 
-def test_evaluation_inside_of_evaluation_is_refused() -> None:
+def test_evaluation_inside_evaluation_is_refused() -> None:
     made = trainer(eval_dataloader=batches(8), callbacks=at("eval_batch_end", lambda state: made.eval()))
     with pytest.raises(EngineError, match="an evaluation is already running"):
         made.eval()

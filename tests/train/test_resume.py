@@ -103,7 +103,7 @@ def run(callbacks: Any = (), **settings: Any) -> Any:
 
 
 def all_of(made: Any) -> Any:
-    """Return all that a run has come to."""
+    """Return everything that a run has produced."""
     state = made.state
     return [
         dict(state.model.state_dict()),
@@ -164,7 +164,7 @@ def test_it_is_the_run_that_was_never_interrupted(optimizer: str, tmp_path: Path
 
 @pytest.mark.parametrize("interval", ["1ba", "1ep"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_schedulers_go_on(scheduler: str, interval: str, tmp_path: Path) -> None:
+def test_schedulers_continue(scheduler: str, interval: str, tmp_path: Path) -> None:
     assert_resumes_everywhere(tmp_path, schedulers=(SCHEDULERS[scheduler], interval))
 
 
@@ -198,7 +198,7 @@ def test_a_resumed_run_can_be_resumed(tmp_path: Path) -> None:
             assert same(resumed(later)[0], whole), (path.name, later.name)
 
 
-def test_a_run_goes_on_from_the_latest_in_the_folder_of_its_saver(tmp_path: Path) -> None:
+def test_a_run_is_resumed_from_the_latest_in_the_folder_of_its_saver(tmp_path: Path) -> None:
     whole, _ = saved_runs(tmp_path / "whole")
     made, _ = run([CheckpointSaver(tmp_path / "run", "1ba")], autoresume=True)
     with made:
@@ -210,7 +210,7 @@ def test_a_run_goes_on_from_the_latest_in_the_folder_of_its_saver(tmp_path: Path
     assert same(all_of(made), whole)
 
 
-def test_weights_alone_begin_at_the_beginning(tmp_path: Path) -> None:
+def test_weights_alone_start_at_the_beginning(tmp_path: Path) -> None:
     whole, _ = saved_runs(tmp_path, "1ep")
     made, _ = run(load_path=tmp_path, load_weights_only=True)
     assert same(dict(made.state.model.state_dict()), whole[0])

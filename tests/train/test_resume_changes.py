@@ -105,7 +105,7 @@ def test_error_loads_nothing(saved: Path) -> None:
     assert {path: path.read_bytes() for path in saved.iterdir()} == before
 
 
-def test_error_lets_the_same_run_go_on(saved: Path, tmp_path: Path) -> None:
+def test_error_lets_the_same_run_continue(saved: Path, tmp_path: Path) -> None:
     whole, _ = saved_runs(tmp_path)
     made, _ = run(load_path=saved, load_changed="error", seed=None)
     with made:
@@ -117,7 +117,7 @@ def test_warn_warns_of_each_difference_once(saved: Path) -> None:
     assert warned(load_path=saved, **DIFFERENT) == TOLD
 
 
-def test_adopt_goes_on_with_what_there_is_and_writes_it_down(saved: Path, tmp_path: Path) -> None:
+def test_adopt_continues_with_what_there_is_and_saves_it(saved: Path, tmp_path: Path) -> None:
     saver = CheckpointSaver(tmp_path, "1ba")
     made, _ = run(
         [saver],
@@ -134,7 +134,7 @@ def test_adopt_goes_on_with_what_there_is_and_writes_it_down(saved: Path, tmp_pa
     assert manifest["settings"]["microbatch_size"] == 4
 
 
-def test_the_seed_is_not_adopted_and_that_is_said(saved: Path) -> None:
+def test_the_seed_is_not_adopted_and_a_warning_says_so(saved: Path) -> None:
     assert warned(load_path=saved, load_changed="adopt", **DIFFERENT) == TOLD[:1]
 
 
@@ -165,7 +165,7 @@ def test_the_number_of_threads_is_that_of_the_process(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("python", ["3.8.1", "3.8", "3"])
-def test_another_minor_version_of_python_is_told(python: str, saved: Path, tmp_path: Path) -> None:
+def test_another_minor_version_of_python_is_reported(python: str, saved: Path, tmp_path: Path) -> None:
     now = ".".join(map(str, sys.version_info[:2]))
     path = changed(saved, tmp_path, "versions", {"python": python})
     assert warned(load_path=path) == [f"python is '{now}', was {python[:3]!r}"]
@@ -175,7 +175,7 @@ PATCH = ".".join(map(str, [*sys.version_info[:2], 99]))
 
 
 @pytest.mark.parametrize("versions", [{"python": PATCH}, {"a-callbacks-plugin": "1.0"}], ids=str)
-def test_what_changes_no_bit_is_not_told(versions: Any, saved: Path, tmp_path: Path) -> None:
+def test_what_changes_no_bit_is_not_reported(versions: Any, saved: Path, tmp_path: Path) -> None:
     assert warned(load_path=changed(saved, tmp_path, "versions", versions)) == []
 
 
@@ -184,7 +184,7 @@ def test_the_arguments_of_callbacks_may_change(saved: Path, tmp_path: Path) -> N
     made.close()
 
 
-def test_a_checkpoint_that_does_not_tell_of_its_machine_is_loaded(saved: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_describe_its_machine_is_loaded(saved: Path, tmp_path: Path) -> None:
     path = changed(saved, tmp_path, "machine", None)
     made, _ = run(load_path=path, load_changed="error", seed=None)
     made.close()
@@ -223,7 +223,7 @@ def test_a_config_says_it_too(tmp_path: Path) -> None:
         load_config(tmp_path / "run.yaml")
 
 
-def test_checkpoint_show_tells_of_the_machine(saved: Path) -> None:
+def test_checkpoint_show_describes_the_machine(saved: Path) -> None:
     shown = CliRunner().invoke(main, ["checkpoint", "show", str(saved)]).output.splitlines()
     rows = dict(line.split(maxsplit=1) for line in shown)
     assert (rows["device"], rows["threads"]) == ("cpu", str(torch.get_num_threads()))
@@ -244,7 +244,7 @@ def test_only_what_a_constructor_was_given_can_differ(saved: Path, tmp_path: Pat
     assert warned(algorithms=[Deeper()], load_path=tmp_path / "ep1-ba5") == []
 
 
-def test_an_algorithm_that_is_no_class_of_its_own_has_no_settings(tmp_path: Path) -> None:
+def test_an_algorithm_without_its_own_class_has_no_settings(tmp_path: Path) -> None:
     plain = SimpleNamespace(match=lambda event, state: False, apply=lambda event, state, logger: None)
     made, _ = run([CheckpointSaver(tmp_path)], algorithms=[plain])
     with made:

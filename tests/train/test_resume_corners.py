@@ -1,4 +1,4 @@
-"""Where resuming meets signals, evaluations of one's own, requests to stop, and what only a checkpoint can say."""
+"""Where resuming meets signals, custom evaluations, requests to stop, and what only a checkpoint can say."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def ended(made: Any) -> int:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("event", ["before_dataloader", "after_forward", "batch_end", "eval_batch_end", "epoch_end"])
-def test_a_signal_at_any_event_ends_with_a_checkpoint_from_which_the_run_goes_on(
+def test_a_signal_at_any_event_ends_with_a_checkpoint_from_which_the_run_is_resumed(
     event: str, number: int, code: int, tmp_path: Path
 ) -> None:
     once = iter([True])
@@ -61,7 +61,7 @@ def test_a_signal_at_the_very_end_is_obeyed_too(tmp_path: Path) -> None:
     assert resolve(tmp_path).name == "ep1-ba2"
 
 
-def test_an_evaluation_of_ones_own_is_ended_by_no_signal(tmp_path: Path) -> None:
+def test_a_custom_evaluation_is_not_ended_by_a_signal(tmp_path: Path) -> None:
     found: list[Any] = []
     made = trainer(batches(8, 8, 8), callbacks=[CheckpointSaver(tmp_path)])
 
@@ -140,7 +140,7 @@ def test_optimizers_with_the_same_parameters_in_another_order_are_refused(tmp_pa
         ({"grad_clip_norm": 0.5}, r"grad_clip_norm is 0\.5, was None"),
     ],
 )
-def test_settings_that_have_changed_are_said_to_have(settings: Any, message: str, tmp_path: Path) -> None:
+def test_settings_that_have_changed_are_reported(settings: Any, message: str, tmp_path: Path) -> None:
     saved_runs(tmp_path, "1ep")
     with pytest.warns(CheckpointWarning, match=message):
         made, _ = run(load_path=tmp_path, seed=None, **settings)
@@ -184,7 +184,7 @@ def test_the_states_of_all_generators_come_back() -> None:
         lambda state: state.update(numpy=[]),
     ],
 )
-def test_states_of_generators_that_can_not_be_are_refused_and_none_is_moved(change: Any) -> None:
+def test_impossible_states_of_generators_are_refused_and_none_is_moved(change: Any) -> None:
     state = GlobalGenerators.capture(CPU).to_state()
     before = GlobalGenerators.capture(CPU).to_state()
     change(state)

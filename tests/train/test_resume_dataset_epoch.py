@@ -1,4 +1,4 @@
-"""A dataset that is told the epoch by a callback, as docs/howto/resume.md says: at its start, and after a load."""
+"""A dataset that gets the epoch from a callback, as docs/howto/resume.md says: at its start, and after a load."""
 
 from pathlib import Path
 from typing import Any

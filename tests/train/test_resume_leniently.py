@@ -49,7 +49,7 @@ def saved(folder: Path, model: Any, **settings: Any) -> Path:
     return folder
 
 
-def test_where_a_weight_is_left_it_is_said_that_states_are_too(tmp_path: Path) -> None:
+def test_where_a_weight_is_left_out_the_warning_says_that_states_are_too(tmp_path: Path) -> None:
     path = saved(tmp_path, linear(), algorithms=[Average(), Noise()])
     algorithms = [Average(), Noise()]
     with pytest.warns(CheckpointWarning) as told:
@@ -66,7 +66,7 @@ def test_where_a_weight_is_left_it_is_said_that_states_are_too(tmp_path: Path) -
     assert [algorithm._count for algorithm in algorithms] == [0, 4]
 
 
-def test_where_all_weights_fit_nothing_is_left(tmp_path: Path) -> None:
+def test_where_all_weights_fit_nothing_is_left_out(tmp_path: Path) -> None:
     path = saved(tmp_path, linear(), algorithms=[Average()])
     algorithm = Average()
     made = trainer(loader(), linear(), load_path=path, load_strict=False, algorithms=[algorithm], **ADAMW)
@@ -82,7 +82,7 @@ def test_where_all_weights_fit_nothing_is_left(tmp_path: Path) -> None:
         (Two(torch.float32, torch.int32), "'third' is torch.float64 in the checkpoint and torch.int32 in the model"),
     ],
 )
-def test_a_run_goes_on_with_weights_of_the_same_types_only(model: Any, message: str, tmp_path: Path) -> None:
+def test_a_run_is_resumed_only_with_weights_of_the_same_types(model: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         trainer(loader(), model, load_path=saved(tmp_path, Two(torch.float32)), **ADAMW)
 
@@ -93,7 +93,7 @@ def test_weights_alone_are_cast_to_another_floating_type(tmp_path: Path) -> None
     assert same(model.layer.bias, source.layer.bias.bfloat16())
 
 
-def test_weights_alone_are_not_cut_to_whole_numbers(tmp_path: Path) -> None:
+def test_weights_alone_are_not_truncated_to_whole_numbers(tmp_path: Path) -> None:
     path, model = saved(tmp_path, Two(torch.float32)), Two(torch.float32, torch.int32)
     with pytest.raises(CheckpointError, match=r"'third' is torch\.float64 .* torch\.int32 in the model"):
         trainer(loader(), model, load_path=path, load_weights_only=True)
@@ -107,7 +107,7 @@ def test_weights_alone_from_nowhere_are_refused(tmp_path: Path) -> None:
         trainer(load_weights_only=True, autoresume=True, callbacks=[CheckpointSaver(tmp_path)])
 
 
-def test_a_run_that_begins_with_weights_is_gone_on_with_as_a_whole(tmp_path: Path) -> None:
+def test_a_run_that_begins_with_weights_is_resumed_as_a_whole(tmp_path: Path) -> None:
     path = saved(tmp_path / "pretrained", linear())
     given = {"load_path": path, "load_weights_only": True, "autoresume": True, **ADAMW}
     for batches in (0, 4):

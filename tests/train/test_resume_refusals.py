@@ -1,4 +1,4 @@
-"""What a checkpoint is not loaded into, and what a run is told that has changed since it was saved."""
+"""What a checkpoint is not loaded into, and which changes since it was saved are reported."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_weights_of_another_model_are_refused_by_name_and_shape(model: Any, mess
         trainer(loader(), model(), load_path=tmp_path, load_weights_only=True)
 
 
-def test_not_strictly_what_fits_is_loaded_and_the_rest_named(tmp_path: Path) -> None:
+def test_leniently_what_fits_is_loaded_and_the_rest_is_named(tmp_path: Path) -> None:
     whole, _ = saved_runs(tmp_path, "1ep")
     model = wider()
     model[4] = nn.Linear(8, 3)
@@ -64,13 +64,13 @@ class Needed(Noise):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_an_algorithm_that_has_to_be_there_is_missed_by_name(strict: bool, tmp_path: Path) -> None:
+def test_an_algorithm_that_has_to_be_there_is_named_if_it_is_missing(strict: bool, tmp_path: Path) -> None:
     saved_runs(tmp_path, "1ep", algorithms=[Needed()])
     with pytest.raises(CheckpointError, match="the saved run had Needed: add 'needed' to algorithms"):
         run(algorithms=(), load_path=tmp_path, seed=None, load_strict=strict)
 
 
-def test_an_algorithm_that_has_changed_is_said_to_have(tmp_path: Path) -> None:
+def test_an_algorithm_that_has_changed_is_reported(tmp_path: Path) -> None:
     saved_runs(tmp_path, "1ep", algorithms=[Noise(0.1)])
     with pytest.warns(CheckpointWarning, match=r"Noise: std is 0\.5, was 0\.1"):
         run(algorithms=[Noise(0.5)], load_path=tmp_path, seed=None)

@@ -25,7 +25,7 @@ GIVEN: dict[str, Any] = {
 
 
 class AdamW(torch.optim.AdamW):
-    """One's own, called as torch's."""
+    """A custom class with the same name as torch's."""
 
 
 def absolute(outputs: Any, targets: Any) -> Any:
@@ -86,7 +86,7 @@ def test_the_manifest_names_what_trains(saved: Path) -> None:
         ),
     ],
 )
-def test_another_one_is_told(settings: Any, message: str, saved: Path) -> None:
+def test_another_one_is_reported(settings: Any, message: str, saved: Path) -> None:
     assert told(saved, **settings) == [message]
 
 
@@ -105,7 +105,7 @@ def test_an_optimizer_of_another_class_is_refused_with_what_to_do(
     )
 
 
-def test_an_optimizer_goes_on_with_the_saved_hyperparameters(saved: Path) -> None:
+def test_an_optimizer_continues_with_the_saved_hyperparameters(saved: Path) -> None:
     other = {**GIVEN, "optimizers": lambda p: torch.optim.AdamW(p, lr=0.5), "load_changed": "adopt"}
     with trainer(load_path=saved, **other) as made:
         (group,) = made.state.optimizers[0].param_groups
@@ -121,5 +121,5 @@ def test_a_run_is_made_longer_without_a_warning(saved: Path) -> None:
     trainer(load_path=saved, **{**GIVEN, "max_duration": "9ep"}).close()
 
 
-def test_a_length_that_only_one_of_both_has_is_not_told(saved: Path) -> None:
+def test_a_length_that_only_one_of_the_two_has_is_not_reported(saved: Path) -> None:
     assert told(saved, max_duration=None) == []

@@ -19,7 +19,7 @@ def test_of_two_runs_that_want_one_folder_the_second_is_refused(tmp_path: Path) 
     assert not out.exists()
 
 
-def test_a_folder_that_can_not_be_made_is_one_message(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match=r"can't write to .*: Not a directory; choose another folder"):
         _claimed(tmp_path / "file" / "below", again=False).__enter__()

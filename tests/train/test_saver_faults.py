@@ -1,4 +1,4 @@
-"""What the saver does when a write fails, when a folder is not to be had, and which results count for the best."""
+"""What the saver does when a write fails, when its folder is not available, and which results count as the best."""
 
 import errno
 import math
@@ -90,7 +90,7 @@ def test_a_resumed_run_does_not_rank_a_result_again(tmp_path: Path) -> None:
     assert best == [[0.3, "ep2-ba10"]]
 
 
-def test_one_of_the_best_that_somebody_has_removed_is_none(tmp_path: Path) -> None:
+def test_a_best_checkpoint_that_was_removed_no_longer_counts(tmp_path: Path) -> None:
     saver = best_saver(tmp_path)
     metrics = {"accuracy": Accuracy([0.9, 0.1, 0.2])}
     made = trainer(batches(4), callbacks=saver, eval_dataloader=[rows(4)], metrics=metrics, max_duration="3ep")
@@ -121,7 +121,7 @@ def test_the_result_of_an_evaluation_that_a_signal_broke_off_counts_when_it_come
 
 
 @pytest.mark.parametrize("best", [3, [3], [["a", "ep0-ba1"]], [[0.5, 3]], [[True, "ep0-ba1"]], {"a": 1}])
-def test_a_state_that_no_saver_had_is_refused(best: Any, tmp_path: Path) -> None:
+def test_a_state_that_no_saver_has_saved_is_refused(best: Any, tmp_path: Path) -> None:
     saver = CheckpointSaver(tmp_path)
     saver.load_state_dict({"best": [[0.5, "ep0-ba1"]]})
     with pytest.raises(ArgumentError, match="in the state of CheckpointSaver has to be a list"):
@@ -170,7 +170,7 @@ def test_without_its_folder_a_run_is_not_saved(tmp_path: Path) -> None:
     assert len(warned) == 1
 
 
-def test_without_its_folder_a_run_stops_if_it_shall(tmp_path: Path) -> None:
+def test_without_its_folder_a_run_stops_if_on_error_is_stop(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     made = trainer(callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", on_error="stop"))
     with pytest.raises(CheckpointError, match="no checkpoint was written"), made:

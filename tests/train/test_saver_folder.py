@@ -1,4 +1,4 @@
-"""The folder of a saver: whose it is, and where."""
+"""The folder of a saver: which run it belongs to, and where it is."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("ep*"))
 
 
-def test_a_run_that_was_loaded_from_elsewhere_takes_nobody_else_s_folder(tmp_path: Path) -> None:
+def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with run(tmp_path / name) as made:
             made.fit()
@@ -38,7 +38,7 @@ def test_a_run_that_was_loaded_from_elsewhere_takes_nobody_else_s_folder(tmp_pat
 
 
 @pytest.mark.parametrize("path", ["a", "a/ep1-ba4", "a/../a/ep1-ba4"])
-def test_a_run_that_was_loaded_from_its_folder_goes_on_in_it(path: str, tmp_path: Path) -> None:
+def test_a_run_that_was_loaded_from_its_folder_continues_in_it(path: str, tmp_path: Path) -> None:
     with run(tmp_path / "a") as made:
         made.fit()
     with run(tmp_path / "a", load_path=tmp_path / path) as made:
@@ -83,7 +83,7 @@ def test_evaluation_loaders_that_draw_from_their_own_generators_are_resumed_exac
 
 
 @pytest.mark.parametrize("order", [("8ba", "2ba"), ("2ba", "8ba")])
-def test_several_savers_go_on_each_in_its_folder_from_the_latest_of_all(order: tuple[str, str], tmp_path: Path) -> None:
+def test_several_savers_continue_each_in_its_folder_from_the_latest(order: tuple[str, str], tmp_path: Path) -> None:
     def made(**settings: Any) -> Any:
         savers = [CheckpointSaver(tmp_path / interval, interval) for interval in order]
         return trainer(batches(8, 8, 8), net(), max_duration="4ep", callbacks=savers, **settings)

@@ -79,7 +79,7 @@ def test_a_loss_that_raises_leaves_no_swapped_weights(pair):
     [("eval_start", "eval_end"), ("eval_batch_start", "eval_batch_end"), ("eval_before_forward", "eval_after_forward")],
     ids=str,
 )
-def test_an_evaluation_that_raises_leaves_no_swapped_weights_and_the_run_goes_on(pair):
+def test_an_evaluation_that_raises_leaves_no_swapped_weights_and_the_run_continues(pair):
     trainer = trainer_of(ZeroWeights(*pair))
     weight = trainer.state.model.weight.detach().clone()
     hook = trainer.state.model.register_forward_hook(fails)
@@ -114,7 +114,7 @@ def test_a_microbatch_is_restored_before_the_whole_batch_is_back():
     assert trainer.state.batch[1].tolist() == [[1.0]] * 4
 
 
-def test_a_fit_can_go_on_after_ctrl_c_as_if_the_step_had_not_begun():
+def test_a_fit_can_continue_after_ctrl_c_as_if_the_step_had_not_begun():
     calls = []
 
     def interrupted_once(outputs, targets):
@@ -131,7 +131,7 @@ def test_a_fit_can_go_on_after_ctrl_c_as_if_the_step_had_not_begun():
     assert calls == [2.0, 2.0, 2.0]
 
 
-def test_a_fit_that_goes_on_in_an_epoch_that_an_exception_cut_begins_its_pair_again():
+def test_a_fit_that_continues_in_an_epoch_that_an_exception_cut_begins_its_pair_again():
     heard = []
 
     class Tell(Algorithm):

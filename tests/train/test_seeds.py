@@ -112,7 +112,7 @@ def test_the_smallest_and_the_largest_seed_work(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "3", True])
-def test_what_is_no_seed_is_refused(seed: Any) -> None:
+def test_anything_but_a_seed_is_refused(seed: Any) -> None:
     with pytest.raises(ArgumentError) as error:
         trainer(seed=seed)
     assert str(error.value) == f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}"

@@ -1,4 +1,4 @@
-"""Where an algorithm keeps its constructor's arguments, so that a resumed run is told of others."""
+"""Where an algorithm keeps its constructor's arguments, so that a resumed run notices other ones."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,5 +69,5 @@ def test_another_argument_is_found_where_it_is_kept(cls: Any, tmp_path: Path) ->
         trainer(algorithms=[cls(9.0)], load_path=tmp_path, load_changed="error")
 
 
-def test_what_may_change_in_the_run_is_no_argument(tmp_path: Path) -> None:
+def test_what_may_change_in_the_run_is_not_an_argument(tmp_path: Path) -> None:
     assert saved(tmp_path, Moving(0.1)) == {}

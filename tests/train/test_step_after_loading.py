@@ -1,4 +1,4 @@
-"""A state that loads and can't be stepped with is the checkpoint's fault, and no crash."""
+"""A state that loads and can't be stepped with is the checkpoint's fault, and not a crash."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def test_the_first_step_with_what_was_loaded_names_the_checkpoint(spoil: Any, tm
 
 
 @pytest.mark.parametrize("spoil", [spoil_optimizer, spoil_scheduler])
-def test_a_later_one_is_somebody_else_s(spoil: Any, tmp_path: Path) -> None:
+def test_a_later_failure_is_not_blamed_on_the_checkpoint(spoil: Any, tmp_path: Path) -> None:
     made = loaded(tmp_path)
     made.state.callbacks.append(at("batch_start", lambda state: state.timestamp.batch == 2 and spoil(made)))
     with made, pytest.raises((KeyError, TypeError)):

@@ -79,7 +79,7 @@ def test_it_stops_when_an_evaluation_is_good_enough(values: list[float], metric:
 
 
 @pytest.mark.parametrize("stopper", [EarlyStopper(patience=1), ThresholdStopper("eval/loss", 0.5)])
-def test_of_a_loss_smaller_is_better(stopper: Callback) -> None:
+def test_a_smaller_loss_is_better(stopper: Callback) -> None:
     setting = finding([0.9, 0.8, 0.5, 0.7, 0.9], "eval/loss")
     with trainer(batches(8), callbacks=[setting, stopper], eval_dataloader=[rows(4)], max_duration="5ep") as run:
         run.fit()
@@ -92,14 +92,14 @@ def test_it_stops_after_the_evaluation_whatever_the_interval(interval: str, batc
     assert ended_at(values, EarlyStopper(ACCURACY, 1), data=data, eval_interval=interval) == batch
 
 
-def test_of_several_loaders_the_one_that_is_named_counts() -> None:
+def test_only_the_named_one_of_several_loaders_counts() -> None:
     loaders = {"small": [rows(4)], "eval": [rows(4)], "large": [rows(8)]}
     other = finding([0.1, 0.2, 0.3, 0.4], "large/accuracy")
     assert ended_at([0.4, 0.3, 0.2, 0.1], other, EarlyStopper(ACCURACY, 2), eval_dataloader=loaders) == 3
     assert ended_at([0.4, 0.3, 0.2, 0.1], other, EarlyStopper("large/accuracy", 2), eval_dataloader=loaders) == 4
 
 
-def test_evaluations_of_ones_own_do_not_count() -> None:
+def test_custom_evaluations_do_not_count() -> None:
     stopper = EarlyStopper(ACCURACY, patience=2)
     with made([0.5, 0.4, 0.6, 0.5, 0.4], stopper) as run:
         run.eval([rows(8)])
@@ -132,7 +132,7 @@ def test_evaluations_after_a_fit_that_has_failed_do_not_count() -> None:
         assert (stopper.best, stopper.waited) == (None, 0)
 
 
-def test_a_fit_after_a_stop_goes_on_and_has_as_much_patience_as_the_first() -> None:
+def test_a_fit_after_a_stop_continues_and_has_as_much_patience_as_the_first() -> None:
     stopper = EarlyStopper(ACCURACY, patience=2)
     with made([0.5, 0.4, 0.4, 0.4, 0.4, 0.4], stopper) as run:
         run.fit()
@@ -141,7 +141,7 @@ def test_a_fit_after_a_stop_goes_on_and_has_as_much_patience_as_the_first() -> N
         assert (run.state.timestamp.batch, stopper.best) == (5, 0.5)
 
 
-def test_a_fit_after_one_that_was_good_enough_goes_on_to_the_next_evaluation() -> None:
+def test_a_fit_after_one_that_was_good_enough_continues_to_the_next_evaluation() -> None:
     with made([0.1, 0.9, 0.1, 0.9, 0.9], ThresholdStopper(ACCURACY, 0.5)) as run:
         run.fit()
         run.fit()
@@ -158,13 +158,13 @@ def test_several_fits_are_counted_as_one() -> None:
         assert run.state.timestamp.batch == 4
 
 
-def test_a_stopper_of_a_former_run_begins_anew() -> None:
+def test_a_stopper_of_an_earlier_run_begins_again() -> None:
     stopper = EarlyStopper(ACCURACY, patience=2)
     assert ended_at([0.9, 0.8, 0.8], stopper) == 3
     assert ended_at([0.5, 0.6, 0.7, 0.8], stopper) == 4
 
 
-def test_who_waits_for_the_end_is_told_why_it_has_come(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_for_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     ended_at([0.5, 0.25, 0.25], EarlyStopper(ACCURACY, patience=2))
     ended_at([NAN], EarlyStopper(ACCURACY, patience=1))
     ended_at([0.25, 0.75], ThresholdStopper(ACCURACY, 0.5))
@@ -188,7 +188,7 @@ def test_how_long_it_has_waited_is_logged() -> None:
 
 
 @pytest.mark.parametrize("stopper", [EarlyStopper("eval/acuracy"), ThresholdStopper("eval/acuracy", 1)])
-def test_a_result_that_nobody_measures_is_an_error_at_the_first_evaluation(stopper: Callback) -> None:
+def test_a_result_that_is_never_measured_is_an_error_at_the_first_evaluation(stopper: Callback) -> None:
     with (
         pytest.raises(ArgumentError, match="no result 'eval/acuracy'; did you mean 'eval/accuracy'"),
         made([0.5, 0.5], stopper) as run,
@@ -224,6 +224,6 @@ def test_without_the_loader_training_does_not_begin(stopper: Callback, loader: A
         (lambda: ThresholdStopper(ACCURACY, INF), "threshold=inf has to be a finite number"),
     ],
 )
-def test_arguments_are_looked_at_when_they_are_given(make: Any, message: str) -> None:
+def test_arguments_are_checked_when_they_are_given(make: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()

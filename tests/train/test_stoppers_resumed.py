@@ -1,4 +1,4 @@
-"""A run that is resumed stops where it would have, and a loop of one's own can be stopped too."""
+"""A run that is resumed stops where it would have, and a custom loop can be stopped too."""
 
 import signal
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_an_evaluation_that_a_signal_broke_off_is_counted_once(values: list[floa
         ({"best": 0.5, "waited": 0, "counted_at": True}, "counted_at=True"),
     ],
 )
-def test_a_state_that_no_stopper_had_is_refused_and_changes_nothing(state: Any, message: str) -> None:
+def test_a_state_that_no_stopper_has_saved_is_refused_and_changes_nothing(state: Any, message: str) -> None:
     stopper, own = EarlyStopper(), {"best": 0.25, "waited": 1, "counted_at": 7}
     stopper.load_state_dict(own)
     with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
@@ -88,7 +88,7 @@ def test_a_state_that_no_stopper_had_is_refused_and_changes_nothing(state: Any, 
 
 
 def losses_until_the_end(stopper: Any, losses: list[float]) -> list[float]:
-    """Run a loop of one's own that evaluates after each batch, and return what it has found until it was stopped."""
+    """Run a custom loop that evaluates after each batch, and return what it has found until it was stopped."""
     state = State(callbacks=[stopper], evaluators={"eval": []}, max_duration="1h")
     found: list[float] = []
     with Engine(state, Logger()) as engine:
@@ -108,7 +108,7 @@ def losses_until_the_end(stopper: Any, losses: list[float]) -> list[float]:
     return found
 
 
-def test_a_loop_of_ones_own_is_stopped_too() -> None:
+def test_a_custom_loop_is_stopped_too() -> None:
     assert losses_until_the_end(EarlyStopper(patience=2), [0.5, 0.4, 0.6, 0.5, 0.3]) == [0.5, 0.4, 0.6, 0.5]
     assert losses_until_the_end(ThresholdStopper("eval/loss", 0.4), [0.5, 0.4, 0.3]) == [0.5, 0.4]
 

@@ -93,7 +93,7 @@ def gelu_at(place: str) -> Any:
     return lambda module, name: nn.GELU() if name == place else None
 
 
-def test_what_was_put_in_is_not_looked_into() -> None:
+def test_what_was_put_in_is_not_searched() -> None:
     model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())
     assert replace_modules(model, {nn.ReLU: lambda m, n: nn.Sequential(nn.ReLU(), m)}) == ["0.0", "1"]
     assert repr(model) == repr(nn.Sequential(nn.Sequential(nn.Sequential(nn.ReLU(), nn.ReLU())), model[1]))
@@ -242,6 +242,6 @@ def test_what_has_the_wrong_type_is_refused(policies: Any, optimizers: Any, mess
         replace_modules(net(), policies, optimizers=optimizers)
 
 
-def test_a_model_that_is_none_is_refused() -> None:
+def test_anything_but_a_model_is_refused() -> None:
     with pytest.raises(ArgumentTypeError, match=r"model: function is not a torch\.nn\.Module"):
         replace_modules(gelu, {nn.ReLU: gelu})  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def test_a_new_parameter_joins_those_that_have_its_name_elsewhere() -> None:
     assert trained(model, optimizer) == [["0.inner.weight", "0.gate.weight"], ["0.inner.bias", "0.gate.bias"]]
 
 
-def test_of_those_with_its_name_or_without_any_it_joins_those_with_as_many_dimensions() -> None:
+def test_among_those_with_its_name_or_without_any_it_joins_those_with_as_many_dimensions() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.ReLU())
     optimizer = decayed_or_not(model)
     replace_modules(model, {nn.Linear: scaled, nn.ReLU: prelu}, optimizers=optimizer)
@@ -54,7 +54,7 @@ def test_what_is_nearer_counts_more_than_what_is_alike() -> None:
     assert [group[-1] for group in trained(model, optimizer)] == ["2.gate.weight", "0.gate.bias", "2.gate.bias"]
 
 
-def test_of_several_optimizers_the_one_with_its_like_trains_it_and_else_it_is_refused() -> None:
+def test_the_one_of_several_optimizers_with_its_like_trains_it_and_without_one_it_is_refused() -> None:
     model = layers(2, 2, 2)
     optimizers = [SGD([model[0].weight, model[2].weight], lr=0.1), SGD([model[0].bias, model[2].bias], lr=0.1)]
     replace_modules(model, {nn.Linear: lambda m, n: gated(m, n) if n == "0" else None}, optimizers=optimizers)

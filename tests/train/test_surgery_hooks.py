@@ -66,7 +66,7 @@ def test_a_hook_is_called_once_with_the_new_module_until_its_handle_removes_it(r
     assert len(calls) == 1
 
 
-def test_a_hook_that_is_always_called_is_so_after_an_error_in_the_new_module() -> None:
+def test_a_hook_that_is_always_called_is_called_after_an_error_in_the_new_module() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     calls: list[Any] = []
     model[0].register_forward_hook(lambda *arguments: calls.append(arguments), always_call=True)
@@ -207,7 +207,7 @@ def test_a_norm_that_a_new_module_would_lose_is_refused(norm: str, reason: str) 
     assert model[0] is linear
 
 
-def test_a_norm_within_a_module_is_looked_for_too() -> None:
+def test_a_norm_within_a_module_is_found_too() -> None:
     model = nn.Sequential(nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 2))))
     with pytest.raises(ArgumentError, match=r"'0\.0' .ParametrizedLinear. has a parametrization of 'weight'"):
         replace_modules(model, {nn.Sequential: lambda m, n: nn.Linear(2, 2) if n else None})

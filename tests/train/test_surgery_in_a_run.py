@@ -1,4 +1,4 @@
-"""Surgery within a run: the Trainer's optimizers follow, an own loop's do, and the run is as if built by hand."""
+"""Surgery within a run: optimizers of the Trainer and of a custom loop follow, and the run is as if built by hand."""
 
 import functools
 from typing import Any
@@ -63,7 +63,7 @@ def test_a_callable_and_an_optimizer_made_earlier_train_the_same() -> None:
         assert not torch.equal(model[4].scale, torch.ones(3))
 
 
-def test_an_own_loops_optimizer_follows_at_init() -> None:
+def test_a_custom_loops_optimizer_follows_at_init() -> None:
     model = net()
     optimizer = SGD(model.parameters())
     state = State(model=model, optimizers=[optimizer], algorithms=[Surgeon(double)])
@@ -121,7 +121,7 @@ class Tied(nn.Module):
 
 
 class ReplaceSecond(Surgeon):
-    """Replaces a layer with no help of `replace_modules`."""
+    """Replaces a layer without `replace_modules`."""
 
     def __init__(self) -> None:
         super().__init__(None)

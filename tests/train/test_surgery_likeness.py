@@ -64,7 +64,7 @@ def test_a_module_without_tensors_takes_the_dtype_of_what_is_around_it() -> None
     assert dtypes(model[0][0]) == {"0.scale": torch.bfloat16, "0.kernel": torch.bfloat16, "0.steps": torch.int64}
 
 
-def test_a_tensor_with_a_former_name_takes_the_dtype_of_that() -> None:
+def test_a_tensor_with_the_name_of_an_old_one_takes_its_dtype() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(3, 3).bfloat16(), nn.LayerNorm(3)))
     block = {nn.Sequential: lambda m, n: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.PReLU()) if n else None}
     replace_modules(model, block)

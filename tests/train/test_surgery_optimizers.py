@@ -148,7 +148,7 @@ def test_a_new_name_that_several_optimizers_could_train_is_refused_with_a_remedy
     )
 
 
-def test_what_takes_the_place_of_a_parameter_that_nobody_trains_is_trained_by_nobody() -> None:
+def test_what_takes_the_place_of_an_untrained_parameter_is_not_trained() -> None:
     model = layers(2, 3, 2)
     optimizer = SGD(model[2].parameters(), lr=0.1)
     replace_modules(model, {nn.Linear: new_linear}, optimizers=[optimizer])
@@ -208,7 +208,7 @@ def test_names_in_groups_stay_true() -> None:
 
 
 @needs_names
-def test_names_that_the_user_chose_otherwise_stay() -> None:
+def test_other_names_that_the_user_chose_stay() -> None:
     model = layers(2, 3, 2)
     optimizer = SGD([(f"net.{name}", parameter) for name, parameter in model.named_parameters()], lr=0.1)
     replace_modules(model, {nn.Linear: lambda m, n: wrap(m, n) if n == "0" else None}, optimizers=[optimizer])
@@ -216,7 +216,7 @@ def test_names_that_the_user_chose_otherwise_stay() -> None:
 
 
 @pytest.mark.parametrize("how", [{"fused": True}, {"foreach": True}, {"foreach": False}, {"amsgrad": True}])
-def test_an_optimizer_of_any_implementation_goes_on(how: dict[str, Any]) -> None:
+def test_an_optimizer_of_any_implementation_keeps_working(how: dict[str, Any]) -> None:
     model = layers(2, 3, 2)
     optimizer = torch.optim.Adam(model.parameters(), **how)
     step(model, optimizer)
@@ -239,7 +239,7 @@ def test_an_optimizer_that_remembers_all_parameters_at_once_is_refused_where_the
         replace_modules(model, {nn.ReLU: prelu}, optimizers=[optimizer])
 
 
-def test_a_scheduler_goes_on_with_the_same_groups() -> None:
+def test_a_scheduler_continues_with_the_same_groups() -> None:
     model = layers(2, 3, 2)
     optimizer = SGD(model.parameters(), lr=0.4)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -268,7 +268,7 @@ def test_names_without_repetition_are_enough_to_follow_by_hand() -> None:
     assert trained(model, optimizer) == [["0.weight", "0.bias", "2.weight", "2.bias"]]
 
 
-def test_a_parameter_that_nobody_trained_is_not_trained_for_having_another_ones_name() -> None:
+def test_an_untrained_parameter_is_not_trained_for_having_another_ones_name() -> None:
     trained_one, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     optimizer = SGD([trained_one], lr=0.1)
     follow_parameters([optimizer], {"a": trained_one, "b": other}, {"a": other})

@@ -1,4 +1,4 @@
-"""Surgery: what it can't do is refused with the reason, and nothing stays of the attempt."""
+"""Surgery: what it can't do is refused with the reason, and nothing remains of the attempt."""
 
 import functools
 import warnings
@@ -134,7 +134,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
-def test_a_module_that_is_also_held_outside_of_the_tree_is_refused(keep: Any) -> None:
+def test_a_module_that_is_also_held_outside_the_tree_is_refused(keep: Any) -> None:
     class Stages(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -147,7 +147,7 @@ def test_a_module_that_is_also_held_outside_of_the_tree_is_refused(keep: Any) ->
             replace_modules(model, policies)
 
 
-def test_a_module_that_its_own_parts_know_may_be_replaced() -> None:
+def test_a_module_that_its_own_parts_refer_to_may_be_replaced() -> None:
     class Part(nn.Module):
         def __init__(self, owner: nn.Module) -> None:
             super().__init__()
@@ -170,7 +170,7 @@ def state_of(model: nn.Module, optimizers: Any) -> Any:
     ]
 
 
-def test_nothing_stays_of_surgery_that_optimizers_refuse() -> None:
+def test_nothing_remains_of_surgery_that_optimizers_refuse() -> None:
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     model = nn.Sequential(nn.Linear(4, 4), nn.TransformerEncoder(layer, 1), nn.Linear(4, 4), nn.ReLU())
     model[0].register_forward_hook(print)

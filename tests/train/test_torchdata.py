@@ -187,7 +187,7 @@ def test_an_end_in_batches_at_the_end_of_an_epoch_is_one_of_the_loader_too(
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_a_fit_goes_on_in_the_next_epoch_after_one_that_ended_with_the_last_batch(workers: str) -> None:
+def test_a_fit_continues_in_the_next_epoch_after_one_that_ended_with_the_last_batch(workers: str) -> None:
     whole = fitted(loader("stream", workers), max_duration="12ba")
     made, memory, seen = run(loader("stream", workers), max_duration="12ba")
     with made:
@@ -203,7 +203,7 @@ def test_what_was_taken_is_not_read_again(tmp_path: Path) -> None:
     assert sum(data.dataset.reads.values()) == EXAMPLES - 2 * BATCH
 
 
-def test_what_workers_have_read_ahead_is_not_on_the_clock(tmp_path: Path) -> None:
+def test_what_workers_have_read_ahead_is_not_counted(tmp_path: Path) -> None:
     fitted(loader("in order", "2 workers", prefetch_factor=2), savers(tmp_path))
     data = loader("in order", "2 workers", prefetch_factor=2)
     *_, seen = fitted(data, load_path=tmp_path / "1ba" / "ep2-ba9", seed=None)
@@ -219,7 +219,7 @@ def test_collate_may_draw_from_the_generator_of_the_loader(tmp_path: Path) -> No
         assert ends_alike(fitted(drawing(), load_path=path, seed=None), whole), path.name
 
 
-def test_a_state_of_the_dataset_that_a_checkpoint_can_not_hold_is_named(tmp_path: Path) -> None:
+def test_a_state_of_the_dataset_that_a_checkpoint_cannot_hold_is_named(tmp_path: Path) -> None:
     class Keeping(Rows):
         def state_dict(self) -> Any:
             return {"raw": b"bytes"}

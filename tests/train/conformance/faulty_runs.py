@@ -1,4 +1,4 @@
-"""Algorithms that do not work in some run: saved, repeated, with other batches, in other company. One fault each."""
+"""Algorithms that fail in some run: saved, repeated, with other batches, beside other algorithms. One fault each."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""What the faulty algorithms are made of: algorithms without a fault, and the table of who is caught by which check."""
+"""What the faulty algorithms are made of: algorithms without a fault, and a table of which check catches which."""
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError
