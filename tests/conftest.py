@@ -1,4 +1,4 @@
-"""What the tests share: a shell without habits, fake distributions, really installed in a folder, and calm settings."""
+"""What the tests share: a neutral shell, fake distributions, really installed in a folder, and calm settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hypothesis import settings
 
 from engine_core.registry import Registry
 
-# What a developer's shell allows is not what the tests install; here and not in a fixture, as collecting scans too.
+# A developer's shell may disable what the tests install; here and not in a fixture, as collecting scans too.
 for name in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):
     os.environ.pop(name, None)
 
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
-# What pytest, rich, click and Python itself write differently for; the run's own pytest has read its part already.
+# These change what pytest, rich, click and Python itself write; the pytest of this run has read its part already.
 HABITS = (
     *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "PYTHON_COLORS", "COLUMNS", "LINES"),
     *("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONWARNINGS"),
@@ -33,7 +33,7 @@ HABITS = (
 
 @pytest.fixture(autouse=True, scope="session")
 def _a_shell_without_habits():
-    """Keep from the tests and their children what differs from shell to shell and changes what is printed."""
+    """Hide from the tests and their children what differs from shell to shell and changes what is printed."""
     with pytest.MonkeyPatch.context() as patch:
         for name in HABITS:
             patch.delenv(name, raising=False)
@@ -42,7 +42,7 @@ def _a_shell_without_habits():
 
 @pytest.fixture(autouse=True, scope="session")
 def _ctrl_c_is_heard():
-    """Let children hear it even where a shell runs the tests in its background, and ignores it for all of them."""
+    """Let children receive it even where a shell runs the tests in its background, and ignores it for all of them."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -104,7 +104,7 @@ def api1(tmp_path):
 
 @pytest.fixture
 def ends():
-    """Return `ends(pid)`, which waits until a process that is not ours is gone, or is left for its parent to bury."""
+    """Return `ends(pid)`, which waits until a process that is not ours is gone, or is a zombie."""
 
     def ends(pid):
         last_s = time.monotonic() + 60

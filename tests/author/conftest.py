@@ -1,7 +1,7 @@
-"""Plugins begun by the built engine-core, and what tox, pip and the engine make of them.
+"""Plugins created by the built engine-core, and what tox, pip and the engine make of them.
 
-The core comes from its wheel, named in a constraints file that tox hands on to pip, as a plugin's README tells. Of the
-Pythons a plugin's tox sees only the one that runs here. The others have no CPU build of torch in reach, so that a
+The core comes from its wheel, named in a constraints file that tox hands on to pip, as a plugin's README says. A
+plugin's tox sees only the Python that runs here. The others have no CPU build of torch in reach, so that a
 plugin's tests can't run there; tests/core, which runs on all of them, checks that its modules compile.
 """
 
@@ -72,7 +72,7 @@ class Workplace:
             return subprocess.Popen(command, cwd=project, env=self.environ, stdout=log, stderr=subprocess.STDOUT)
 
     def files(self) -> set[str]:
-        """Return the files of the environment, those apart that Python writes when it imports."""
+        """Return the files of the environment, except those that Python writes when it imports."""
         files = (file.relative_to(self.home).as_posix() for file in self.home.rglob("*"))
         return {file for file in files if "__pycache__" not in file}
 

@@ -1,4 +1,4 @@
-"""What a plugin's own tools say about it as it was begun, whatever it is called."""
+"""What a new plugin's own tools say about it, whatever its name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS = ["x", "true", "test-noise", "Two--dashes.2d", "W" * 40]
 
 @pytest.fixture(scope="module")
 def toxes(workplace: Workplace) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Begin plugins and start the tox of each, beside one another; what they print is in `tox.log`."""
+    """Create plugins and start the tox of each, side by side; what they print is in `tox.log`."""
     started = {name: workplace.start_tox(workplace.begin(name)) for name in WHOLE}
     yield started
     for process in started.values():

@@ -1,4 +1,4 @@
-"""A net with everything that any of the algorithms looks for, real data, and a training of two epochs."""
+"""A net with everything that any of the algorithms looks for, real data, and two epochs of training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine_core.registry import Registry
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = sorted(runpy.run_path(str(DOCS / "pairs.py"))["algorithm_names"]())
-# So that each has something to do in two epochs of a small net; all others act with their defaults.
+# With these, each has something to do in two epochs of a small net; all others act with their defaults.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "blurpool": {"min_channels": 1},
     "squeeze_excite": {"min_channels": 1, "latent_channels": 4},
@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "ema": {"decay": 0.9},
     "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},
 }
-# Forms of one that change others than its defaults do, under names of their own.
+# Variants that change something else than the defaults do, under their own names.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixup of losses": ("mixup", {"interpolate_loss": True}),
     "cutmix of losses": ("cutmix", {"interpolate_loss": True}),

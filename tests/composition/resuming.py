@@ -1,6 +1,6 @@
-"""Runs with drawn settings, whole or gone on with: `python resuming.py whole|resumed|again FOLDER DRAW...`.
+"""Runs with drawn settings, whole or resumed: `python resuming.py whole|resumed|again FOLDER DRAW...`.
 
-For each draw a JSON file with a digest of each part of what the run has come to, or with what it raised.
+For each draw it writes a JSON file with a digest of each part of the run's end, or with what the run raised.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SCHEDULERS: dict[str, Any] = {
 
 
 class Accuracy:
-    """The share of the rows that the outputs name rightly."""
+    """The share of the rows that the outputs classify correctly."""
 
     def __init__(self) -> None:
         self.reset()
@@ -127,7 +127,7 @@ def settings_of(number: int) -> dict[str, Any]:
 
 
 class Journal(LoggerDestination):
-    """Keeps all that is logged and a digest of each batch as it was loaded; both go on in a resumed run."""
+    """Keeps all that is logged and a digest of each batch as it was loaded; both continue in a resumed run."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -144,7 +144,7 @@ class Journal(LoggerDestination):
 
 
 class Watch:
-    """Tells a journal of each batch before any algorithm has it."""
+    """Shows each batch to a journal before any algorithm gets it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -218,7 +218,7 @@ def trainer_of(settings: Mapping[str, Any], folder: Path, **begin: Any) -> tuple
 
 
 def parts_of(made: Any, journal: Journal) -> dict[str, Any]:
-    """Return all that a run has come to, each part as a digest or as it can be read."""
+    """Return everything that a run has produced, each part as a digest or in readable form."""
     state = made.state
     return {
         "weights": digest(dict(state.model.state_dict())),

@@ -1,4 +1,4 @@
-"""Who changes batch, loss, weights or flags for a while puts them back: in training, evaluation and when it raises."""
+"""What changes batch, loss, weights or flags for a while restores them: in training, evaluation and when it raises."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_model_that_a_step_began_with_is_there_again_when_its_loss_raises(na
 
 
 def moved_by_hand(algorithms: Sequence[Algorithm], failing_at: str) -> list[str]:
-    """Raise in a step of a loop that puts nothing back itself; return what is another than before the step."""
+    """Raise in a step of a loop that puts nothing back itself; return what differs from before the step."""
 
     def fire(engine: Engine, *events: str) -> None:
         for event in events:

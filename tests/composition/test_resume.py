@@ -1,4 +1,4 @@
-"""With whatever algorithms and settings: a run that goes on in a new process, twice, is the run that never ended."""
+"""With any algorithms and settings, a run that is resumed in a new process, twice, is the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize("phase", ["resumed", "again"])
 @pytest.mark.parametrize("number", DRAWS)
-def test_a_run_that_goes_on_in_another_process_is_the_whole_run(number, phase, runs):
+def test_a_run_that_is_resumed_in_another_process_is_the_whole_run(number, phase, runs):
     whole, rest = (json.loads((runs / str(number) / f"{name}.json").read_text()) for name in ("whole", phase))
     again = f"python {PROGRAM} {phase} FOLDER {number}, after the phases before it"
     assert "error" not in whole, whole["error"]

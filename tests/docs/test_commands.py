@@ -96,7 +96,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
     for command in commands_of(page):
         if command.printed:
             assert command.ours is not None, f"{command.words} shows an output that nobody checks"
-            # torch's first import, without bytecode, may take longer than the doctor is patient by itself.
+            # torch's first import, without bytecode, may take longer than the doctor's own limit.
             patient = ["--timeout", "300"] if command.ours == ["plugins", "doctor"] else []
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-m", "engine_core", *command.ours, *patient],

@@ -14,7 +14,7 @@ PAGE = DOCS / "explanation" / "design.md"
 TEXT = PAGE.read_text()
 PACKAGE, AROUND = (block.text for block in blocks_of(PAGE) if block.language == "text")
 TESTED = runpy.run_path(str(ROOT / "tests" / "core" / "test_layers.py"))
-ONE_LINE = ("scaffold/templates", "scaffold/licenses")  # folders whose files are no code, and are not listed
+ONE_LINE = ("scaffold/templates", "scaffold/licenses")  # folders whose files are not code, and are not listed
 LEFT_BY_TOOLS = {"__pycache__", "_build", "build", "dist", "runs"}
 
 

@@ -46,7 +46,7 @@ SPEAKING = [
 
 
 @pytest.mark.parametrize("page", SPEAKING, ids=name_of)
-def test_what_a_page_calls_by_its_full_name_is_there(page):
+def test_what_a_page_calls_by_its_full_name_exists(page):
     names = set(re.findall(r"(?<![\w.-])engine_core(?:\.\w+)+", page.read_text()))
     names -= {"engine_core.algorithms"}  # a group of entry points, which no module is named after
 
@@ -63,5 +63,5 @@ def is_there(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_speaks_of_no_particular_machine(page):
+def test_a_page_mentions_no_particular_machine(page):
     assert re.findall(r"(?<![\w.])/(?:home|root|tmp|opt|work|Users)/\S*", page.read_text()) == []

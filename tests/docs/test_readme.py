@@ -25,7 +25,7 @@ def test_the_tutorial_has_the_same_two_commands():
     assert first(DOCS / "quickstart.md", "sh") == first(README, "sh")
 
 
-def test_an_algorithm_in_ten_lines_is_no_longer_and_the_same_in_both_places():
+def test_an_algorithm_in_ten_lines_is_as_short_as_that_and_the_same_in_both_places():
     shown = first(README, "python")
 
     assert len([line for line in shown.splitlines() if line]) <= 10

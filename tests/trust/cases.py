@@ -12,9 +12,9 @@ class Case:
     """A faulty plugin whose fault shows only when it is imported.
 
     Args:
-        name: of the distribution; the plugin itself is called so with underscores.
-        because: why it can't be loaded, and what to do; `<file>`, `<name>` and `<fix>` stand for what all have.
-        doubt: what metadata shows already.
+        name: of the distribution; the plugin itself has the same name with underscores.
+        because: why it can't be loaded, and what to do; `<file>`, `<name>` and `<fix>` stand for what all cases share.
+        doubt: what metadata alone shows.
     """
 
     name: str

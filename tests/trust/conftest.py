@@ -47,7 +47,7 @@ class Environment:
         self.move_to("work")
 
     def move_to(self, folder: str) -> None:
-        """Go on in a folder with a project to train, a new one if there is none."""
+        """Continue in a folder with a project to train, a new one if there is none."""
         object.__setattr__(self, "work", self.home / folder)
         self.work.mkdir(exist_ok=True)
         (self.work / "project.py").write_text(PROJECT)

@@ -1,4 +1,4 @@
-"""A plugin whose import fails is named with the reason, and stops the run that asked for it and nobody else.
+"""A plugin whose import fails is named with the reason, and stops the run that asked for it and nothing else.
 
 All of them lie in one environment, and an honest one among them.
 """

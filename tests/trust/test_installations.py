@@ -54,7 +54,7 @@ def assert_trains(environment, *names):
     assert (done.code, done.stderr, environment.has_trained()) == (0, "", True)
 
 
-def test_a_stale_dist_info_is_refused_and_pip_takes_it_away(environment):
+def test_a_stale_dist_info_is_refused_and_pip_removes_it(environment):
     (environment.site / "acme_plugin.py").unlink()
     assert_refused(
         environment,
@@ -66,7 +66,7 @@ def test_a_stale_dist_info_is_refused_and_pip_takes_it_away(environment):
     assert environment.about(environment.engine_core("plugins", "list"), "acme") == []
 
 
-def test_a_stale_dist_info_that_pip_can_not_take_away_is_to_be_deleted(environment):
+def test_a_stale_dist_info_that_pip_cannot_remove_has_to_be_deleted(environment):
     (environment.site / "acme_plugin.py").unlink()
     left = environment.site / "acme_plugin-1.0.dist-info"
     (left / "RECORD").unlink()
@@ -82,7 +82,7 @@ def test_a_stale_dist_info_that_pip_can_not_take_away_is_to_be_deleted(environme
     assert_trains(environment, "acme")
 
 
-def test_a_dist_info_without_metadata_is_told_and_works(environment):
+def test_a_dist_info_without_metadata_is_reported_and_works(environment):
     left = environment.site / "acme_plugin-1.0.dist-info"
     (left / "METADATA").unlink()
     doubt = (
@@ -201,7 +201,7 @@ def test_a_run_that_requires_a_distribution_says_how_to_get_it_before_anything_i
     )
 
 
-def test_without_torch_the_doctor_works_and_says_who_needs_it(make_environment, base, tmp_path):
+def test_without_torch_the_doctor_works_and_says_what_needs_it(make_environment, base, tmp_path):
     for item in base.iterdir():
         if not item.name.startswith(("torch", "functorch")):
             (tmp_path / item.name).symlink_to(item)
@@ -219,7 +219,7 @@ def test_without_torch_the_doctor_works_and_says_who_needs_it(make_environment, 
     assert (done.code, done.stderr) == (1, "")
 
 
-def test_where_torch_is_the_doctor_tells_who_imports_it(make_environment):
+def test_where_torch_is_installed_the_doctor_says_what_imports_it(make_environment):
     environment = make_environment([HONEST, DEEP])
     done = environment.engine_core("plugins", "doctor", "--timeout", "300")  # torch's first import, without bytecode
     assert environment.about(done, "deep", "honest") == [

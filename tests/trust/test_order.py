@@ -55,7 +55,7 @@ def test_the_run_that_asks_for_both_stops_before_training(environment):
     assert not environment.has_trained()
 
 
-def test_where_the_declaration_binds_nobody_they_train(environment):
+def test_where_the_declaration_binds_neither_they_train(environment):
     assert (environment.train("second", "honest").code, environment.has_trained()) == (0, True)
 
 
