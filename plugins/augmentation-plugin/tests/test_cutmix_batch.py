@@ -114,7 +114,7 @@ def test_an_image_alone_is_mixed_with_itself() -> None:
         ("images", ArgumentTypeError, "a str"),
     ],
 )
-def test_what_is_no_image_is_refused(images: object, error: type[Exception], words: str) -> None:
+def test_anything_but_images_is_refused(images: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         cutmix_batch(images, None)  # type: ignore[arg-type]
 

@@ -77,7 +77,7 @@ def test_two_instances_in_a_run_draw_different_holes() -> None:
     assert (state.batch[0] == 0).sum() > (drawn(CutOut(), 1)[0][0] == 0).sum()
 
 
-def test_a_state_that_is_none_of_its_own_is_refused() -> None:
+def test_a_state_that_is_not_its_own_is_refused() -> None:
     with pytest.raises(ArgumentError, match="the state of cutout has no 'generator'"):
         CutOut().load_state_dict(json.loads('{"rng": 1}'))
 

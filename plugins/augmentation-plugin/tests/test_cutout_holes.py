@@ -157,7 +157,7 @@ def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], error: type[E
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn, torch.uint8, torch.bool])
-def test_images_of_a_dtype_that_torch_can_not_fill_get_the_same_holes(dtype: torch.dtype) -> None:
+def test_images_of_a_dtype_that_torch_cannot_fill_get_the_same_holes(dtype: torch.dtype) -> None:
     holed = cutout_batch(torch.ones(3, 2, 6, 6).to(dtype), generator=seeded(1))
     assert holed.dtype is dtype
     assert torch.equal(holed.float(), cutout_batch(torch.ones(3, 2, 6, 6), generator=seeded(1)))

@@ -118,7 +118,7 @@ def test_targets_in_containers_are_paired_alike() -> None:
         (torch.zeros(4), "a", ArgumentTypeError, "alpha='a'"),
     ],
 )
-def test_what_can_not_be_blended_is_refused(rows: object, alpha: object, error: type[Exception], words: str) -> None:
+def test_what_cannot_be_blended_is_refused(rows: object, alpha: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         mixup_batch(rows, None, alpha)  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ def fire(engine: Engine, *events: str) -> None:
 @pytest.mark.parametrize(
     "step", [FORWARD, ("before_train_batch", *FORWARD, "after_train_batch")], ids=["forward", "train batch"]
 )
-def test_a_loop_that_fires_no_pair_of_the_loss_is_told_in_its_second_step(
+def test_a_loop_that_fires_no_pair_of_the_loss_gets_an_error_in_its_second_step(
     kind: type[Mixing], interpolate_loss: bool, step: tuple[str, ...]
 ) -> None:
     with own(kind(interpolate_loss=interpolate_loss))[1] as engine:
@@ -108,7 +108,7 @@ class FailsAt(Callback):
 @pytest.mark.parametrize("microbatch_size", [None, 2])
 @pytest.mark.parametrize("interpolate_loss", [False, True])
 @pytest.mark.parametrize("where", ["forward", "after_forward", "before_loss", "loss", "after_loss"])
-def test_a_training_goes_on_after_an_exception_wherever_it_was(
+def test_a_training_continues_after_an_exception_wherever_it_was(
     kind: type[Mixing], where: str, interpolate_loss: bool, microbatch_size: int | None
 ) -> None:
     model = Failing(where)
@@ -132,7 +132,7 @@ def test_a_training_goes_on_after_an_exception_wherever_it_was(
 @BOTH
 @pytest.mark.parametrize("done", [("before_forward",), FORWARD, (*FORWARD, "before_loss")])
 @pytest.mark.parametrize("interpolate_loss", [False, True])
-def test_a_loop_that_restores_goes_on_after_an_exception(
+def test_a_loop_that_restores_continues_after_an_exception(
     kind: type[Mixing], done: tuple[str, ...], interpolate_loss: bool
 ) -> None:
     state, engine = own(kind(interpolate_loss=interpolate_loss))

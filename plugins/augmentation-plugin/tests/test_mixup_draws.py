@@ -1,4 +1,4 @@
-"""What MixUp and CutMix draw in a run: from generators of their own, by the run's seed, and on from what was saved."""
+"""What MixUp and CutMix draw in a run: from their own generators, by the run's seed, and on from what was saved."""
 
 import random
 from typing import Any
@@ -89,7 +89,7 @@ def test_a_foreign_state_is_refused(kind: type[Mixing]) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
 @pytest.mark.parametrize("mix", [mixup_batch, cutmix_batch])
-def test_a_compiled_step_draws_anew_each_time(mix: Any) -> None:
+def test_a_compiled_step_draws_again_each_time(mix: Any) -> None:
     def draws(function: Any) -> list[Any]:
         generator = torch.Generator().manual_seed(3)
         mixed = [function(IMAGES, torch.arange(5), generator=generator) for _ in range(3)]
@@ -101,7 +101,7 @@ def test_a_compiled_step_draws_anew_each_time(mix: Any) -> None:
 
 
 @pytest.mark.parametrize("mix", [mixup_batch, cutmix_batch])
-def test_a_seed_is_no_generator(mix: Any) -> None:
+def test_a_seed_is_not_a_generator(mix: Any) -> None:
     with pytest.raises(TypeError, match=r"generator=3 \(int\) .*torch.Generator\(\).manual_seed\(3\)"):
         mix(IMAGES, torch.arange(5), generator=3)
 

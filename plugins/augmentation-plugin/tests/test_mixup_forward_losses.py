@@ -109,7 +109,7 @@ def test_the_classes_are_found_in_outputs_of_several(kind: type[Mixing], form: s
 @pytest.mark.parametrize(
     "outputs", [{"a": torch.zeros(ROWS, 3), "b": torch.zeros(ROWS, 4)}, (torch.zeros(ROWS),), None]
 )
-def test_outputs_that_leave_a_doubt_are_refused_with_what_helps(kind: type[Mixing], outputs: Any, state: State) -> None:
+def test_ambiguous_outputs_are_refused_with_what_helps(kind: type[Mixing], outputs: Any, state: State) -> None:
     state.outputs = outputs
     with pytest.raises(ArgumentError, match="let the model return only the logits") as raised:
         dense_targets(state, kind(1.0))

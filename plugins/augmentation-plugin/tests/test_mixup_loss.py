@@ -50,7 +50,7 @@ def kind(request: pytest.FixtureRequest) -> type[Mixing]:
 
 
 @pytest.mark.parametrize("interpolate_loss", [False, True])
-def test_the_trainer_does_what_a_loop_by_hand_does_bit_for_bit(kind: type[Mixing], interpolate_loss: bool) -> None:
+def test_the_trainer_does_what_a_hand_written_loop_does_bit_for_bit(kind: type[Mixing], interpolate_loss: bool) -> None:
     by_hand = make_model()
     optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1)
     name = kind.metadata.name

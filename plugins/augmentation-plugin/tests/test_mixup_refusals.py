@@ -106,7 +106,7 @@ def test_an_ignored_target_in_a_later_batch_is_refused_there(kind: type[Mixing])
 
 @BOTH
 @pytest.mark.parametrize("outputs", [torch.zeros(4), torch.zeros(4, 3, 2)])
-def test_outputs_that_do_not_tell_the_classes_are_refused(kind: type[Mixing], outputs: Any) -> None:
+def test_outputs_that_do_not_show_the_classes_are_refused(kind: type[Mixing], outputs: Any) -> None:
     state = State(model=nn.Identity(), algorithms=[kind()], seed=1, batch=(IMAGES, CLASSES), outputs=outputs)
     with Engine(state, Logger()) as engine, pytest.raises(ArgumentError, match="set interpolate_loss=True"):
         engine.run_event("before_forward")
@@ -124,7 +124,7 @@ def test_outputs_that_do_not_tell_the_classes_are_refused(kind: type[Mixing], ou
         (((IMAGES, IMAGES), CLASSES), "one tensor.*a tuple"),
     ],
 )
-def test_batches_that_can_not_be_mixed_are_refused(kind: type[Mixing], batch: Any, words: str) -> None:
+def test_batches_that_cannot_be_mixed_are_refused(kind: type[Mixing], batch: Any, words: str) -> None:
     with pytest.raises(EngineError, match=words):
         first_batch(kind(), batch)
 
@@ -134,7 +134,7 @@ def test_mixup_refuses_token_ids_and_says_why() -> None:
         first_batch(MixUp(), (torch.zeros(4, 7, dtype=torch.long), CLASSES))
 
 
-def test_cutmix_takes_images_of_bytes_and_refuses_what_is_no_image() -> None:
+def test_cutmix_takes_images_of_bytes_and_refuses_anything_but_images() -> None:
     first_batch(CutMix(), (IMAGES.byte(), CLASSES))
     with pytest.raises(ArgumentError, match=r"input_key=0\) has to be images \(N, C, H, W\), not \(4, 7\)"):
         first_batch(CutMix(), (torch.zeros(4, 7), CLASSES))

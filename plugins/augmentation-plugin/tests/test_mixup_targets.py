@@ -43,7 +43,7 @@ def test_cross_entropy_of_mixed_targets_is_the_mixture_of_two_losses(
     ("loss_fn", "losses", "gradients"),
     [(F.mse_loss, (0.25, 1.25), (1.0, 1.0)), (F.l1_loss, (0.5, 1.0), (1.0, 0.0))],
 )
-def test_other_losses_tell_the_two_forms_apart(loss_fn: Any, losses: Any, gradients: Any) -> None:
+def test_other_losses_distinguish_the_two_forms(loss_fn: Any, losses: Any, gradients: Any) -> None:
     outputs, target, paired = torch.tensor([0.5], requires_grad=True), torch.tensor([1.0]), torch.tensor([-1.0])
     of_targets = loss_fn(outputs, mix_targets(target, paired, 0.5))
     of_losses = mix_losses(loss_fn(outputs, target), loss_fn(outputs, paired), 0.5)
@@ -73,7 +73,7 @@ def test_floats_are_mixed_as_they_are(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-100, 5])
-def test_what_is_no_class_is_refused(wrong: int) -> None:
+def test_anything_but_a_class_is_refused(wrong: int) -> None:
     with pytest.raises(ArgumentError, match=rf"{wrong}.*interpolate the losses"):
         mix_targets(torch.tensor([0, wrong]), torch.tensor([wrong, 0]), LAM, 5)
 
@@ -118,7 +118,7 @@ def test_losses_of_different_parts_are_refused(loss: Any, paired: Any) -> None:
 
 
 @pytest.mark.parametrize("lam", [-0.1, 1.1, float("nan"), "0.5", None])
-def test_a_share_that_is_none_is_refused(lam: Any) -> None:
+def test_an_invalid_share_is_refused(lam: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="lam="):
         mix_targets(torch.tensor([0]), torch.tensor([0]), lam, 3)
     with pytest.raises((ValueError, TypeError), match="lam="):

@@ -1,4 +1,4 @@
-"""MixUp and CutMix together, and with one that smooths targets: the order, and the loss against the inputs."""
+"""MixUp and CutMix together, and with an algorithm that smooths targets: the order, and the loss against the inputs."""
 
 import itertools
 from typing import Any
@@ -78,7 +78,7 @@ def test_beside_smoothing_the_paired_targets_are_smoothed_too(mixing: Mixing) ->
         torch.testing.assert_close(run.losses, run.expected)
 
 
-def test_two_that_interpolate_the_loss_are_warned_of_once() -> None:
+def test_two_that_interpolate_the_loss_cause_one_warning() -> None:
     with pytest.warns(UserWarning, match="interpolate") as caught:  # each is recorded, also at one line
         run = Pair([MixUp(1.0, True), CutMix(1.0, True)])
     (message,) = [str(warning.message) for warning in caught]
@@ -90,7 +90,7 @@ def test_two_that_interpolate_the_loss_are_warned_of_once() -> None:
     ("pair", "outer"),
     [(FORMS[0], "MixUp"), (FORMS[1], "MixUp"), (FORMS[2], "CutMix")],
 )
-def test_the_metadata_decides_who_is_around_whom(pair: tuple[Mixing, Mixing], outer: str) -> None:
+def test_the_metadata_decides_which_is_the_outer_one(pair: tuple[Mixing, Mixing], outer: str) -> None:
     for order in itertools.permutations(pair):
         with Engine(State(algorithms=list(order)), Logger()) as engine:
             first = {e: engine.explain(e)[0].algorithm for e in ("before_forward", "before_loss")}

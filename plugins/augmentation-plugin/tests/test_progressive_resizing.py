@@ -122,7 +122,7 @@ def test_with_initial_scale_1_nothing_is_needed_and_nothing_done() -> None:
 def test_batches_that_cannot_be_resized_are_refused_before_the_first_step(
     arguments: dict[str, Any], batch: Any, message: str
 ) -> None:
-    """Also where the training is past all resizing, as one that is resumed."""
+    """Also where the training is past all resizing, such as one that is resumed."""
     with pytest.raises((ValueError, TypeError, LookupError), match=message):
         batches_of(ProgressiveResizing(**arguments), [9], batch)
 
@@ -181,7 +181,7 @@ def test_on_digits_it_trains_on_fewer_pixels_ends_at_full_size_and_learns(mode: 
     assert sum(resized.losses[-8:]) < 0.8 * sum(resized.losses[:8])
 
 
-def test_a_net_of_fixed_size_fails_at_the_first_step_not_half_way() -> None:
+def test_a_net_of_fixed_size_fails_at_the_first_step_not_halfway() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         train_on_digits([ProgressiveResizing()], head=nn.MaxPool2d(4))
 

@@ -109,7 +109,7 @@ def test_white_stays_white_in_uint8() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
-def test_what_has_no_mean_can_be_cropped_but_not_interpolated(dtype: torch.dtype) -> None:
+def test_dtypes_without_a_mean_can_be_cropped_but_not_interpolated(dtype: torch.dtype) -> None:
     x = torch.ones(4, 1, 8, 8, dtype=dtype)
     assert resize_batch(x, None, 0.5, "crop")[0].dtype is dtype
     with pytest.raises(ValueError, match="set mode='crop'"):

@@ -1,4 +1,4 @@
-"""When images are how large: the schedule at many points, and the rounding of sizes."""
+"""How large images are, and when: the schedule at many points, and the rounding of sizes."""
 
 from fractions import Fraction
 
@@ -107,7 +107,7 @@ def test_arguments_that_make_no_schedule_are_refused(arguments: dict[str, float]
 
 
 @pytest.mark.parametrize("elapsed", [-0.1, float("nan"), "0.5"])
-def test_a_moment_that_is_none_is_refused(elapsed: float) -> None:
+def test_an_invalid_moment_is_refused(elapsed: float) -> None:
     with pytest.raises((ValueError, TypeError), match="elapsed="):
         resizing_scale(elapsed)
 

@@ -1,4 +1,4 @@
-"""LabelSmoothing in an engine and in trainings: what the loss gets, and that the batch is afterwards what it was."""
+"""LabelSmoothing in an engine and in trainings: what the loss gets, and that the batch is the same afterwards."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -98,7 +98,7 @@ class Outermost(Algorithm):
             self.found.append(state.batch_get_item(1))
 
 
-def test_who_is_around_it_finds_the_labels_of_each_microbatch_also_of_one_whose_loss_raised() -> None:
+def test_an_outer_algorithm_finds_the_labels_of_each_microbatch_also_of_one_whose_loss_raised() -> None:
     outermost = Outermost()
     options: dict[str, Any] = {"microbatch_size": 4, "algorithms": [LabelSmoothing(), outermost]}
     with trainer_of(net(), [(X, Y)], loss_fn=Failing(), **options) as trainer, pytest.raises(RuntimeError):

@@ -1,4 +1,4 @@
-"""Which losses take smoothed targets, and what is said of those that do not, at the first batch."""
+"""Which losses take smoothed targets, and what is said at the first batch about those that do not."""
 
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class Focal(nn.CrossEntropyLoss):
-    """A loss with a formula of its own."""
+    """A loss with its own formula."""
 
     def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs.softmax(1)[range(len(targets)), targets] - 1).square().mean()

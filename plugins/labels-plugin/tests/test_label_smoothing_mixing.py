@@ -13,7 +13,7 @@ OUTPUTS, LABELS = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)),
 
 
 class Mix(Algorithm):
-    """Takes each target's half from the row behind it, and puts the targets back as it found them."""
+    """Takes half of each target from the next row, and puts the targets back as it found them."""
 
     metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), tags=("target_mixing",), writes=("batch",))
     found: Any = None

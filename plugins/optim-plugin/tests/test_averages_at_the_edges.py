@@ -169,7 +169,7 @@ def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
         (SWA, {"average": {}, "count": 0}, "count=0 has to be within"),
     ],
 )
-def test_a_state_that_can_not_have_been_saved_is_refused_at_once(
+def test_a_state_that_cannot_have_been_saved_is_refused_at_once(
     algorithm: Callable[[], Any], state: dict[str, Any], message: str
 ) -> None:
     made = algorithm()
@@ -185,7 +185,7 @@ def test_a_saved_average_of_another_model_is_refused_in_the_run() -> None:
         fire(ema, nn.Linear(2, 2), Event.FIT_START)
 
 
-def test_what_is_no_average_is_refused() -> None:
+def test_anything_but_an_average_is_refused() -> None:
     model: Any = nn.Linear(2, 2)
     with pytest.raises(TypeError, match="an average is tensors by name, not Linear: start_average makes one"):
         ema_update(model, model)

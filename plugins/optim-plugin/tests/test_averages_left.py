@@ -26,7 +26,7 @@ def make(folder, outputs, **settings):
     )
 
 
-def test_an_average_of_other_weights_is_left_and_named(tmp_path):
+def test_an_average_of_other_weights_is_left_out_and_named(tmp_path):
     with make(tmp_path, 2) as trainer:
         trainer.fit("2ep")
     with pytest.warns(CheckpointWarning, match="the states of optimizers, schedulers, EMA were not loaded either"):

@@ -165,7 +165,7 @@ def test_an_evaluation_in_the_middle_of_a_step_changes_nothing() -> None:
     assert same(*ends)
 
 
-def test_a_second_fit_goes_on_with_the_average() -> None:
+def test_a_second_fit_continues_with_the_average() -> None:
     once, twice = EMA(decay=0.5), EMA(decay=0.5)
     with make_trainer(once) as trainer:
         trainer.fit()
@@ -175,7 +175,7 @@ def test_a_second_fit_goes_on_with_the_average() -> None:
     assert same(once.averaged_state_dict(), twice.averaged_state_dict())
 
 
-def test_an_instance_in_a_second_run_begins_anew() -> None:
+def test_an_instance_in_a_second_run_begins_again() -> None:
     used = EMA(decay=0.5)
     with make_trainer(used) as trainer:
         trainer.fit()
@@ -286,6 +286,6 @@ def test_two_averages_in_one_run_are_refused_with_both_names(pair: list[Algorith
 
 
 @pytest.mark.parametrize("interval", ["0ba", "1tok", "1dur", "many"])
-def test_an_interval_that_can_not_be_counted_is_refused(interval: str) -> None:
+def test_an_interval_that_cannot_be_counted_is_refused(interval: str) -> None:
     with pytest.raises(ValueError, match=r"update_interval"):
         EMA(update_interval=interval)

@@ -79,7 +79,7 @@ class Tied(nn.Module):
         self.out.weight = self.words.weight
 
 
-def test_tied_parameters_are_averaged_once_and_stand_under_both_names() -> None:
+def test_tied_parameters_are_averaged_once_and_listed_under_both_names() -> None:
     model = Tied()
     average = start_average(model)
     assert average["words.weight"] is average["out.weight"]
@@ -120,7 +120,7 @@ def test_masks_of_infinity_do_not_become_nan() -> None:
     assert average["lowest"].tolist() == [6.0, 5.25]
 
 
-def test_buffers_that_are_not_persistent_are_no_weights() -> None:
+def test_buffers_that_are_not_persistent_are_not_weights() -> None:
     assert list(start_average(Masked())) == ["mask", "lowest"]
 
 
@@ -172,7 +172,7 @@ def test_an_average_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1, 1.5, float("nan")])
-def test_a_decay_that_is_no_share_is_refused(decay: float) -> None:
+def test_a_decay_that_is_not_a_share_is_refused(decay: float) -> None:
     model = nn.Linear(1, 1)
     with pytest.raises(ValueError, match="decay="):
         ema_update(start_average(model), model, decay)

@@ -64,7 +64,7 @@ def test_the_average_moves_smoothly_and_evaluates_better_than_the_weights() -> N
 
 
 def test_the_mean_of_the_last_epochs_has_a_lower_loss_than_their_weights_have_on_average() -> None:
-    """Of the last weights alone it has not always: those of one epoch may be lucky."""
+    """It is not always lower than that of the last weights alone: those of one epoch may be lucky."""
     (_, raw), (_, swa) = (train(a) for a in ([], SWA(start=0.5)))
     assert swa.losses[:3] == raw.losses[:3]  # what is averaged from the third epoch on is one set of weights at first
     assert swa.losses[-1] < 0.8 * sum(raw.losses[2:]) / 4  # over 18 seeds 0.30 to 0.66

@@ -78,7 +78,7 @@ class Look(Callback):
             setattr(self, event, lambda state, logger, call=call: call(state))
 
 
-def test_training_equals_the_loop_by_hand() -> None:
+def test_training_equals_the_hand_written_loop() -> None:
     ours, hand, plain = make_net(), make_net(), make_net()
     train(ours, GradientPenalty(weight=50.0))
     train_by_hand(hand, 50.0)
@@ -256,7 +256,7 @@ def test_operations_without_a_second_derivative_raise_what_the_readme_quotes(kin
         train(Once(3, 3).double(), GradientPenalty())
 
 
-def test_an_exception_that_is_handled_around_a_run_is_none_of_its_own() -> None:
+def test_an_exception_that_is_handled_around_a_run_is_not_its_own() -> None:
     """A step is the same within an `except` block: it acts at its four events."""
     acted: list[Event] = []
 
@@ -272,7 +272,7 @@ def test_an_exception_that_is_handled_around_a_run_is_none_of_its_own() -> None:
     assert acted == [Event.BEFORE_TRAIN_BATCH, Event.BEFORE_FORWARD, Event.AFTER_FORWARD, Event.BEFORE_BACKWARD]
 
 
-def test_an_own_loop_without_the_first_event_divides_by_the_rows_at_hand() -> None:
+def test_a_custom_loop_without_the_first_event_divides_by_the_rows_at_hand() -> None:
     model, (x, y) = make_net(), make_data()[0]
     algorithm = GradientPenalty(weight=50.0)
     train(make_net(), algorithm, make_data(rows=3))  # which leaves nothing to this run

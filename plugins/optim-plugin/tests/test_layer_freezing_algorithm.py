@@ -66,7 +66,7 @@ def test_layers_are_frozen_by_the_schedule(start: float, level: float, frozen: l
     assert recorder.frozen == frozen
 
 
-def test_frozen_weights_are_bit_equal_to_the_end_and_the_others_train_on() -> None:
+def test_frozen_weights_are_bit_equal_to_the_end_and_the_others_keep_training() -> None:
     recorder = Recorder()
     with make_trainer(LayerFreezing(), callbacks=recorder) as trainer:
         trainer.fit()
@@ -139,7 +139,7 @@ def test_layers_that_the_user_froze_do_not_count() -> None:
     assert recorder.frozen == [3] * 10 + [4] * 10
 
 
-def test_an_instance_in_a_second_run_begins_anew() -> None:
+def test_an_instance_in_a_second_run_begins_again() -> None:
     used, recorder = LayerFreezing(), Recorder()
     with make_trainer(used) as trainer:
         trainer.fit()
@@ -150,7 +150,7 @@ def test_an_instance_in_a_second_run_begins_anew() -> None:
     assert recorder.frozen == [0] * 12 + [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_an_average_of_the_weights_goes_on_beside_it() -> None:
+def test_an_average_of_the_weights_is_updated_beside_it() -> None:
     recorder, ema = Recorder(), EMA(decay=0.5)
     with make_trainer([LayerFreezing(), ema], callbacks=recorder, eval_dataloader=make_data(1)) as trainer:
         trainer.fit()
@@ -160,7 +160,7 @@ def test_an_average_of_the_weights_goes_on_beside_it() -> None:
 @pytest.mark.parametrize(
     "names", [["sam"], ["gradient_penalty"], ["ema"], ["sam", "gradient_penalty", "ema"]], ids=" ".join
 )
-def test_in_company_frozen_weights_stay_and_the_others_train_on(names: list[str]) -> None:
+def test_beside_other_algorithms_frozen_weights_stay_and_the_others_keep_training(names: list[str]) -> None:
     recorder = Recorder()
     with make_trainer([*names, LayerFreezing()], callbacks=recorder, eval_dataloader=make_data(1)) as trainer:
         trainer.fit()
@@ -211,7 +211,7 @@ def test_it_asks_for_parameters_without_a_gradient() -> None:
     assert not LayerFreezing().backwards_create_graph
 
 
-def test_what_it_can_not_know_is_refused() -> None:
+def test_what_it_cannot_know_is_refused() -> None:
     model = make_net()
     with pytest.raises(ValueError, match="max_duration is not known"):
         LayerFreezing().validate(State(model=model))
@@ -232,7 +232,7 @@ def test_what_it_can_not_know_is_refused() -> None:
         ({"frozen": -1, "layers": ["0"]}, "frozen=-1"),
     ],
 )
-def test_a_state_that_can_not_have_been_saved_is_refused_and_nothing_taken(state: Any, message: str) -> None:
+def test_a_state_that_cannot_have_been_saved_is_refused_and_nothing_taken(state: Any, message: str) -> None:
     algorithm = LayerFreezing()
     algorithm.load_state_dict({"frozen": 1, "layers": ["0", "1"]})
     with pytest.raises((ValueError, TypeError), match=message):
@@ -241,6 +241,6 @@ def test_a_state_that_can_not_have_been_saved_is_refused_and_nothing_taken(state
 
 
 @pytest.mark.parametrize("arguments", [{"start": 1}, {"start": -0.1}, {"level": 0}, {"level": 1.1}])
-def test_arguments_that_are_no_fractions_are_refused(arguments: dict[str, float]) -> None:
+def test_arguments_that_are_not_fractions_are_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(arguments))}="):
         LayerFreezing(**arguments)

@@ -115,7 +115,7 @@ def test_a_layer_that_had_no_gradient_counts_from_its_next_one_on(
     ("checkpoints", "resets", "layers"),
     [(False, False, NET_LAYERS), (True, False, NET_LAYERS), (True, True, [*NET_LAYERS, "unused"])],
 )
-def test_an_own_loop_counts_by_the_gradients_that_it_leaves(checkpoints: bool, resets: bool, layers: list[str]) -> None:
+def test_a_custom_loop_counts_by_the_gradients_it_leaves(checkpoints: bool, resets: bool, layers: list[str]) -> None:
     model, algorithm = WithUnused(), LayerFreezing(start=0)
     state = State(model=model, algorithms=[algorithm], max_duration="6ba", seed=1)
     with Engine(state, Logger()) as engine:

@@ -17,7 +17,7 @@ from optim_plugin.freezing import count_frozen
     [start_average, trainable_layers, lambda model: freeze_layers(model, 0.5)],
     ids=["average", "ask", "freeze"],
 )
-def test_what_is_no_model_is_refused(function: Any, model: Any) -> None:
+def test_anything_but_a_model_is_refused(function: Any, model: Any) -> None:
     with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
         function(model)
 
@@ -45,7 +45,7 @@ def test_the_schedule_is_linear_from_start_to_level_at_the_end() -> None:
     ("fraction", "layers", "count"),
     [(0.0, 4, 0), (0.24, 4, 0), (0.25, 4, 1), (0.99, 4, 3), (1.0, 4, 3), (0.29, 100, 29), (1.0, 1, 0), (1.0, 0, 0)],
 )
-def test_so_many_are_frozen_and_never_the_last(fraction: float, layers: int, count: int) -> None:
+def test_this_many_are_frozen_and_never_the_last(fraction: float, layers: int, count: int) -> None:
     assert count_frozen(fraction, layers) == count
 
 
@@ -136,13 +136,13 @@ def test_layers_after_the_last_with_a_gradient_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"start": 1.0}, {"start": -1}, {"level": 0}, {"level": 2}, {"done": -1}])
-def test_a_schedule_that_is_none_is_refused(arguments: dict[str, float]) -> None:
+def test_an_impossible_schedule_is_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(arguments))}="):
         freezing_schedule(**{"done": 2.0, **arguments})
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-def test_what_is_no_fraction_is_refused(fraction: float) -> None:
+def test_anything_but_a_fraction_is_refused(fraction: float) -> None:
     with pytest.raises(ValueError, match="fraction="):
         freeze_layers(make_net(), fraction)
 

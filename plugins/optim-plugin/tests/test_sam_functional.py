@@ -59,7 +59,7 @@ def test_a_sparse_gradient_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "value"), [(torch.float32, 1e-40), (torch.float64, 5e-324), (torch.half, 3e-7)])
-def test_a_gradient_too_small_to_be_scaled_is_no_direction(dtype: torch.dtype, value: float) -> None:
+def test_a_gradient_too_small_to_be_scaled_is_not_a_direction(dtype: torch.dtype, value: float) -> None:
     weight = nn.Parameter(torch.ones(1, dtype=dtype))
     weight.grad = torch.full((1,), value, dtype=dtype)
     assert sharpness_aware_gradients([weight], lambda: 1, rho=0.05) is None
@@ -89,7 +89,7 @@ def test_a_frozen_parameter_with_an_old_gradient_is_left_alone() -> None:
     assert sharpness_aware_gradients([frozen, weight], lambda: (frozen.tolist(), weight.item()), 1.0) == ([1, 1], 1)
 
 
-def test_parameters_without_gradients_are_no_direction() -> None:
+def test_parameters_without_gradients_are_not_a_direction() -> None:
     assert sharpness_aware_gradients([nn.Parameter(torch.ones(2))], lambda: 1) is None
 
 
@@ -123,7 +123,7 @@ def test_buffers_are_held() -> None:
     assert model[1].num_batches_tracked == 0 and model[1].running_var.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_an_own_loop_offers_its_closure() -> None:
+def test_a_custom_loop_offers_its_closure() -> None:
     """Without optimizers in State the parameters are the model's."""
     model = nn.Linear(2, 1)
     x, y = torch.randn(4, 2), torch.randn(4, 1)

@@ -1,4 +1,4 @@
-"""SAM comes first at AFTER_TRAIN_BATCH, whoever else is there."""
+"""SAM comes first at AFTER_TRAIN_BATCH, whatever else is there."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_the_second_pass_sees_what_others_undo_at_its_event(place: int) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_who_edits_gradients_edits_those_of_the_second_pass(place: int) -> None:
+def test_an_algorithm_that_edits_gradients_edits_those_of_the_second_pass(place: int) -> None:
     algorithms: list[Algorithm] = [HalveGradients()]
     algorithms.insert(place, SAM())
     look = look_at(algorithms)

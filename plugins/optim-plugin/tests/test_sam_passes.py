@@ -1,4 +1,4 @@
-"""What SAM's second pass leaves behind: new gradients, and nothing else; also where it does not come to its end."""
+"""What SAM's second pass leaves behind: new gradients, and nothing else; also where it does not finish."""
 
 import copy
 from contextlib import nullcontext
@@ -115,7 +115,7 @@ def test_statistics_of_batch_norm_are_those_of_the_first_pass() -> None:
     assert models[0][1].num_batches_tracked == 1
 
 
-def test_the_second_pass_draws_dropout_masks_of_its_own() -> None:
+def test_the_second_pass_draws_its_own_dropout_masks() -> None:
     """As in a hand-written loop that runs forward twice."""
     seen = Seen()
     with make_trainer(SAM(rho=1e-12), make_net(dropout=0.5), callbacks=seen) as trainer:
@@ -176,7 +176,7 @@ def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first(er
     assert state.outputs is first[0] and state.loss is first[1]
 
 
-def test_training_goes_on_after_ctrl_c_in_the_second_pass() -> None:
+def test_training_continues_after_ctrl_c_in_the_second_pass() -> None:
     fail = Fail(KeyboardInterrupt(), in_pass=2)
     with make_trainer(SAM(), make_net(), callbacks=fail, max_duration="3ba") as trainer:
         with pytest.raises(KeyboardInterrupt):

@@ -81,7 +81,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("interval", [1, 2, 3])
-def test_training_equals_the_loop_by_hand(kind: str, interval: int) -> None:
+def test_training_equals_the_hand_written_loop(kind: str, interval: int) -> None:
     ours, hand, plain = make_net(), make_net(), make_net()
     result = train(ours, SAM(rho=0.3, interval=interval), OPTIMIZERS[kind](ours.parameters()))
     assert same(result, train_by_hand(hand, [OPTIMIZERS[kind](hand.parameters())], 0.3, interval))

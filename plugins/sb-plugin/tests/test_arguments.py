@@ -116,7 +116,7 @@ class ScoresWhenCalled:
         ({"selector": lambda a, b, c, d: a}, "missing a required argument: 'd'"),
     ],
 )
-def test_a_function_that_can_not_be_called_later_is_refused_now(given: Any, said: str) -> None:
+def test_a_function_that_cannot_be_called_later_is_refused_now(given: Any, said: str) -> None:
     with pytest.raises(ArgumentTypeError, match=re.escape(said)):
         SelectiveBackprop(scale_factor=1, **given)
 

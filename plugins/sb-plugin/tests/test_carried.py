@@ -158,7 +158,7 @@ def test_a_row_that_was_never_finite_is_not_chosen_while_others_are_left() -> No
     assert sum(3 in picks for picks in seen) == 1
 
 
-def test_a_first_step_that_fails_is_no_loop_that_tells_no_loss() -> None:
+def test_a_first_step_that_fails_is_not_a_loop_that_reports_no_loss() -> None:
     class FailOnce(Callback):
         def __init__(self) -> None:
             self.left = 2
@@ -210,8 +210,8 @@ def test_the_fraction_of_rows_that_were_trained_on_is_logged_at_the_end(interval
     assert 0 < logged(destination, "time/selective_backprop/scoring_fraction")[0] < 1
 
 
-def test_the_share_of_time_spent_scoring_begins_anew_with_each_fit() -> None:
-    """If one of its two parts went on, it would be near 2, or near a half."""
+def test_the_share_of_time_spent_scoring_starts_at_zero_with_each_fit() -> None:
+    """If one of its two parts kept counting, it would be near 2, or near a half."""
 
     def slow(batch: Any, state: State) -> torch.Tensor:
         time.sleep(0.2)
@@ -237,7 +237,7 @@ def test_the_share_of_time_spent_scoring_begins_anew_with_each_fit() -> None:
     assert len(shares) == 2 and all(0.55 < share < 1 for share in shares)
 
 
-def test_a_table_is_no_table_of_visits_and_a_refused_state_changes_nothing(engine_of: Any) -> None:
+def test_a_table_is_not_a_table_of_visits_and_a_refused_state_changes_nothing(engine_of: Any) -> None:
     carried = SelectiveBackprop(0, 1, **CARRIED)
     train(carried)
     stale = SelectiveBackprop(0, 1, **{**CARRIED, "scorer": "stale"})

@@ -48,7 +48,7 @@ def filled(*losses: float) -> LossTable:
 def test_a_table_is_a_dict_of_moving_averages_also_when_it_is_restored(
     few: int, batches: list[Any], momentum: float, interrupted: int
 ) -> None:
-    """With ids so few that Python counts them, and with more."""
+    """With few enough ids that Python counts them, and with more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sb_plugin.table._FEW", few)
         compare_with_a_dict(batches, momentum, interrupted)
@@ -177,7 +177,7 @@ def test_ids_may_be_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
         (torch.tensor([0, 2**28]), ArgumentError, "from 0 to 268435455, but these go from 0 to 268435456"),
     ],
 )
-def test_what_can_be_no_ids_is_refused_and_nothing_grows(ids: Any, error: type[Exception], message: str) -> None:
+def test_what_cannot_be_ids_is_refused_and_nothing_grows(ids: Any, error: type[Exception], message: str) -> None:
     table, stale = filled(1.0), StaleScores(3, "cpu")
     for use in (table.look_up, stale.due, lambda some: table.record(some, torch.zeros(2))):
         with pytest.raises(error, match=message):

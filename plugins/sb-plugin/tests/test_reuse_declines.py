@@ -1,4 +1,4 @@
-"""Where a training forward does not repeat the scoring one, it is found out, and the step is exact all the same."""
+"""Where a training forward does not repeat the scoring one, it is detected, and the step is exact all the same."""
 
 from collections.abc import Callable
 from typing import Any
@@ -186,7 +186,7 @@ def test_calls_that_do_not_fit_or_come_once_are_left_alone_beside_others(other: 
 
 
 class Doubled(nn.Linear):
-    """A layer that gives something else than its kind does."""
+    """A layer that returns something else than its base does."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * 2

@@ -73,7 +73,7 @@ def train(
     return gradients
 
 
-def test_a_batch_of_few_rows_which_rounds_otherwise_is_computed_and_the_others_go_on() -> None:
+def test_a_batch_of_few_rows_which_rounds_otherwise_is_computed_and_the_others_are_reused() -> None:
     """12 rows with keep .25 leave three, for which matrix products take another way."""
     plain, reused = mlp(), mlp()
     without = train(plain, SelectiveBackprop(0, 1, 0.25, 1, 0))
@@ -148,7 +148,7 @@ def test_where_it_is_not_sound_on_is_an_error_with_the_reason(make: Any, setting
     assert "or set reuse='off'" in str(caught.value)
 
 
-def test_what_a_look_at_the_model_tells_is_told_at_the_first_batch_not_at_start() -> None:
+def test_what_a_look_at_the_model_shows_is_reported_at_the_first_batch_not_at_start() -> None:
     seen = Gradients()
     model = mlp(nn.Dropout(0.1))
     algorithm = SelectiveBackprop(0.9, 1, scale_factor=1, reuse="on")
@@ -192,7 +192,7 @@ class Shift(Algorithm):
             state.batch = self.found
 
 
-def test_inputs_that_another_algorithm_has_changed_are_no_reuse_and_change_nothing() -> None:
+def test_inputs_that_another_algorithm_has_changed_are_not_reused_and_change_nothing() -> None:
     plain, auto = mlp(), mlp()
     without = train(plain, [SelectiveBackprop(**ALWAYS), Shift()])
     with pytest.warns(UserWarning, match="gets other inputs"):
@@ -227,7 +227,7 @@ class RoundsFew(nn.Module):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_few_rows_whose_inputs_round_otherwise_are_computed_and_the_others_go_on(first: bool) -> None:
+def test_few_rows_whose_inputs_round_otherwise_are_computed_and_the_others_are_reused(first: bool) -> None:
     """12 rows with keep .25 leave three."""
     plain, reused = (nn.Sequential(*([RoundsFew()] if first else []), mlp(RoundsFew())) for _ in range(2))
     without = train(plain, SelectiveBackprop(0, 1, 0.25, 1, 0))
@@ -237,7 +237,7 @@ def test_few_rows_whose_inputs_round_otherwise_are_computed_and_the_others_go_on
     assert same(without, with_it)
 
 
-def test_dropout_that_begins_late_is_told_also_after_a_batch_of_few_rows() -> None:
+def test_dropout_that_begins_late_is_reported_also_after_a_batch_of_few_rows() -> None:
     model = mlp(RoundsFew(drops_from=7))
     with pytest.raises(ArgumentError, match="gets other inputs for 4 rows than for the same rows among 16"):
         train(model, SelectiveBackprop(0, 1, 0.25, 1, 0, reuse="on"))
@@ -256,7 +256,7 @@ class Stops(nn.Module):
         return x
 
 
-def test_a_fit_after_an_interrupted_one_goes_on() -> None:
+def test_a_fit_after_an_interrupted_one_works() -> None:
     model = nn.Sequential(Stops(), mlp())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     algorithm = SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, reuse="on")
@@ -268,7 +268,7 @@ def test_a_fit_after_an_interrupted_one_goes_on() -> None:
         assert trainer.state.timestamp.batch >= 7
 
 
-def test_a_second_selection_is_told() -> None:
+def test_a_second_selection_is_reported() -> None:
     with pytest.raises(ArgumentError, match="a second SelectiveBackprop"):
         train(mlp(), [SelectiveBackprop(**ALWAYS, reuse="on"), SelectiveBackprop(**ALWAYS, reuse="on")])
 

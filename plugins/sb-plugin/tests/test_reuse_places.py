@@ -94,7 +94,7 @@ def uneven(monkeypatch: pytest.MonkeyPatch, is_uneven: Callable[[nn.Linear, torc
     monkeypatch.setattr(nn.Linear, "forward", forward)
 
 
-def test_beside_a_layer_that_rounds_otherwise_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_a_layer_that_rounds_otherwise_others_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, reuse, x = Two(), LinearOutputs(), torch.randn(32, 64)
     uneven(monkeypatch, lambda layer, _: layer is model.uneven)
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_beside_a_layer_that_rounds_otherwise_others_go_on(monkeypatch: pytest.M
         assert reuse.rounding == "layer 'uneven' gives other bits for 16 rows than for 32"
 
 
-def test_other_numbers_of_rows_are_compared_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_numbers_of_rows_are_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, reuse, x = nn.Linear(64, 512), LinearOutputs(), torch.randn(32, 64)
     uneven(monkeypatch, lambda *_: True)
     found = []

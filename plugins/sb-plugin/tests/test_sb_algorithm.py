@@ -99,7 +99,7 @@ def test_a_second_run_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
     assert calls == ["first", "second"]
 
 
-def test_init_takes_the_loss_anew_from_the_same_state(engine_of: Any, pruned: Any) -> None:
+def test_init_takes_the_loss_again_from_the_same_state(engine_of: Any, pruned: Any) -> None:
     algorithm = SelectiveBackprop(**ALWAYS)
     engine = engine_of(algorithm, loss_fn=F.mse_loss)
     engine.state.loss_fn = F.cross_entropy
@@ -107,7 +107,7 @@ def test_init_takes_the_loss_anew_from_the_same_state(engine_of: Any, pruned: An
     assert len(pruned(engine)[0]) == 4
 
 
-def test_a_run_that_goes_on_after_another_still_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
+def test_a_run_that_continues_after_another_still_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
     algorithm = SelectiveBackprop(**ALWAYS)
     first = engine_of(algorithm, model=OwnLoss(), loss_fn=None)
     pruned(engine_of(algorithm))
@@ -182,7 +182,7 @@ def test_without_any_finite_loss_the_means_are_nan(engine_of: Any, pruned: Any) 
     assert logged["selective_backprop/nonfinite"] == 4
 
 
-def test_where_nobody_listens_nothing_is_computed_for_the_log(
+def test_without_destinations_nothing_is_computed_for_the_log(
     engine_of: Any, pruned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The dry look at the first batch: what can't work is refused before the training, not at half of it."""
+"""The dry look at the first batch: what can't work is refused before the training, not halfway through it."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def no_reduction(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class Opaque:
-    """A batch of a kind of its own."""
+    """A batch of an unknown kind."""
 
     def __init__(self) -> None:
         self.x, self.y = X, Y
@@ -77,7 +77,7 @@ def test_losses_per_element_are_refused_at_the_first_scoring(engine_of: Any, pru
         pruned(engine, (X, torch.zeros(8, 4)))
 
 
-def test_a_net_of_fixed_input_size_warns_once_and_goes_on_at_full_size(engine_of: Any, pruned: Any) -> None:
+def test_a_net_of_fixed_input_size_warns_once_and_continues_at_full_size(engine_of: Any, pruned: Any) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
     engine = engine_of(SelectiveBackprop(0, 1, interrupt=0), model=model)
     with pytest.warns(UserWarning, match=r"scale_factor=0\.5") as caught:

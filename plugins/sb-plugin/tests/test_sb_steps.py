@@ -37,7 +37,7 @@ def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None
 
 
 @pytest.mark.parametrize(("wrong", "said"), [(("mpl",), "'mpl'"), (("mlp", "--kinds", "keep"), "'keep'")])
-def test_what_does_not_exist_is_told(wrong: tuple[str, ...], said: str) -> None:
+def test_what_does_not_exist_is_reported(wrong: tuple[str, ...], said: str) -> None:
     done = run(*wrong)
     assert done.returncode == 2 and f"{said}, only" in done.stderr
 
@@ -48,7 +48,7 @@ def test_one_process_is_not_enough_to_know_a_figure() -> None:
 
 
 @pytest.mark.full
-def test_nothing_goes_on_to_measure_once_it_is_killed() -> None:
+def test_nothing_keeps_measuring_once_it_is_killed() -> None:
     """What it starts holds its end of the pipe for as long as it lives."""
     kinds = ("--kinds", "kept 0.5", "--rounds", "100000")
     begun = subprocess.Popen([sys.executable, str(BENCHMARK), "mlp", *kinds], stdout=subprocess.PIPE)

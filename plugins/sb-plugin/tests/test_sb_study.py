@@ -68,7 +68,7 @@ def test_missing_data_says_how_to_get_it(study, tmp_path):
         study.data.load_fashion(tmp_path)
 
 
-def test_noise_draws_a_share_of_the_training_labels_anew(study):
+def test_noise_draws_a_share_of_the_training_labels_again(study):
     split = study.data.Split(*(torch.zeros(1000, dtype=torch.long) for _ in range(4)))
     noisy = study.data.with_noise(split, 0.5, seed=0)
     assert 400 < (noisy.labels != 0).sum() <= 500  # a tenth of what is drawn is what it was
@@ -97,7 +97,7 @@ def records_of(method, rungs, seeds=(0,), case="some", **given):
     ]
 
 
-def test_ratio_is_of_means_over_seeds_and_those_of_seeds_are_told(study):
+def test_ratio_is_of_means_over_seeds_and_those_of_seeds_are_reported(study):
     of = records_of("a", [(1, 10, (0.8, 0.6, 0.4)), (2, 40, (0.6, 0.2, -0.2))], range(3))
     baseline = records_of("vanilla", [(1, 20, (0.8, 0.8, 0.8)), (2, 40, (0.4, 0.4, 0.4))], range(3))
     ladders = study.ladder.ladder_of(of), study.ladder.ladder_of(baseline)
@@ -143,7 +143,7 @@ def test_a_seed_that_was_not_run_at_all_lengths_is_left_out(study):
     # 8 batches of 64 rows an epoch: one is before start=.1, of the 7 others half is kept
     [("vanilla", 512, 0), ("uniform", 64 + 7 * 32, 0), ("carried", 64 + 7 * 32, 0), ("composer", 64 + 7 * 32, 7 * 64)],
 )
-def test_compute_is_what_a_hand_counts(study, name, trained, scored):
+def test_compute_is_what_is_counted_by_hand(study, name, trained, scored):
     case = study.training.CASES["digits"]._replace(rows=512 + 10)
     run = study.training.train(name, case, 1, seed=0)
     assert (run["trained"], run["scored"], run["compute"]) == (trained, scored, 3 * trained + scored)

@@ -135,7 +135,7 @@ def test_an_example_that_was_never_trained_on_counts_as_hardest() -> None:
 
 
 @pytest.mark.parametrize("refresh", [1, 2, 3])
-def test_stale_scores_are_made_anew_every_few_visits(refresh: int) -> None:
+def test_stale_scores_are_renewed_every_few_visits(refresh: int) -> None:
     algorithm = SelectiveBackprop(**ALWAYS, scorer="stale", index_key=2, refresh=refresh)
     witness = Witness()
     train(algorithm, witness, epochs=4)
@@ -200,7 +200,7 @@ def test_what_a_scorer_function_gives_has_to_be_a_score_for_each_row(engine_of: 
             pruned(engine)
 
 
-def test_a_loop_that_tells_no_loss_is_told(engine_of: Any, pruned: Any) -> None:
+def test_a_loop_that_reports_no_loss_gets_an_error(engine_of: Any, pruned: Any) -> None:
     engine = engine_of(SelectiveBackprop(**ALWAYS, scorer="carried", index_key=2))
     batch = (torch.randn(8, 3), torch.zeros(8).long(), torch.arange(8))
     for _ in range(3):
@@ -220,7 +220,7 @@ def test_a_loop_that_tells_no_loss_is_told(engine_of: Any, pruned: Any) -> None:
         (None, "has no item 2.*sb_plugin.WithIndex"),
     ],
 )
-def test_what_is_no_id_is_refused_at_the_first_batch(ids: Any, words: str) -> None:
+def test_anything_but_an_id_is_refused_at_the_first_batch(ids: Any, words: str) -> None:
     batch = (torch.randn(8, 3), torch.zeros(8).long(), *(() if ids is None else (ids,)))
     algorithm = SelectiveBackprop(0.5, 1, scale_factor=1, scorer="carried", index_key=2)
     state = State(nn.Linear(3, 2), algorithms=[algorithm], loss_fn=F.cross_entropy, max_duration="9ba", batch=batch)

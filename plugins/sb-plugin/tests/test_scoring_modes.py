@@ -1,4 +1,4 @@
-"""How the scoring forward runs: BatchNorm's mode, the precision, scaled inputs; and whose seed draws."""
+"""How the scoring forward runs: BatchNorm's mode, the precision, scaled inputs; and which seed draws."""
 
 import math
 from typing import Any
@@ -120,7 +120,7 @@ def test_scaled_losses_are_compared_once_with_the_true_ones() -> None:
     assert [metrics.get("selective_backprop/rank_correlation") for metrics in logged] == [1.0, None, None]
 
 
-def test_a_worthless_ranking_is_warned_of_once() -> None:
+def test_a_worthless_ranking_causes_one_warning() -> None:
     images = torch.randn(16, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     with pytest.warns(UserWarning, match=r"rank correlation 0\.\d\d.*set scale_factor=1") as caught:
         logged = train_scaled(FirstPixel(), images)
@@ -169,7 +169,7 @@ def picks(seed: int, generator_seed: int | None, algorithms: int = 1) -> list[An
     return seen.rows
 
 
-def test_a_seed_of_its_own_takes_the_place_of_the_runs() -> None:
+def test_its_own_seed_takes_the_place_of_the_runs() -> None:
     assert picks(1, None) != picks(2, None)
     assert picks(1, 7) == picks(2, 7)
     assert picks(1, 7) != picks(1, 8)

@@ -148,7 +148,7 @@ def test_a_private_generator_starts_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     assert choices[0] != choices[1]
 
 
-def test_a_forked_process_draws_from_a_generator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_draws_from_its_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.arange(64.0)
     generators = []
     for process in (1, 2, 1):
@@ -159,7 +159,7 @@ def test_a_forked_process_draws_from_a_generator_of_its_own(monkeypatch: pytest.
     assert generators[0].initial_seed() != generators[1].initial_seed()
 
 
-def test_a_seed_is_no_generator() -> None:
+def test_a_seed_is_not_a_generator() -> None:
     x = torch.arange(64.0)
     with pytest.raises(TypeError, match=r"manual_seed\(3\)"):
         select_using_loss(x, x, nn.Identity(), absolute, generator=3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What holds for every draw of every selector, and what a selector of the user's may be."""
+"""What holds for every draw of every selector, and what a custom selector may be."""
 
 import math
 from collections.abc import Callable
@@ -133,12 +133,12 @@ def test_the_number_kept_is_rounded_down_to_a_multiple(n: int, keep: float, mult
 
 @pytest.mark.parametrize("places", [[4, 0, 2], [0, 2, 4]])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_a_selector_of_ones_own_decides_and_its_rows_come_in_order(places: list[int], dtype: torch.dtype) -> None:
+def test_a_custom_selector_decides_and_its_rows_come_in_order(places: list[int], dtype: torch.dtype) -> None:
     rows = draw_rows(torch.rand(5), 3, 0.6, seeded(0), lambda scores, k, generator: torch.tensor(places, dtype=dtype))
     assert (rows.tolist(), rows.dtype) == ([0, 2, 4], torch.long)
 
 
-def test_a_selector_of_ones_own_gets_scores_that_it_may_change() -> None:
+def test_a_custom_selector_gets_scores_that_it_may_change() -> None:
     scores, generator, seen = torch.tensor([3.0, 1.0, 2.0], requires_grad=True), seeded(0), []
 
     def lowest(given: torch.Tensor, k: int, own: torch.Generator) -> torch.Tensor:
@@ -167,7 +167,7 @@ REMEDY = r"return the positions of 2 rows, as scores\.topk\(k\)\.indices does"
         (torch.tensor([1, 1]), ValueError, "the position 1 more than once: return 2 diff"),
     ],
 )
-def test_a_selector_of_ones_own_is_told_what_is_wrong(returned: Any, error: type[Exception], message: str) -> None:
+def test_the_error_of_a_custom_selector_says_what_is_wrong(returned: Any, error: type[Exception], message: str) -> None:
     def hardest(scores: torch.Tensor, k: int, generator: torch.Generator) -> Any:
         return returned
 

@@ -35,7 +35,7 @@ def compiled_in_place() -> nn.Module:
 
 
 def of_torch(name: str) -> nn.Module:
-    """Return a module of a class that torch calls so; the real ones need a process group."""
+    """Return a module of a class with this name in torch; the real ones need a process group."""
     made: nn.Module = type(name, (nn.Module,), {"__module__": "torch.distributed.somewhere"})()
     return made
 
@@ -64,11 +64,11 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "reason"), REASONS.values(), ids=REASONS)
-def test_a_look_at_the_model_tells(make: Callable[[], Any], reason: str) -> None:
+def test_a_look_at_the_model_shows_it(make: Callable[[], Any], reason: str) -> None:
     assert re.match(reason, unsound(make()) or "")
 
 
-def test_a_look_tells_of_hooks_for_all_modules_of_autocast_and_of_another_linear(monkeypatch: Any) -> None:
+def test_a_look_finds_hooks_for_all_modules_autocast_and_another_linear(monkeypatch: Any) -> None:
     model = net()
     hook = register_module_forward_hook(lambda *_: None)
     assert unsound(model) == "hooks are registered for all modules: remove them"
@@ -84,5 +84,5 @@ def test_a_look_tells_of_hooks_for_all_modules_of_autocast_and_of_another_linear
     [nn.BatchNorm1d(512), nn.Dropout(0.5), nn.MultiheadAttention(512, 1, 0.5), nn.LSTM(512, 512, 2, dropout=0.5)],
     ids=lambda part: type(part).__name__,
 )
-def test_what_is_in_eval_mode_or_drops_nothing_is_no_reason(part: nn.Module) -> None:
+def test_what_is_in_eval_mode_or_drops_nothing_is_not_a_reason(part: nn.Module) -> None:
     assert unsound(net(part.eval(), nn.Dropout(0), nn.LayerNorm(512), nn.MultiheadAttention(512, 1))) is None

@@ -24,7 +24,7 @@ class Unsized:
 
 
 class Batched(Dataset[Any]):
-    """Fetches whole batches, and in a way of the test's choice."""
+    """Fetches whole batches, in a way of the test's choice."""
 
     def __init__(self, fetch: Any) -> None:
         self.fetch = fetch
@@ -158,7 +158,7 @@ def test_a_dataset_that_fetches_whole_batches_does_so_once_for_each() -> None:
     ("gives", "what"),
     [([1], "a list of 1"), ((1, 2), "a tuple of 2"), ({"x": 1, "y": 2}, "a dict of 2"), (None, "a NoneType")],
 )
-def test_a_fetched_batch_that_is_no_list_of_examples_is_refused(gives: Any, what: str) -> None:
+def test_a_fetched_batch_that_is_not_a_list_of_examples_is_refused(gives: Any, what: str) -> None:
     with pytest.raises(ArgumentTypeError, match=f"of Batched gave {what} for 2 indices: .* a list"):
         WithIndex(Batched(lambda _: gives)).__getitems__([0, 1])
 

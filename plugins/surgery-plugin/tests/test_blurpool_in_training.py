@@ -85,7 +85,7 @@ def test_nets_trained_on_digits_change_less_under_a_shift(seed: int) -> None:
     assert sensitivity(blurred, x) < 0.7 * sensitivity(plain, x)
 
 
-def test_in_a_loop_of_ones_own_an_optimizer_made_before_trains_the_layers() -> None:
+def test_in_a_custom_loop_an_optimizer_made_before_trains_the_layers() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     state = State(model=model, optimizers=optimizer, algorithms=[BlurPool()])
@@ -132,7 +132,7 @@ POOLS = "MaxPool2d with a stride"
         ({"replace_maxpools": False}, CONVS),
     ],
 )
-def test_a_model_without_what_is_looked_for_is_warned_of_by_name(settings: dict[str, Any], missed: str) -> None:
+def test_a_model_without_what_is_looked_for_causes_a_warning_by_name(settings: dict[str, Any], missed: str) -> None:
     model = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2))
     with pytest.warns(NothingReplacedWarning, match=f"^blurpool changed nothing: the model has no {missed}$"):
         destination = run_init(model, [BlurPool(**settings)])

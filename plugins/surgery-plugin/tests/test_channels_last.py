@@ -109,7 +109,7 @@ def test_batches_need_not_be_converted_as_the_weight_decides() -> None:
         assert model[:count](x).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_lazy_parameters_are_passed_over() -> None:
+def test_lazy_parameters_are_skipped() -> None:
     assert apply_channels_last(nn.Sequential(nn.LazyConv2d(8, 3), nn.Conv2d(1, 2, 3))) == ["1.weight"]
 
 
@@ -159,7 +159,7 @@ def test_what_was_laid_out_is_counted_in_the_log() -> None:
     assert run_init(Net(), [ChannelsLast()]) == [{"channels_last/replaced": 5}]
 
 
-def test_a_model_without_images_is_warned_of_by_name() -> None:
+def test_a_model_without_images_causes_a_warning_by_name() -> None:
     with pytest.warns(NothingReplacedWarning, match=r"channels_last .*with 4 dimensions"):
         run_init(nn.Linear(2, 2), [ChannelsLast()])
 

@@ -87,7 +87,7 @@ def test_without_parameters_apex_has_another_function(site) -> None:
 
 
 @pytest.mark.parametrize("case", ["cpu", "no bias"])
-def test_what_apex_can_not_do_is_done_by_torch(site, case) -> None:
+def test_what_apex_cannot_do_is_done_by_torch(site, case) -> None:
     install(site)
     norm = ComputeDtypeLayerNorm(8, bias=case != "no bias")
     norm(torch.randn(2, 8) if case == "cpu" else on_cuda(2, 8))
@@ -106,7 +106,7 @@ def test_without_apex_or_its_kernel_torch_is_taken(site, case) -> None:
     assert torch.equal(ComputeDtypeLayerNorm(8)(x), nn.LayerNorm(8)(x))
 
 
-def test_copies_and_pickles_choose_anew(site) -> None:
+def test_copies_and_pickles_choose_again(site) -> None:
     install(site)
     norm, x = ComputeDtypeLayerNorm(8), on_cuda(2, 8)
     for other in (copy.deepcopy(norm), pickle.loads(pickle.dumps(norm))):

@@ -102,7 +102,7 @@ def test_the_parameters_stay_float32_and_the_very_ones() -> None:
     assert weight.dtype is weight.grad.dtype is torch.float32
 
 
-def test_other_layers_in_the_same_autocast_go_on_as_before() -> None:
+def test_other_layers_in_the_same_autocast_compute_as_before() -> None:
     layer, linear = fused(make_norm()), nn.Linear(8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         layer(torch.randn(2, 8))

@@ -49,7 +49,7 @@ def test_an_encoder_in_evaluation_computes_bit_for_bit_what_it_did(nested) -> No
         assert torch.equal(encoder(x, src_key_padding_mask=mask), before)
 
 
-def test_a_model_without_layernorm_is_warned_of_by_name() -> None:
+def test_a_model_without_layernorm_causes_a_warning_by_name() -> None:
     state = State(model=nn.Sequential(OwnNorm(4)), algorithms=[FusedLayerNorm()])
     with Engine(state, Logger()) as engine, pytest.warns(NothingReplacedWarning, match="fused_layernorm"):
         engine.run_event(Event.INIT)

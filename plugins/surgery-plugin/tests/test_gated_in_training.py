@@ -50,12 +50,12 @@ def test_an_optimizer_made_before_gets_the_new_parameters() -> None:
     assert not torch.equal(model[0].gate.weight, gate)
 
 
-def test_a_model_without_such_parts_is_warned_of_by_name() -> None:
+def test_a_model_without_such_parts_causes_a_warning_by_name() -> None:
     with pytest.warns(NothingReplacedWarning, match="gated_linear_units"):
         surgery(nn.Sequential(nn.Linear(4, 2)))
 
 
-def test_a_second_run_on_a_gated_model_is_not_warned_of() -> None:
+def test_a_second_run_on_a_gated_model_causes_no_warning() -> None:
     model = make_model()
     surgery(model)
     gate = model[0].gate.weight
@@ -88,7 +88,7 @@ def train(algorithms: list[Any], model: nn.Module) -> tuple[float, dict[str, Any
     return loss, dict(item for _, metrics in destination.metrics for item in metrics.items())
 
 
-def test_on_digits_the_gate_learns_and_the_training_is_another_one() -> None:
+def test_on_digits_the_gate_learns_and_the_training_differs() -> None:
     began, gated = make_model(), make_model()
     surgery(began, seed=1)
     loss, logged = train([GatedLinearUnits()], gated)

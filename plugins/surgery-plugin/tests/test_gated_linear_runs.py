@@ -102,13 +102,13 @@ class Reversed(nn.Sequential):
         "list",
     ],
 )
-def test_what_is_no_such_run_is_left_alone(model) -> None:
+def test_anything_but_such_a_run_is_left_alone(model) -> None:
     before = list(model.named_modules(remove_duplicate=False))
     assert apply_gated_linear_units(model) == []
     assert list(model.named_modules(remove_duplicate=False)) == before
 
 
-def test_an_activation_in_two_places_stays_in_the_place_that_is_no_run() -> None:
+def test_an_activation_in_two_places_stays_in_the_place_that_is_not_a_run() -> None:
     relu = nn.ReLU()
     model = nn.ModuleDict({"run": nn.Sequential(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu), "other": relu})
     apply_gated_linear_units(model)
@@ -178,6 +178,6 @@ def test_a_model_that_is_compiled_afterwards_computes_the_same() -> None:
         (nn.PReLU(), ValueError, "has parameters"),
     ],
 )
-def test_an_activation_that_can_not_be_is_refused(activation, error, message) -> None:
+def test_an_impossible_activation_is_refused(activation, error, message) -> None:
     with pytest.raises(error, match=message):
         apply_gated_linear_units(mlp(nn.ReLU()), activation)

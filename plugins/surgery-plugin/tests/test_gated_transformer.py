@@ -137,7 +137,7 @@ class OwnForward(nn.TransformerEncoderLayer):
         return src + self.linear2(torch.sigmoid(self.linear1(src)))
 
 
-def test_a_subclass_is_gated_unless_it_has_a_forward_or_feed_forward_of_its_own() -> None:
+def test_a_subclass_is_gated_unless_it_has_its_own_forward_or_feed_forward() -> None:
     assert apply_gated_linear_units(OwnName(8, 2, 16)) == ["linear1"]
     assert apply_gated_linear_units(OwnFeedForward(8, 2, 16)) == []
     assert apply_gated_linear_units(OwnForward(8, 2, 16)) == []

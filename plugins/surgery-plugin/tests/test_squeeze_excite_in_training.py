@@ -88,7 +88,7 @@ def test_an_optimizer_made_before_the_trainer_trains_the_new_parameters() -> Non
     assert not any(map(torch.equal, new, initial(1)))
 
 
-def test_in_a_loop_of_ones_own_an_optimizer_made_before_trains_the_new_parameters() -> None:
+def test_in_a_custom_loop_an_optimizer_made_before_trains_the_new_parameters() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     state = State(model=model, optimizers=optimizer, algorithms=[SqueezeExcite(8, 4)], seed=1)
@@ -130,6 +130,6 @@ def test_two_instances_do_not_put_it_in_twice() -> None:
     assert sum(isinstance(module, SqueezeExciteConv2d) for module in trainer.state.model.modules()) == 1
 
 
-def test_a_model_with_small_convolutions_is_warned_of_by_name() -> None:
+def test_a_model_with_small_convolutions_causes_a_warning_by_name() -> None:
     with pytest.warns(NothingReplacedWarning, match=r"squeeze_excite .*Conv2d of 64 or more input and output channels"):
         train(net(), ["squeeze_excite"], max_duration="1ba")

@@ -1,4 +1,4 @@
-"""Which blocks stochastic depth takes, and how they behave inside of models: masks, copies, attributes, refusals."""
+"""Which blocks stochastic depth takes, and how they behave inside models: masks, copies, attributes, refusals."""
 
 import copy
 import pickle
@@ -78,7 +78,7 @@ def test_flags_weights_and_hooks_stay() -> None:
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_the_samples_of_a_transformer_have_one_luck_each_wherever_the_batch_stands(batch_first) -> None:
+def test_the_samples_of_a_transformer_have_one_draw_each_wherever_the_batch_dimension_is(batch_first) -> None:
     model = nn.Sequential(encoder_layer(batch_first=batch_first))
     apply_stochastic_depth(model, drop_rate=0.5, generator=torch.Generator().manual_seed(3))
     x = torch.randn((16, 5, 4) if batch_first else (5, 16, 4))
@@ -88,7 +88,7 @@ def test_the_samples_of_a_transformer_have_one_luck_each_wherever_the_batch_stan
     assert torch.equal(same, (~kept)[:, None].expand(16, 5))
 
 
-def test_a_sequence_without_a_batch_has_one_luck() -> None:
+def test_a_sequence_without_a_batch_has_one_draw() -> None:
     model = nn.Sequential(encoder_layer())
     apply_stochastic_depth(model, drop_rate=0.5, generator=torch.Generator().manual_seed(3))
     shares = {(model(x) == x).float().mean().item() for x in torch.randn(20, 5, 4)}
@@ -118,7 +118,7 @@ def test_an_encoder_in_evaluation_computes_bit_for_bit_what_it_did() -> None:
     encoder.train()(x, src_key_padding_mask=mask).sum().backward()
 
 
-def test_copies_and_pickles_go_on_drawing_where_the_original_stands_each_for_itself() -> None:
+def test_copies_and_pickles_continue_drawing_where_the_original_is_each_for_itself() -> None:
     model, x = nn.Sequential(BasicBlock(), BasicBlock()), torch.randn(8, 4)
     apply_stochastic_depth(model, drop_rate=0.5)
     model(x)
@@ -139,7 +139,7 @@ def test_weights_can_be_saved_and_loaded() -> None:
     assert torch.equal(other.eval()(x), model.eval()(x))
 
 
-def test_attributes_of_the_block_come_through_and_others_are_missed() -> None:
+def test_attributes_of_the_block_come_through_and_others_are_missing() -> None:
     block = BasicBlock()
     model = nn.Sequential(block)
     apply_stochastic_depth(model)
@@ -166,7 +166,7 @@ class Pair(nn.Module):
 
 
 @pytest.mark.parametrize("per", ["sample", "batch"])
-def test_blocks_that_return_no_tensor_are_refused_by_name(per) -> None:
+def test_blocks_that_do_not_return_a_tensor_are_refused_by_name(per) -> None:
     model = nn.Sequential(Pair())
     apply_stochastic_depth(model, (Pair,), drop_per=per)
     with pytest.raises(TypeError, match=r"the block '0' \(Pair\) returns tuple"):
@@ -192,6 +192,6 @@ def test_an_input_by_keyword_is_refused() -> None:
         ({"targets": (dict,)}, TypeError, "neither a class name nor a module class"),
     ],
 )
-def test_arguments_that_can_not_be_are_refused(arguments, error, message) -> None:
+def test_impossible_arguments_are_refused(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         apply_stochastic_depth(nn.Sequential(BasicBlock()), **arguments)

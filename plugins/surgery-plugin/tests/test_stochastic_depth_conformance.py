@@ -19,7 +19,7 @@ class BasicBlock(nn.Module):
 
 
 class TestStochasticDepth(AlgorithmConformance):
-    """A luck for each sample."""
+    """One draw for each sample."""
 
     def make_algorithm(self) -> StochasticDepth:
         return StochasticDepth(drop_rate=0.5)

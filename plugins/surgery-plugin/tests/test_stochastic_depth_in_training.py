@@ -41,7 +41,7 @@ def init(model: nn.Module, algorithm: StochasticDepth, seed: int = 3, **settings
     return state
 
 
-def test_the_seed_of_the_run_decides_on_the_draws_and_torch_is_not_asked() -> None:
+def test_the_seed_of_the_run_decides_on_the_draws_and_torch_is_not_used() -> None:
     outs, x = [], torch.randn(16, 64)
     for seed in (3, 3, 4):
         model = make_model()
@@ -53,7 +53,7 @@ def test_the_seed_of_the_run_decides_on_the_draws_and_torch_is_not_asked() -> No
     assert not torch.equal(outs[0], outs[2])
 
 
-def test_an_optimizer_made_before_goes_on_with_the_same_parameters() -> None:
+def test_an_optimizer_made_before_continues_with_the_same_parameters() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     init(model, StochasticDepth(), optimizers=optimizer)
@@ -69,7 +69,7 @@ def test_a_second_run_on_the_same_model_draws_from_its_own_seed() -> None:
     assert torch.equal(model(x), fresh(x))
 
 
-def test_the_model_of_an_earlier_run_goes_on_drawing_for_itself() -> None:
+def test_the_model_of_an_earlier_run_continues_drawing_for_itself() -> None:
     model, algorithm, x = make_model(), StochasticDepth(drop_rate=0.5), torch.randn(16, 64)
     init(model, algorithm)
     other = copy.deepcopy(model)
@@ -78,7 +78,7 @@ def test_the_model_of_an_earlier_run_goes_on_drawing_for_itself() -> None:
     assert run.seed == 4
 
 
-def test_a_model_without_such_blocks_is_warned_of_by_name() -> None:
+def test_a_model_without_such_blocks_causes_a_warning_by_name() -> None:
     with pytest.warns(NothingReplacedWarning, match="stochastic_depth.* BasicBlock or Bottleneck"):
         init(nn.Sequential(nn.Linear(4, 2)), StochasticDepth())
 
@@ -90,7 +90,7 @@ def test_parameters_may_go_without_gradient_only_where_blocks_are_not_computed()
 
 @pytest.mark.parametrize("per", ["sample", "batch"])
 @pytest.mark.parametrize("first", ["the state, then init", "init, then the state", "another run first"])
-def test_a_run_that_goes_on_elsewhere_draws_and_computes_the_same(first, per) -> None:
+def test_a_run_that_is_resumed_elsewhere_draws_and_computes_the_same(first, per) -> None:
     """What has computed once is known to keep its shape, so that no block computes for nothing, and its norm stays."""
     x, model, algorithm = torch.randn(16, 64), make_model(), StochasticDepth(drop_rate=0.7, drop_per=per)
     init(model, algorithm)
@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_elsewhere_draws_and_computes_the_same(first, per) ->
         assert torch.equal(other.state_dict()[key], weight)
 
 
-def test_the_state_of_one_that_has_not_run_yet_begins_anew() -> None:
+def test_the_state_of_one_that_has_not_run_yet_begins_again() -> None:
     x, models, algorithms = torch.randn(16, 64), (make_model(), make_model()), (StochasticDepth(), StochasticDepth())
     algorithms[0].load_state_dict(StochasticDepth().state_dict())
     for model, algorithm in zip(models, algorithms, strict=True):
@@ -152,7 +152,7 @@ def test_on_digits_the_last_block_computes_as_rarely_as_its_rate_says_and_the_ne
     assert logged["stochastic_depth/replaced"] == 3
 
 
-def test_on_digits_with_a_luck_for_each_sample_all_blocks_compute_and_the_training_is_another_one() -> None:
+def test_on_digits_with_one_draw_per_sample_all_blocks_compute_and_the_training_differs() -> None:
     model, loss, _ = train([StochasticDepth(drop_rate=0.6)])
     _, plain, _ = train([])
     assert all(isinstance(block, StochasticBlock) for block in model[:3])

@@ -140,7 +140,7 @@ def test_two_instances_on_one_block_are_refused_by_name() -> None:
         init(nn.Sequential(BasicBlock(torch.sin)), StochasticDepth(drop_rate=0.5), StochasticDepth())
 
 
-def test_two_instances_on_blocks_of_their_own_drop_them_independently() -> None:
+def test_two_instances_on_their_own_blocks_drop_them_independently() -> None:
     model = nn.Sequential(BasicBlock(torch.sin), Other(torch.sin))
     init(model, *(StochasticDepth((target,), 0.5) for target in ("BasicBlock", "Other")))
     draws = [block.draws.kept(0.5, 50) for block in model]

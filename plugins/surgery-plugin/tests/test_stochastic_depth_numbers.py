@@ -117,7 +117,7 @@ def test_blocks_are_dropped_as_often_as_their_rates_say() -> None:
             assert shares == pytest.approx(rate, abs=5 * math.sqrt(rate * (1 - rate) / 20000))
 
 
-def test_per_batch_all_rows_have_one_luck_and_a_dropped_block_is_not_computed() -> None:
+def test_per_batch_all_rows_share_one_draw_and_a_dropped_block_is_not_computed() -> None:
     block, x, expected = Bottleneck(), torch.randn(4, 6, requires_grad=True), gates(50, 0.5).tolist()
     wrapped = dropped(block, 0.5, "batch")
     computed = []

@@ -23,14 +23,14 @@ DRAWING = [apply_gated_linear_units, apply_squeeze_excite, apply_stochastic_dept
 
 @pytest.mark.parametrize("model", [None, 3, nn.Linear], ids=str)
 @pytest.mark.parametrize("function", [apply_blurpool, apply_channels_last, apply_fused_layernorm, *DRAWING])
-def test_what_is_no_model_is_refused(function: Callable[[Any], Any], model: Any) -> None:
+def test_anything_but_a_model_is_refused(function: Callable[[Any], Any], model: Any) -> None:
     with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
         function(model)
 
 
 @pytest.mark.parametrize("found", [True, False])
 @pytest.mark.parametrize("function", DRAWING)
-def test_what_is_no_generator_is_refused_whether_or_not_there_is_something_to_draw(
+def test_anything_but_a_generator_is_refused_whether_or_not_there_is_something_to_draw(
     function: Callable[..., Any], *, found: bool
 ) -> None:
     layers: list[nn.Module] = [nn.Conv2d(64, 64, 3), nn.TransformerEncoderLayer(4, 1, 8)] if found else [nn.ReLU()]

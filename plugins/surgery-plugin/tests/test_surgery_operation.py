@@ -1,4 +1,4 @@
-"""What all six algorithms share: when they act, what they need, what they say of a model that was changed before."""
+"""What all six algorithms share: when they act, what they need, what they say about a model that was changed before."""
 
 from typing import Any
 
@@ -64,14 +64,14 @@ def test_the_places_are_counted_in_the_log(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", ALGORITHMS)
-def test_a_model_without_such_places_is_warned_of_by_name_once(make: Any) -> None:
+def test_a_model_without_such_places_causes_one_warning_by_name(make: Any) -> None:
     with pytest.warns(NothingReplacedWarning, match=f"^{make.metadata.name} changed nothing") as caught:
         run_init(nn.Sequential(nn.Linear(2, 2)), make())
     assert len(caught) == 1
 
 
 @pytest.mark.parametrize("make", ALGORITHMS)
-def test_a_second_run_on_a_changed_model_is_not_warned_of_and_keeps_its_modules(make: Any) -> None:
+def test_a_second_run_on_a_changed_model_causes_no_warning_and_keeps_its_modules(make: Any) -> None:
     model = net()
     run_init(model, make())
     before = dict(model.named_modules())
