@@ -43,7 +43,7 @@ class CheckpointError(EngineError):
 
 
 class NonFiniteLossError(EngineError):
-    """A loss or a gradient is NaN or infinite, and training was told to stop on that."""
+    """A loss or a gradient is NaN or infinite, and training is configured to stop on that."""
 
 
 class OutOfMemoryError(EngineError, MemoryError):

@@ -32,7 +32,7 @@ _COUNTED_ALREADY = (Event.BATCH_END, Event.BATCH_CHECKPOINT, Event.EVAL_BATCH_EN
 
 @dataclass(frozen=True)
 class Finding:
-    """A promise that an algorithm broke; its `str` says who, what, where, and what to do.
+    """A promise that an algorithm broke; its `str` says which one, what, where, and what to do.
 
     Args:
         kind: `undeclared_write`: it changed a field that `writes` does not list. `not_restored`: it did not put back

@@ -1,4 +1,4 @@
-"""A folder of checkpoints: their names, the latest one, how many to keep, and who owns the folder."""
+"""A folder of checkpoints: their names, the latest one, how many to keep, and which run owns the folder."""
 
 from __future__ import annotations
 

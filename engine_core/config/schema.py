@@ -136,8 +136,8 @@ class PluginEntry(_Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> PluginEntry:
         if (self.name is None) == (self.target is None):
-            given = "has both" if self.name is not None else "has neither"
-            raise ValueError(f"{given}: give either the name of an installed plugin or a target 'module:attribute'")
+            given = "has both name and target" if self.name is not None else "has neither name nor target"
+            raise ValueError(f"{given}; give the name of an installed plugin or a target 'module:attribute'")
         return self
 
 
@@ -226,7 +226,7 @@ class Config(_Section):
         self._source = context or Source()
 
     def place(self, *keys: str | int) -> Place:
-        """Return where a value stands in the file, for messages."""
+        """Return where a value is in the file, for messages."""
         return Place(self._source, keys)
 
 

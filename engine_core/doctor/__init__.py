@@ -1,4 +1,4 @@
-"""Examine the installed plugins: import each in a process of its own and say what is wrong with it."""
+"""Examine the installed plugins: import each in its own process and say what is wrong with it."""
 
 from .examination import MOST_S, Diagnosis, examine
 

@@ -1,4 +1,4 @@
-"""Examine plugins one by one, each in a process of its own, and put what was found beside its record."""
+"""Examine plugins one by one, each in its own process, and put what was found beside its record."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Diagnosis:
 
 
 def examine(records: Sequence[PluginRecord] | None = None, timeout_s: float = 20.0) -> list[Diagnosis]:
-    """Import each plugin in a process of its own, check it strictly, and return what was found, in the same order.
+    """Import each plugin in its own process, check it strictly, and return what was found, in the same order.
 
     What is disabled, or broken as metadata shows, is not imported. Nothing is imported in this process.
 

@@ -42,7 +42,7 @@ def probe(folder: str, limit_s: str, kind: str, name: str) -> NoReturn:
 
 
 def _look_closer(record: PluginRecord, plugin: Any, sources: dict[PluginRecord, Source]) -> list[str]:
-    from .strict import broken_declarations, problems_of  # noqa: PLC0415 - its imports are no part of the plugin's time
+    from .strict import broken_declarations, problems_of  # noqa: PLC0415 - its imports don't count as the plugin's time
 
     own = [r for r in sources if (r.kind, r.distribution, r.status) == ("algorithms", record.distribution, "available")]
     try:

@@ -1,4 +1,4 @@
-"""Run a program of somebody else's that may hang, print without end, or start others. Knows no plugins."""
+"""Run a third-party program that may hang, print endlessly, or start others. Knows nothing about plugins."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Processes:
 
 
 class _Reader:
-    """Reads a pipe until its end, so that nobody who writes has to wait."""
+    """Reads a pipe until its end, so that no writer has to wait."""
 
     def __init__(self, pipe: IO[bytes] | None) -> None:
         assert pipe is not None
@@ -76,7 +76,7 @@ class _Reader:
         self._thread.start()
 
     def text(self) -> str:
-        """Return what was kept; a process that escaped may hold the pipe open, nobody waits for that."""
+        """Return what was kept, without waiting for a process that escaped and may hold the pipe open."""
         self._thread.join(timeout=1)
         return self._kept.decode(errors="replace")
 
@@ -91,5 +91,5 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)  # noqa: S603, S607
         return
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left; macOS says it the other way
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left; macOS raises the second
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What is wrong with a plugin although it can be loaded: hooks that nobody calls, metadata that was never checked."""
+"""What is wrong with a plugin although it can be loaded: hooks that are never called, unchecked metadata."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
 
 
 def broken_declarations(record: PluginRecord, plugin: Any, algorithms: Iterable[type]) -> list[str]:
-    """Return what a pass puts against the declared order of its own distribution's algorithms.
+    """Return where a pass contradicts the declared order of its own distribution's algorithms.
 
     Those that can't be made without arguments are left out.
     """

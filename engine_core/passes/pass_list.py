@@ -111,7 +111,7 @@ class PassList:
                 place = derivation.last_flip(edge.second, edge.first)
                 breaker = None if place is None else self.active[place]
                 turned = f"{breaker or 'the order given'} puts {edge.second} before {edge.first}"
-                message = f"{turned} at {Event(derivation.event).name}, against what {edge.declared_by} declares"
+                message = f"{turned} at {Event(derivation.event).name}, but {edge.declared_by} declares the opposite"
                 if breaker is not None and breaker.origin is None:
                     yield f"{message}; your pass wins", breaker.function
                 else:

@@ -102,7 +102,7 @@ def test_the_users_pass_wins_over_a_declared_order_with_a_warning():
 
     message = (
         "your pass 'against' puts AfterA before A at INIT, "
-        r"against what AfterA \(after='a'\) declares; your pass wins"
+        r"but AfterA \(after='a'\) declares the opposite; your pass wins"
     )
     with pytest.warns(OrderWarning, match=message):
         assert run(against, [A(), AfterA()]) == ["AfterA/INIT", "A/INIT"]

@@ -94,7 +94,7 @@ def test_yaml_is_version_1_2(tmp_path):
         (
             "algorithms: [{args: {}}]",
             (
-                "run.yaml:1: algorithms[0]: has neither: give either the name of an installed plugin "
+                "run.yaml:1: algorithms[0]: has neither name nor target; give the name of an installed plugin "
                 "or a target 'module:attribute'"
             ),
         ),

@@ -123,8 +123,8 @@ PASS = """
 def test_a_pass_that_sorts_against_what_its_own_distribution_declares(problems):
     assert problems(ALGORITHM + PASS, "passes", First="algorithms", Second="algorithms") == [
         (
-            "pass 'Acme' of acme-plugin puts Second before First at INIT, against what First (acme-plugin 1.0, "
-            "before='Second') declares; disable that pass or fix its distribution"
+            "pass 'Acme' of acme-plugin puts Second before First at INIT, but First (acme-plugin 1.0, "
+            "before='Second') declares the opposite; disable that pass or fix its distribution"
         )
     ]
 

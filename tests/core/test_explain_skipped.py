@@ -192,6 +192,6 @@ def test_a_plugins_pass_that_breaks_a_constraint_is_a_problem(prune):
     after = type("After", (Quiet,), {"metadata": AlgorithmMetadata(events=("init",), after=("prune",))})()
     (problem,) = explain_algorithms([prune(), after]).problems
     assert problem == (
-        "pass 'prune_last' of prune-plugin puts After before Prune at INIT, against what After (after='prune') "
-        "declares; disable that pass or fix its distribution"
+        "pass 'prune_last' of prune-plugin puts After before Prune at INIT, but After (after='prune') "
+        "declares the opposite; disable that pass or fix its distribution"
     )

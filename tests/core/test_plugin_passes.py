@@ -151,8 +151,8 @@ def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all(
     with pytest.raises(OrderError) as refusal:
         engine.run_event("after_dataloader")
     assert str(refusal.value) == (
-        "pass 'prune_first' of prune-plugin puts Prune before Before at AFTER_DATALOADER, against what "
-        "Before (before='prune') declares; disable that pass or fix its distribution"
+        "pass 'prune_first' of prune-plugin puts Prune before Before at AFTER_DATALOADER, but "
+        "Before (before='prune') declares the opposite; disable that pass or fix its distribution"
     )
 
 

@@ -117,6 +117,6 @@ def test_a_pass_that_breaks_a_declared_order_stops_the_run_before_it_begins(trai
     result = CliRunner().invoke(main, ["train", "turned.yaml", "--out", "turned"])
     assert (result.exit_code, (trained / "turned").exists()) == (2, False)
     assert result.output == (
-        "Error: pass 'turn_round' of turn-plugin puts Rest before Nod at AFTER_LOSS, against what "
-        "Nod (nod-plugin 0.6, before='rest') declares; disable that pass or fix its distribution\n"
+        "Error: pass 'turn_round' of turn-plugin puts Rest before Nod at AFTER_LOSS, but "
+        "Nod (nod-plugin 0.6, before='rest') declares the opposite; disable that pass or fix its distribution\n"
     )

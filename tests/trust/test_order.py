@@ -18,8 +18,8 @@ ENTRY_POINTS = {
     "passes": {"second_first": "second_first"},
 }
 BREAKS = (
-    "pass 'second_first' of bad-plugin puts Second before First at BATCH_END, against what First (bad-plugin 0.3, "
-    "before='second') declares; disable that pass or fix its distribution"
+    "pass 'second_first' of bad-plugin puts Second before First at BATCH_END, but First (bad-plugin 0.3, "
+    "before='second') declares the opposite; disable that pass or fix its distribution"
 )
 
 
