@@ -24,7 +24,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 ROOT = Path(__file__).resolve().parents[1]
-# Those that stand on torch alone. Another, `engine-core-<library>`, brings somebody's library, and is tested elsewhere.
+# Those that need only torch. Others, `engine-core-<library>`, need a third party's library, and are tested elsewhere.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 WHEELS = ROOT / ".tox" / "wheels"
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
@@ -33,23 +33,23 @@ RINGS = {"quick": "not full", "full": "full"}
 NO_TESTS = 5  # pytest's exit code
 TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
-# As pip says it, also where its configuration has constraints, which it then takes for a part of the conflict.
+# pip's two messages; the second appears where its configuration has constraints, which it blames for a conflict.
 MISSING = re.compile(
     r"No matching distribution found for (\S+)"
     r"|no matching distributions available for your environment:\s+(torch)\s"
 )
 OURS = {"engine-core", *(plugin.name for plugin in PLUGINS)}
-# What depends on who is installed; the rest runs with the core alone, and with each plugin alone.
+# What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
-# At the floors this is left out: the project's own text, and processes that hang, print and die.
+# Left out at the floors: tests of the project's own text, and of processes that hang, print and die.
 NOT_AT_FLOORS = [f"tests/core/test_{name}.py" for name in ("doctor", "explain_printing", "layers", "sizes")]
-# What of training meets other dependencies than torch, which is the same one at the floors: all that is run there.
+# At the floors torch is the same. So of the training tests only those that use another dependency run there.
 AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "api1", "audit", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli",
     "conformance", "destinations", "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
     "signature",
 )]  # fmt: skip
-# Of the plugins: with all of them installed whether they conform, of each alone what it does with other dependencies.
+# Plugins' tests at the floors: with all of them installed, conformance; with each alone, what uses other dependencies.
 OF_PLUGINS_AT_FLOORS = ["tests/test_*conformance.py"]
 OF_A_PLUGIN_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readme", "state")]
 
@@ -58,10 +58,10 @@ def main() -> int:
     """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("install", "core", "plugins", "alone"))
-    parser.add_argument("--floors", action="store_true", help="leave out what meets no dependency but torch")
+    parser.add_argument("--floors", action="store_true", help="leave out what uses no dependency but torch")
     parser.add_argument("--plugins", action="store_true", help="install the plugins too, not the core alone")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
-    parser.add_argument("--ring", choices=RINGS, help="of the tests only those of this ring")
+    parser.add_argument("--ring", choices=RINGS, help="only the tests of this ring")
     options, rest = parser.parse_known_args()
     if options.command == "install":
         install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
@@ -150,7 +150,7 @@ def requirements_without_torch() -> list[str]:
 
 
 def pip_command(*arguments: str) -> list[str]:
-    """Return the call of this environment's pip; what is imported gets compiled then, which saves half the time."""
+    """Return the command of this environment's pip; Python compiles only what it imports, which saves half the time."""
     return [sys.executable, "-I", "-m", "pip", "install", "--no-compile", *arguments]
 
 
@@ -160,21 +160,21 @@ def pip_install(*arguments: str) -> None:
 
 
 def test_with(whom: str, *, at_floors: bool, ring: str | None, arguments: list[str]) -> int:
-    """Run the tests that can run here with the core alone or with all plugins, and say so when that is not all."""
+    """Run the tests that can run here with the core alone or with all plugins, and say so if some can't."""
     tests = tests_with(whom, at_floors=at_floors, has_torch=not WHY_NO_TORCH.exists())
     if WHY_NO_TORCH.exists():
         name = os.environ.get("TOX_ENV_NAME", "here")
         print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
-    uninstall(PLUGINS)  # which an earlier command has left
+    uninstall(PLUGINS)  # those that an earlier command left
     if whom == "plugins":
         pip_install("--no-deps", *map(str, wheels_of(PLUGINS)))
     ignored = [f"--ignore={path}" for path in NOT_AT_FLOORS if at_floors]
     code = run_pytest(*tests, *ignored, *(("-m", RINGS[ring]) if ring else ()), *arguments)
-    return 0 if ring and code == NO_TESTS else code  # all of them are in the other ring
+    return 0 if ring and code == NO_TESTS else code  # no test here is in this ring
 
 
 def tests_with(whom: str, *, at_floors: bool, has_torch: bool) -> list[str]:
-    """Return the tests of the core alone, or those with the plugins beside it."""
+    """Return the tests to run with the core alone, or with the plugins beside it."""
     tests = ["tests/core"] if whom == "core" else OF_THE_INSTALLED
     if has_torch and whom == "core":
         tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]
@@ -200,7 +200,7 @@ def test_each_alone(*, at_floors: bool, arguments: list[str]) -> int:
     """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
     codes = []
     for plugin in PLUGINS:
-        uninstall(PLUGINS)  # the one before, and what an earlier command has left
+        uninstall(PLUGINS)  # the previous one, and what an earlier command left
         pip_install("--no-deps", *map(str, wheels_of([plugin])))
         print(f"{plugin.name}, alone with the core", flush=True)
         tests = matching(plugin, OF_A_PLUGIN_AT_FLOORS) if at_floors else [tests_of(plugin)]
@@ -209,7 +209,7 @@ def test_each_alone(*, at_floors: bool, arguments: list[str]) -> int:
 
 
 def uninstall(projects: list[Path]) -> None:
-    """Take away those of the projects that are installed; pip says of the others that they are not."""
+    """Uninstall those of the projects that are installed; pip only warns about the others."""
     names = [name_of(project) for project in projects]
     subprocess.run([sys.executable, "-I", "-m", "pip", "uninstall", "--quiet", "--yes", *names], cwd=ROOT, check=True)
 
@@ -217,7 +217,7 @@ def uninstall(projects: list[Path]) -> None:
 def run_pytest(*arguments: str) -> int:
     """Run pytest on what is installed here, in as many processes as there are cores."""
     pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
-    # `worksteal` keeps the tests of a file together, which share what it has set up, and leaves no core without work.
+    # `worksteal` keeps the tests of a file together, which share fixtures, and leaves no core idle.
     command = [pytest, "--numprocesses=auto", "--dist=worksteal", *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
