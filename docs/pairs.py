@@ -25,7 +25,7 @@ Each cell says how the row's algorithm runs relative to the column's:
 - **·** they share no event, so there is nothing to order.
 - **before**, **after**: at each event that both list.
 - **around**, **within**: the one around the other comes first, and last on the AFTER or END half of a pair.
-- **refused**: no engine takes the two together; the error names both and the reason.
+- **refused**: the engine refuses to run the two together; the error names both and the reason.
 - **list**: your list decides.
 """
 

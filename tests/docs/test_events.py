@@ -28,7 +28,7 @@ def test_each_heading_shows_its_own_specification():
 
 
 def test_the_loop_shows_each_event_once_and_no_other():
-    loop = PAGE[PAGE.index("```text") : PAGE.index("## Who runs")]
+    loop = PAGE[PAGE.index("```text") : PAGE.index("## What runs")]
     figure = re.sub(r"\(.*?\)", "", loop[: loop.index("\n```\n")])
 
     assert sorted(re.findall(r"[a-z]+_[a-z_]+|\binit\b", figure)) == sorted(VALUES)
