@@ -78,7 +78,7 @@ def b_last(algorithms, event):
     return passes.sort_to_back(algorithms, B)
 
 
-def test_an_svg_shows_what_each_pass_made_of_the_list_and_who_moved():
+def test_an_svg_shows_what_each_pass_made_of_the_list_and_what_moved():
     svg = to_svg(explain_algorithms([A(), B(), C()], b_last), "after_loss")
     assert boxes(svg) == [["A", "B", "C"], ["C", "B", "A"], ["C", "A", "B!"]]
     assert [text for text in texts(svg) if len(text) > 1] == [

@@ -85,7 +85,7 @@ def test_the_other_destinations_get_what_one_could_not_take(method, recwarn):
 
 
 @pytest.mark.parametrize("event", LATER_EVENTS)
-def test_an_event_at_which_a_destination_raises_goes_on(event, recwarn):
+def test_an_event_at_which_a_destination_raises_continues(event, recwarn):
     last = Faulty()
     engine = running(Faulty(event.value), last)
     engine.run_event(event)

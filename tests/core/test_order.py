@@ -74,7 +74,7 @@ def test_a_tag_means_all_others_that_have_it():
     assert order_at("init", [Tagged(), A(), First(), Tagged()]) == ["A", "First", "Tagged", "Tagged-2"]
 
 
-def test_absent_names_are_no_constraint():
+def test_absent_names_are_not_a_constraint():
     class Wishful(Always):
         metadata = AlgorithmMetadata(before=("nobody", "@nothing"), after=("no_one",))
 

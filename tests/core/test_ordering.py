@@ -69,7 +69,7 @@ def test_it_refuses_exactly_what_no_order_can_satisfy(pairs):
             stable_sort(NAMES, edges)
 
 
-def test_edges_of_names_that_are_absent_are_no_constraint():
+def test_edges_of_names_that_are_absent_are_not_constraints():
     assert stable_sort(["b", "a"], [Edge("a", "x", "a"), Edge("x", "b", "x")]) == ["b", "a"]
 
 

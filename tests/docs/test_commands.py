@@ -64,7 +64,7 @@ def test_the_command_exists_with_these_options(page, command):
     for word in command.words:
         path = word.removeprefix("./").partition("[")[0]
         if ("/" in path or path.endswith(".txt")) and not path.startswith(".venv"):
-            assert (ROOT / path).exists(), f"{word} is no path in the repository"
+            assert (ROOT / path).exists(), f"{word} is not a path in the repository"
     if "tox" in command.words and "-e" in command.words:
         assert is_environment(command.words[command.words.index("-e") + 1])
     if "tox" in command.words and "-m" in command.words[command.words.index("tox") :]:
@@ -95,7 +95,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
             (tmp_path / block.options["caption"]).write_text(block.text)
     for command in commands_of(page):
         if command.printed:
-            assert command.ours is not None, f"{command.words} shows an output that nobody checks"
+            assert command.ours is not None, f"{command.words} shows an output that is not checked"
             # torch's first import, without bytecode, may take longer than the doctor's own limit.
             patient = ["--timeout", "300"] if command.ours == ["plugins", "doctor"] else []
             done = subprocess.run(

@@ -97,7 +97,7 @@ BATCHES: dict[str, Callable[[Any], Any]] = {
     "arrays": lambda i: (X[i].numpy(), Y[i].numpy()),
     "list of samples": lambda i: [{"box": X[: j + 1]} for j in range(6)[i]],
     "detection": lambda i: ([X[: j + 1] for j in range(6)[i]], [{"box": X[j:]} for j in range(6)[i]]),
-    "what is no row": lambda i: (X[i], torch.tensor(3.0), None, "text", torch.ones(4)),
+    "not a row": lambda i: (X[i], torch.tensor(3.0), None, "text", torch.ones(4)),
 }
 
 

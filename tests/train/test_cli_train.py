@@ -87,7 +87,7 @@ def run(install, tmp_path, monkeypatch):
 
 
 def start(tmp_path, config):
-    """Start the command as a process of its own."""
+    """Start the command as a separate process."""
     (tmp_path / "run.yaml").write_text(config)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "engine_core", "train", "run.yaml", "--out", "out"]

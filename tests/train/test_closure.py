@@ -149,7 +149,7 @@ class AddOne(Algorithm):
 
 
 class Failing(nn.Linear):
-    """Raises in its forward pass when it is told to, once."""
+    """Raises in its forward pass when asked to, once."""
 
     fail = False
 

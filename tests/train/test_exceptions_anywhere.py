@@ -36,7 +36,7 @@ from .injected import (
 from .parts import EVENTS, net, notes, same, trainer
 
 SAVED = 4
-"""How many batches are trained before the run that fails goes on from them."""
+"""How many batches are trained before the run that fails is resumed from them."""
 
 PAIRS = [
     ("fit_start", "fit_end"),
@@ -129,7 +129,7 @@ def failed(folder: Path, fault: Any, callbacks: Any = (), **settings: Any) -> py
     return raised
 
 
-def assert_goes_on(folder: Path, end: Any, least: int = FAILS_AT - 1, **settings: Any) -> None:
+def assert_resumes(folder: Path, end: Any, least: int = FAILS_AT - 1, **settings: Any) -> None:
     """Resume without the fault, from no earlier than expected."""
     with made_with(folder, **settings) as made:
         assert made.state.timestamp.batch >= least
@@ -148,7 +148,7 @@ def test_in_a_callback(event: str, begin: Any, whole: Any, tmp_path: Path) -> No
     raised = failed(tmp_path, fault, [Failing(event, fault)])
     assert raised.value is fault.error
     assert [note for note in notes(raised) if "Failing" in note and event.upper() in note]
-    assert_goes_on(tmp_path, whole("examples"), least_of(event))
+    assert_resumes(tmp_path, whole("examples"), least_of(event))
 
 
 @NEW_ONES
@@ -159,7 +159,7 @@ def test_in_an_algorithm(event: str, begin: Any, whole: Any, tmp_path: Path) -> 
     raised = failed(tmp_path, fault, algorithms=[Acting(event, fault, event)])
     assert raised.value is fault.error
     assert [note for note in notes(raised) if "Acting" in note and event.upper() in note]
-    assert_goes_on(tmp_path, whole("examples"), least_of(event), algorithms=[Acting(event, nothing, event)])
+    assert_resumes(tmp_path, whole("examples"), least_of(event), algorithms=[Acting(event, nothing, event)])
 
 
 @NEW_ONES
@@ -173,7 +173,7 @@ def test_in_one_half_of_a_pair(pair: tuple[str, str], half: int, begin: Any, who
     assert raised.value is fault.error
     assert [algorithms[0]._depth, algorithms[2]._depth] == [0, 0]
     again = [Paired(*pair), Acting(pair[half], nothing, *pair), Paired(*pair)]
-    assert_goes_on(tmp_path, whole("examples"), least_of(pair[half]), algorithms=again)
+    assert_resumes(tmp_path, whole("examples"), least_of(pair[half]), algorithms=again)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -182,7 +182,7 @@ def test_elsewhere(place: str, begin: Any, whole: Any, tmp_path: Path) -> None:
     begin(tmp_path, kind)
     fault = Fault()
     assert failed(tmp_path, fault, **PLACES[place](fault)).value is fault.error
-    assert_goes_on(tmp_path, whole(kind), data=DATA[kind](nothing), load_changed="adopt")
+    assert_resumes(tmp_path, whole(kind), data=DATA[kind](nothing), load_changed="adopt")
 
 
 def test_in_a_worker_process(begin: Any, whole: Any, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_in_a_worker_process(begin: Any, whole: Any, tmp_path: Path) -> None:
 
     begin(tmp_path, "workers")
     assert failed(tmp_path, None, data=DATA["workers"](fails)).type is InjectedError
-    assert_goes_on(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
+    assert_resumes(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
 
 
 def test_when_a_worker_process_dies(begin: Any, whole: Any, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_when_a_worker_process_dies(begin: Any, whole: Any, tmp_path: Path) -> N
     begin(tmp_path, "workers")
     raised = failed(tmp_path, None, data=DATA["workers"](dies))
     assert raised.errisinstance((RuntimeError, EOFError, OSError))  # the latter if it dies while a batch is handed over
-    assert_goes_on(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
+    assert_resumes(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers that signal are POSIX's")

@@ -62,7 +62,7 @@ def trained(install, tmp_path, monkeypatch):
 
 
 def elsewhere(folder, *arguments):
-    """Run a command in a Python of its own, where the plugin is not installed, and which fails if it needs torch."""
+    """Run a command in a separate Python, where the plugin is not installed, and which fails if it needs torch."""
     (folder / "torch.py").write_text("raise ImportError('torch')")
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     command = [sys.executable, "-W", "error", "-m", "engine_core", *arguments]

@@ -105,7 +105,7 @@ def test_cuda_s_own_error_is_one() -> None:
         made.fit()
 
 
-def test_with_the_remedy_training_goes_on() -> None:
+def test_with_the_remedy_training_continues() -> None:
     class Wide(nn.Linear):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             torch.empty(TOO_MUCH if len(inputs) > 4 else 1)

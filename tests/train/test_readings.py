@@ -23,7 +23,7 @@ def spoiled(at_batch: int, value: float = float("nan")) -> Any:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("logged", [False, True])
-def test_a_loss_that_is_not_finite_warns_with_its_step_and_training_goes_on(value: float, logged: bool) -> None:
+def test_a_loss_that_is_not_finite_warns_with_its_step_and_training_continues(value: float, logged: bool) -> None:
     made = trainer(batches(8, 8, 8), loss_fn=spoiled(1, value), loggers=[Memory()] if logged else [])
     with pytest.warns(NonFiniteLossWarning) as caught:
         made.fit()

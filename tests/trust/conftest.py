@@ -117,7 +117,7 @@ class Environment:
         return (self.work / "runs" / "first" / "results.json").exists() if runs else False
 
     def about(self, done: Done, *names: str) -> list[str]:
-        """Return the rows of a table on these plugins, each with what stands below it, columns one space apart."""
+        """Return the rows of a table on these plugins, each with the lines below it, columns one space apart."""
         shown, found = False, []
         for line in done.stdout.splitlines():
             if not line.startswith("    "):
