@@ -1,9 +1,9 @@
 """Install and test one environment of tox.ini, without torch where torch has no CPU build for its Python.
 
     python .ci/matrix.py install [--plugins] [--require-torch]
-    python .ci/matrix.py core [--ring quick|full] [--floors] [pytest's arguments]
-    python .ci/matrix.py plugins [--ring quick|full] [--floors] [pytest's arguments]
-    python .ci/matrix.py alone [--floors] [pytest's arguments]
+    python .ci/matrix.py core --ring quick|full [--floors] [pytest's arguments]
+    python .ci/matrix.py plugins --ring quick|full [--floors] [pytest's arguments]
+    python .ci/matrix.py alone [pytest's arguments]
 
 tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment is used for all of it, one after
 the other: torch is unpacked once, and `core`, `plugins` and `alone` install and uninstall the plugins as they need.
@@ -41,17 +41,18 @@ MISSING = re.compile(
 OURS = {"engine-core", *(plugin.name for plugin in PLUGINS)}
 # What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
-# Left out at the floors: tests of the project's own text, and of processes that hang, print and die.
-NOT_AT_FLOORS = [f"tests/core/test_{name}.py" for name in ("doctor", "explain_printing", "layers", "sizes")]
+# Tests of the project's own text. It is the same in each environment, so only those with torch run them.
+OF_THE_TEXT = [f"tests/core/test_{name}.py" for name in ("layers", "rings", "sizes")]
+# Left out at the floors: these, and tests of processes that hang, print and die.
+NOT_AT_FLOORS = [*OF_THE_TEXT, *(f"tests/core/test_{name}.py" for name in ("doctor", "explain_printing"))]
 # At the floors torch is the same. So of the training tests only those that use another dependency run there.
 AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "api1", "audit", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli",
     "conformance", "destinations", "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
     "signature",
 )]  # fmt: skip
-# Plugins' tests at the floors: with all of them installed, conformance; with each alone, what uses other dependencies.
-OF_PLUGINS_AT_FLOORS = ["tests/test_*conformance.py"]
-OF_A_PLUGIN_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readme", "state")]
+# Of the plugins' tests at the floors: those that use other dependencies than torch.
+OF_PLUGINS_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("conformance", "training", "readme", "state")]
 
 
 def main() -> int:
@@ -61,14 +62,14 @@ def main() -> int:
     parser.add_argument("--floors", action="store_true", help="leave out what uses no dependency but torch")
     parser.add_argument("--plugins", action="store_true", help="install the plugins too, not the core alone")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
-    parser.add_argument("--ring", choices=RINGS, help="only the tests of this ring")
+    parser.add_argument("--ring", choices=RINGS, default="quick", help="only the tests of this ring")
     options, rest = parser.parse_known_args()
     if options.command == "install":
         install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
         return 0
     if options.command == "alone":
-        return test_each_alone(at_floors=options.floors, arguments=rest)
-    return test_with(options.command, at_floors=options.floors, ring=options.ring, arguments=rest)
+        return test_each_alone(rest)
+    return test_with(options.command, ring=options.ring, at_floors=options.floors, arguments=rest)
 
 
 def install(plugins: list[Path], *, require_torch: bool) -> None:
@@ -159,21 +160,24 @@ def pip_install(*arguments: str) -> None:
     subprocess.run(pip_command(*arguments), cwd=ROOT, check=True)
 
 
-def test_with(whom: str, *, at_floors: bool, ring: str | None, arguments: list[str]) -> int:
+def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) -> int:
     """Run the tests that can run here with the core alone or with all plugins, and say so if some can't."""
-    tests = tests_with(whom, at_floors=at_floors, has_torch=not WHY_NO_TORCH.exists())
-    if WHY_NO_TORCH.exists():
+    has_torch = not WHY_NO_TORCH.exists()
+    tests = tests_with(whom, ring=ring, at_floors=at_floors, has_torch=has_torch)
+    if not has_torch:
         name = os.environ.get("TOX_ENV_NAME", "here")
         print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
     uninstall(PLUGINS)  # those that an earlier command left
     if whom == "plugins":
         pip_install("--no-deps", *map(str, wheels_of(PLUGINS)))
-    ignored = [f"--ignore={path}" for path in NOT_AT_FLOORS if at_floors]
-    code = run_pytest(*tests, *ignored, *(("-m", RINGS[ring]) if ring else ()), *arguments)
-    return 0 if ring and code == NO_TESTS else code  # no test here is in this ring
+    ignored = NOT_AT_FLOORS if at_floors else [] if has_torch else OF_THE_TEXT
+    # `worksteal` keeps the tests of a file together, which share fixtures, and leaves no core idle.
+    processes = ("--numprocesses=auto", "--dist=worksteal")
+    code = run_pytest(*tests, *(f"--ignore={path}" for path in ignored), "-m", RINGS[ring], *processes, *arguments)
+    return 0 if code == NO_TESTS else code  # no test here is in this ring
 
 
-def tests_with(whom: str, *, at_floors: bool, has_torch: bool) -> list[str]:
+def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> list[str]:
     """Return the tests to run with the core alone, or with the plugins beside it."""
     tests = ["tests/core"] if whom == "core" else OF_THE_INSTALLED
     if has_torch and whom == "core":
@@ -181,7 +185,8 @@ def tests_with(whom: str, *, at_floors: bool, has_torch: bool) -> list[str]:
     elif has_torch and at_floors:
         tests = [*tests, "tests/docs", *(path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))]
     elif has_torch:
-        tests = [*tests, "tests/docs", "tests/composition", *map(tests_of, PLUGINS)]
+        own = map(tests_of, PLUGINS) if ring == "quick" else ()  # for the full ring `alone` runs all of them
+        tests = [*tests, "tests/docs", "tests/composition", *own]
     return tests
 
 
@@ -196,15 +201,15 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in sorted(found)]
 
 
-def test_each_alone(*, at_floors: bool, arguments: list[str]) -> int:
+def test_each_alone(arguments: list[str]) -> int:
     """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
     codes = []
     for plugin in PLUGINS:
         uninstall(PLUGINS)  # the previous one, and what an earlier command left
         pip_install("--no-deps", *map(str, wheels_of([plugin])))
         print(f"{plugin.name}, alone with the core", flush=True)
-        tests = matching(plugin, OF_A_PLUGIN_AT_FLOORS) if at_floors else [tests_of(plugin)]
-        codes.append(run_pytest(*tests, *arguments))
+        # In one process: each further one takes longer to import torch and to collect than it saves.
+        codes.append(run_pytest(tests_of(plugin), *arguments))
     return next((code for code in codes if code), 0)
 
 
@@ -215,11 +220,9 @@ def uninstall(projects: list[Path]) -> None:
 
 
 def run_pytest(*arguments: str) -> int:
-    """Run pytest on what is installed here, in as many processes as there are cores."""
+    """Run pytest on what is installed here."""
     pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
-    # `worksteal` keeps the tests of a file together, which share fixtures, and leaves no core idle.
-    command = [pytest, "--numprocesses=auto", "--dist=worksteal", *arguments]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    return subprocess.run([pytest, *arguments], cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

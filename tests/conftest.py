@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -29,6 +30,12 @@ HABITS = (
     *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "PYTHON_COLORS", "COLUMNS", "LINES"),
     *("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONWARNINGS"),
 )
+
+
+def pytest_collection_finish():
+    """Keep the thousands of collected tests out of each later garbage collection, which would look at all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

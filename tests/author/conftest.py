@@ -65,9 +65,9 @@ class Workplace:
         self.engine_core("plugins", "new", name)
         return self.folder / name
 
-    def start_tox(self, project: Path) -> subprocess.Popen[bytes]:
-        """Start a plugin's own tox, all of it that this Python can run; `tox.log` gets what it prints."""
-        command = [sys.executable, "-m", "tox"]
+    def start_tox(self, project: Path, *options: str) -> subprocess.Popen[bytes]:
+        """Start a plugin's own tox, with these options; `tox.log` gets what it prints."""
+        command = [sys.executable, "-m", "tox", *options]
         with (project / "tox.log").open("wb") as log:
             return subprocess.Popen(command, cwd=project, env=self.environ, stdout=log, stderr=subprocess.STDOUT)
 

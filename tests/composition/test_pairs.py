@@ -45,6 +45,7 @@ def test_a_pair_trains_to_the_same_end_in_both_orders_of_the_list(one, other):
     assert first_metrics == second_metrics
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("three", TRIPLES, ids=", ".join)
 def test_three_train_to_the_same_end_in_all_orders_of_the_list(three):
     ends = []
@@ -55,6 +56,7 @@ def test_three_train_to_the_same_end_in_all_orders_of_the_list(three):
     assert [name for end in ends for name in ends[0] if not torch.equal(ends[0][name], end[name])] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("other", [name for name in (*NAMES, *VARIANTS) if name != "sam"])
 def test_with_microbatches_a_second_pass_is_the_same_in_both_orders_of_the_list(other):
     ends = []

@@ -51,6 +51,7 @@ class KeepAtBatchStart(Callback):
         self.kept = snapshot(state)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", GROUPS, ids=LABELS)
 def test_no_promise_about_writing_and_restoring_is_broken(names):
     with trainer_of([make(name) for name in names], callbacks=["audit"]) as trainer:  # its warnings are errors here

@@ -66,6 +66,7 @@ BAD = """
 """
 
 
+@pytest.mark.full
 def test_problems_are_listed_below_the_plugin_and_the_exit_code_is_1(doctor, install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin")
     install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": BAD})

@@ -55,6 +55,7 @@ def test_a_hook_of_a_callback_with_a_misspelt_name(problems):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["helper", "_after_los", "around_apply", "after_loss", "state_dict", "close"])
 def test_a_method_that_is_not_a_misspelt_hook(problems, name):
     assert problems(CALLBACK + METHOD.format(mark="", name=name), "callbacks") == []
@@ -139,6 +140,7 @@ BORROWED = """
 """
 
 
+@pytest.mark.full
 def test_a_pass_is_not_taken_for_one_of_the_same_name_in_a_distribution_with_a_similar_name(install):
     install(
         "acme-plugin",

@@ -43,6 +43,7 @@ def locking(folder, *how):
     )
 
 
+@pytest.mark.full
 def test_a_folder_in_use_is_refused_and_free_when_its_process_is_killed(tmp_path):
     with locking(tmp_path) as first:
         assert first.stdout.readline() == "locked\n"
@@ -59,6 +60,7 @@ def test_a_folder_in_use_is_refused_and_free_when_its_process_is_killed(tmp_path
         assert third.communicate("")[0] == "locked\n"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_worker_that_outlives_the_run_does_not_hold_its_folder(tmp_path):
     with locking(tmp_path, "fork") as first:

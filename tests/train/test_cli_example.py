@@ -62,6 +62,7 @@ def test_a_missing_plugin_is_named_with_how_to_get_it(monkeypatch):
     assert "require_plugins[0]: " in result.output
 
 
+@pytest.mark.full
 def test_without_scikit_learn_the_extra_is_named(tmp_path):
     target = '{target: "engine_core.examples.digits:DigitsNet"}'
     (tmp_path / "run.yaml").write_text(

@@ -49,6 +49,7 @@ def train(folder, **environment):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_results_and_files_are_those_of_the_whole_run(tmp_path):
     done = train(tmp_path)
     assert done.returncode == 0, done.stderr
@@ -61,6 +62,7 @@ def test_results_and_files_are_those_of_the_whole_run(tmp_path):
     assert done.stderr.count("Warning: ") == 1
 
 
+@pytest.mark.full
 def test_an_environment_variable_makes_a_logger_that_fails_stop_the_command(tmp_path):
     done = train(tmp_path, PYTHONWARNINGS="error:logger destination")
     assert done.returncode == 1

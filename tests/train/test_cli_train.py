@@ -168,6 +168,7 @@ def test_the_summary_is_plain_text_off_a_terminal(run):
     assert (lines[3][-1], lines[7][-1]) == ("2 epochs, 12 batches, 96 samples", "6x")
 
 
+@pytest.mark.full
 def test_the_summary_is_a_table_on_a_terminal(on_terminal):
     written = on_terminal(
         "from engine_core.cli.train import show_results\n"
@@ -262,6 +263,7 @@ def test_a_run_that_logged_nothing_leaves_its_folder_free(run, tmp_path):
     assert run("--out", "out").exit_code == 0
 
 
+@pytest.mark.full
 def test_a_crash_keeps_its_traceback(run, tmp_path):
     process = start(tmp_path, CONFIG + "callbacks: [{target: 'nap:Crash'}]")
     _, stderr = process.communicate(timeout=120)

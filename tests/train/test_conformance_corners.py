@@ -92,6 +92,7 @@ class SeededByItsUser(NoisyLoss):
             self.generator.manual_seed(self.seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "make", [SavesAnOrderedDict, TakesAnyKeyword, OncePerBatch, FollowsTheMetrics, lambda: SeededByItsUser(seed=5)]
 )
@@ -243,6 +244,7 @@ class NeedsAdam(AtLoss):
             raise ArgumentError("needs_adam needs Adam")
 
 
+@pytest.mark.full
 def test_the_optimizer_may_be_the_authors():
     class WithAdam(Kit):
         def make_optimizers(self, parameters):

@@ -185,6 +185,7 @@ def test_elsewhere(place: str, begin: Any, whole: Any, tmp_path: Path) -> None:
     assert_resumes(tmp_path, whole(kind), data=DATA[kind](nothing), load_changed="adopt")
 
 
+@pytest.mark.full
 def test_in_a_worker_process(begin: Any, whole: Any, tmp_path: Path) -> None:
     def fails(index: int) -> None:
         if index == 13:

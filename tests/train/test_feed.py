@@ -95,6 +95,8 @@ FOREIGN = {
     "a stream": lambda: loader(Stream()),
     "an iterable": Rereadable,
 }
+# Each starts processes: here for the full ring; the quick one has the loaders with a persistent worker.
+SLOW = {name: pytest.param(make, marks=pytest.mark.full) for name, make in LOADERS.items() if name == "two workers"}
 LISTS = {"a list": lambda: [torch.tensor([n]) for n in range(4)], "a tuple": lambda: (1, 2, 3, 4)}
 
 
@@ -125,7 +127,7 @@ def shown(batches):
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 @pytest.mark.parametrize("done", [0, 1, 2, 3, "between"])
 @pytest.mark.parametrize(
-    "make", [*LOADERS.values(), *LISTS.values(), *FOREIGN.values()], ids=[*LOADERS, *LISTS, *FOREIGN]
+    "make", [*(LOADERS | SLOW).values(), *LISTS.values(), *FOREIGN.values()], ids=[*LOADERS, *LISTS, *FOREIGN]
 )
 def test_the_rest_of_the_run_is_that_of_the_uninterrupted_one(make, done, epoch):
     """The generators are restored after the loader is resumed, as a Trainer does it."""

@@ -2,6 +2,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import atexit, json, logging, pkgutil, signal, sys, threading, warnings
 import click, importlib_metadata, pluggy, pydantic, rich.console, rich.live, rich.progress, rich.table, torch, yaml
@@ -28,6 +30,7 @@ print(json.dumps([before, world(), len(names)]))
 """
 
 
+@pytest.mark.full
 def test_importing_every_module_changes_nothing_that_others_could_notice() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     before, after, number = json.loads(done.stdout)

@@ -61,6 +61,7 @@ USES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("use", USES)
 def test_ctrl_c_arrives_and_callbacks_are_closed_once_and_logs_are_flushed(use: str, tmp_path: Path) -> None:
     log, script = tmp_path / "log", tmp_path / "program.py"
@@ -167,6 +168,7 @@ def test_a_fit_in_a_thread_saves_and_leaves_signals_to_the_main_thread(tmp_path:
     assert resolve(tmp_path).name == "ep1-ba2"
 
 
+@pytest.mark.full
 def test_importing_and_training_set_no_signal_handler() -> None:
     code = """
         import signal

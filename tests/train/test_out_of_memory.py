@@ -118,6 +118,7 @@ def test_with_the_remedy_training_continues() -> None:
     assert made.state.timestamp.batch == 1
 
 
+@pytest.mark.full
 def test_where_the_process_has_no_more_memory() -> None:
     program = """
         import resource, torch

@@ -23,6 +23,7 @@ STOPPERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", STOPPERS)
 def test_it_stops_at_the_same_batch_wherever_the_run_is_resumed(name: str, tmp_path: Path) -> None:
     stopper, interval, batch = STOPPERS[name]

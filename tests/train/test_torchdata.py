@@ -155,6 +155,7 @@ def test_resumed_anywhere_it_is_the_same_run(data: str, tmp_path: Path) -> None:
         assert ends_alike(fitted(loader(data), load_path=path, seed=None), whole), path.name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", ["2 workers", "2 that persist"])
 @pytest.mark.parametrize("data", ["shuffled", "own generator", "torch's sampler", "stream"])
 def test_with_workers_too(data: str, workers: str, tmp_path: Path) -> None:
@@ -164,6 +165,7 @@ def test_with_workers_too(data: str, workers: str, tmp_path: Path) -> None:
         assert ends_alike(rest, whole), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", WORKERS)
 def test_what_is_resumed_can_be_resumed_again(workers: str, tmp_path: Path) -> None:
     whole = fitted(loader(workers=workers), savers(tmp_path))
@@ -173,6 +175,7 @@ def test_what_is_resumed_can_be_resumed_again(workers: str, tmp_path: Path) -> N
         assert ends_alike(fitted(loader(workers=workers), load_path=again / then, seed=None), whole), (first, then)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("data", ["shuffled", "stream"])
 def test_an_end_in_batches_at_the_end_of_an_epoch_is_one_of_the_loader_too(

@@ -150,6 +150,7 @@ def train_on_digits(algorithms: Any, epochs: int, **settings: Any) -> tuple[list
     return losses.of_steps, trainer
 
 
+@pytest.mark.full
 def test_on_digits_the_training_loss_gets_higher_with_the_size_of_the_holes_and_still_falls() -> None:
     none, small, large = (train_on_digits(a, 8)[0] for a in ([], [CutOut(length=0.25)], [CutOut(length=0.5)]))
     final = [sum(losses[-16:]) / 16 for losses in (none, small, large)]

@@ -87,6 +87,7 @@ def test_a_foreign_state_is_refused(kind: type[Mixing]) -> None:
         kind().load_state_dict({"lambda": 0.5})
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
 @pytest.mark.parametrize("mix", [mixup_batch, cutmix_batch])
 def test_a_compiled_step_draws_again_each_time(mix: Any) -> None:

@@ -48,6 +48,7 @@ def plain() -> Trained:
     return Trained()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("algorithm", [MixUp(), MixUp(1.0), CutMix()], ids=["mixup", "mixup at 1", "cutmix"])
 def test_the_training_loss_is_higher_and_the_net_less_sure_and_as_right(algorithm: Any, plain: Trained) -> None:
     mixed = Trained(algorithm)
@@ -56,6 +57,7 @@ def test_the_training_loss_is_higher_and_the_net_less_sure_and_as_right(algorith
     assert mixed.accuracy > plain.accuracy - 0.03
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [MixUp, CutMix])
 def test_mixing_losses_trains_as_mixing_targets_does(kind: Any) -> None:
     targets, losses = Trained(kind()), Trained(kind(interpolate_loss=True))

@@ -186,6 +186,7 @@ def test_a_net_of_fixed_size_fails_at_the_first_step_not_halfway() -> None:
         train_on_digits([ProgressiveResizing()], head=nn.MaxPool2d(4))
 
 
+@pytest.mark.full
 def test_all_orders_of_a_list_with_cutout_mixup_and_cutmix_train_the_same() -> None:
     four = (lambda: ProgressiveResizing(mode="crop", size_increment=1), CutOut, MixUp, CutMix)
     runs = [train_on_digits([make() for make in order], epochs=2) for order in permutations(four)]

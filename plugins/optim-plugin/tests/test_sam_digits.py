@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -50,6 +51,7 @@ def loss_up_the_slope(model: nn.Sequential, rho: float) -> tuple[float, float]:
         return loss.item(), squared_error(model(x), y).item()
 
 
+@pytest.mark.full
 def test_the_loss_around_where_training_ends_is_lower() -> None:
     """The means of three seeds are 0.64 and 0.28; of twelve, each by itself, they are 0.53 to 0.77 and 0.20 to 0.38."""
     ups, rises = [], []

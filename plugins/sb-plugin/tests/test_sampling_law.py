@@ -71,11 +71,13 @@ def test_the_oracle_gives_the_published_table(keep: float) -> None:
     assert inclusion(weights(8, keep), int(8 * keep)) == pytest.approx(TABLE[keep], abs=0.005)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep", [0.5, 0.25])
 def test_each_rank_is_kept_as_often_as_the_table_says(keep: float) -> None:
     assert drawn_inclusion(ASCENDING, int(8 * keep), keep, MANY) == pytest.approx(TABLE[keep], abs=0.015)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep", [0.5, 0.25, 0.75])
 def test_sets_of_rows_follow_successive_sampling(keep: float) -> None:
     k = int(8 * keep)

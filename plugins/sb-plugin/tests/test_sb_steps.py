@@ -36,12 +36,14 @@ def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None
     assert done.returncode == int("MISS" in done.stdout)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("wrong", "said"), [(("mpl",), "'mpl'"), (("mlp", "--kinds", "keep"), "'keep'")])
 def test_what_does_not_exist_is_reported(wrong: tuple[str, ...], said: str) -> None:
     done = run(*wrong)
     assert done.returncode == 2 and f"{said}, only" in done.stderr
 
 
+@pytest.mark.full
 def test_one_process_is_not_enough_to_know_a_figure() -> None:
     done = run("mlp", "--processes", "1")
     assert done.returncode == 2 and "--processes has to be at least 2" in done.stderr

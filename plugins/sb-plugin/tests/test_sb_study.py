@@ -181,6 +181,7 @@ def test_reweighting_replaces_the_loss_in_steps_on_kept_rows_only(study):
     assert torch.allclose(state.loss, (losses[0] + 3 * losses[1] + 3 * losses[2] + losses[3]) / 8)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:selective_backprop. with scale_factor")
 def test_every_method_trains_and_all_but_vanilla_on_fewer_rows(study, fashion, monkeypatch):
     monkeypatch.setattr(study.training, "validate", lambda model, split: (0.0, len(split.val_labels) / 10_000))
@@ -198,6 +199,7 @@ def test_changed_keep_reaches_the_draw(study):
     assert algorithm.keep == 0.4375
 
 
+@pytest.mark.full
 def test_run_writes_what_is_missing_and_report_makes_table_and_picture(study, tmp_path):
     out, plan = tmp_path / "results.jsonl", {"methods": ["vanilla", "carried"], "epochs": [1, 2]}
     study.plan.run_missing(["digits"], out, tmp_path, **plan, seeds=[0])

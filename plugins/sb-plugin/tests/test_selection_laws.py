@@ -133,6 +133,7 @@ def test_the_hardest_of_32_rows_is_kept_more_often_by_the_papers_law() -> None:
     assert cdf_inclusion(32, 16, 0.5)[-1] == pytest.approx(0.984, abs=5e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("n", TO_32)
 def test_composer_keeps_each_rank_as_often_as_successive_sampling(n: int, keep: float) -> None:
@@ -148,6 +149,7 @@ def test_composer_draws_sets_as_successive_sampling(n: int, keep: float) -> None
     assert p_value(drawn_sets(n, k, keep, "composer"), successive_sets(n, k, keep)) > 1e-4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("n", TO_65)
 def test_cdf_keeps_each_rank_with_the_probability_of_the_paper(n: int, keep: float) -> None:

@@ -74,6 +74,7 @@ def test_layers_of_random_nets_change_less_under_a_shift(kind: nn.Module) -> Non
     assert sensitivity(blurred, x) < 0.9 * sensitivity(plain, x)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nets_trained_on_digits_change_less_under_a_shift(seed: int) -> None:
     """The documented effect: half the sensitivity, for two percent of accuracy on these tiny images."""
@@ -152,6 +153,7 @@ def test_with_squeeze_excite_it_comes_first_in_both_orders_of_the_list(make: Cal
     assert torch.equal(model(x), expected(x))
 
 
+@pytest.mark.full
 def test_a_model_compiled_afterwards_computes_the_same_in_one_graph() -> None:
     model, x = net(), torch.randn(3, 1, 12, 12)
     apply_blurpool(model)

@@ -132,6 +132,7 @@ def test_a_convolution_is_made_dense_blurred_and_subsampled(size: tuple[int, int
     torch.testing.assert_close(result, blurred, rtol=0, atol=1e-9)
 
 
+@pytest.mark.full
 @settings(max_examples=300, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 11), st.integers(1, 11)),

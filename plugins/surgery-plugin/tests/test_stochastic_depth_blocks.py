@@ -150,6 +150,7 @@ def test_attributes_of_the_block_come_through_and_others_are_missing() -> None:
         StochasticBlock.__new__(StochasticBlock).block  # noqa: B018  as while a pickle is read
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # at a graph break
 def test_a_model_that_is_compiled_afterwards_draws_and_computes_the_same() -> None:
     model, x = nn.Sequential(BasicBlock(), BasicBlock()), torch.randn(8, 4)
