@@ -11,8 +11,6 @@ import click
 from ..errors import CheckpointError
 from ..messages import escaped
 
-__all__ = ["checkpoint"]
-
 PATH = click.argument("path", type=click.Path(path_type=Path))
 
 

@@ -10,8 +10,6 @@ import click
 from ..diff import compare, format_differences, has_results
 from ..explain import printable
 
-__all__ = ["diff"]
-
 
 @click.command()
 @click.argument("run_a", type=click.Path(path_type=Path))

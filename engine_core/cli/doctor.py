@@ -11,8 +11,6 @@ from ..doctor import MOST_S, Diagnosis, examine
 from ..registry import Registry
 from .tables import format_table
 
-__all__ = ["doctor"]
-
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print an array of records with problems.")

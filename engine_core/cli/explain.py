@@ -35,8 +35,6 @@ from ..manifest import is_run, read_manifest
 from ..passes import Explained
 from .importing import import_beside, stdout_at_stderr
 
-__all__ = ["explain"]
-
 
 @click.command()
 @click.argument("what", nargs=-1, required=True, metavar="CONFIG | RUN | --algorithms NAME...")

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["import_beside", "stdout_at_stderr"]
-
 STDOUT, STDERR = 1, 2
 
 

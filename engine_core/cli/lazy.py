@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-__all__ = ["LazyGroup"]
-
 
 class LazyGroup(click.Group):
     """A group whose commands are in modules of this package.

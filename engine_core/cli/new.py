@@ -9,8 +9,6 @@ import click
 
 from ..scaffold import create_plugin
 
-__all__ = ["new"]
-
 
 @click.command()
 @click.argument("name")

@@ -12,8 +12,6 @@ from ..registry import PluginRecord, Registry
 from .lazy import LazyGroup
 from .tables import format_table
 
-__all__ = ["list_plugins", "plugins"]
-
 
 @click.group(
     cls=LazyGroup,

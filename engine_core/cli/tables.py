@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from ..messages import readable
 
-__all__ = ["format_table"]
-
 _WIDEST, _LONGEST = 100, 3000  # characters of a cell, and of a line below
 
 

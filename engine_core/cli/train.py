@@ -18,8 +18,6 @@ from .importing import import_beside
 if TYPE_CHECKING:
     from ..run import RunResults
 
-__all__ = ["train"]
-
 Rows = Sequence[tuple[str, str]]
 
 PAUSED = 75

@@ -20,8 +20,6 @@ from ..registry import PluginRecord, Registry
 from .probe import FINDINGS, TRACE
 from .processes import Ended, Processes
 
-__all__ = ["MOST_S", "Diagnosis", "examine"]
-
 # The path is the examiner's, so that the same modules are found; what `-c` puts in front, the current folder, goes.
 PROGRAM = """
 import sys

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 from ..messages import cause_of
 from ..registry import PREFIX, PluginRecord, Source, installed_distributions, load_plugin, read_records
 
-__all__ = ["FINDINGS", "TRACE", "probe"]
-
 FINDINGS, TRACE = "findings.json", "trace.txt"
 """What a probe writes into its folder: what it found, and where the import was when its time was over."""
 

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Sequence
 from typing import IO, NamedTuple
 
-__all__ = ["Ended", "Processes"]
-
 KEPT = 64 * 1024
 """How many bytes of what a process prints are kept; the rest is read and forgotten."""
 

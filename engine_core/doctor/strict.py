@@ -20,8 +20,6 @@ from ..passes import ActivePass
 from ..registry import PluginRecord
 from ..state import State
 
-__all__ = ["broken_declarations", "problems_of"]
-
 _EVENTS = [event.value for event in Event]
 
 

@@ -10,8 +10,6 @@ from pydantic import BaseModel, model_validator
 
 from ..passes import AlgorithmRecord, Derivation, Edge, Explained, PassRecord, Reason
 
-__all__ = ["Explanation", "Skipped", "Told", "Unordered"]
-
 
 @dataclass(frozen=True)
 class Skipped:

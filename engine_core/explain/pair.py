@@ -8,8 +8,6 @@ from ..errors import ArgumentError, did_you_mean
 from ..passes import DECLARED, FILO, Derivation, Edge, precedes
 from .explanation import Explanation
 
-__all__ = ["PairReasons", "Step", "find_algorithm", "why"]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -9,8 +9,6 @@ from ..errors import ArgumentError
 from ..passes import FILO, Derivation, Explained, who_moved
 from .explanation import Explanation
 
-__all__ = ["to_mermaid", "to_svg"]
-
 COLOURS = ("#cfe3f7", "#f9d9c2", "#d5ecd4", "#e6dbf4", "#f7eebb", "#d9e8e8", "#f5d5df", "#e3e3e3")
 DARK = 'fill="#222222"'
 ROW, HEIGHT, TOP, CHARACTER = 60, 34, 68, 8.4

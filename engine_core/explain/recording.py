@@ -18,8 +18,6 @@ from ..registry import Registry
 from .explanation import Explanation, Unordered
 from .skipping import skipped_by
 
-__all__ = ["explain_algorithms", "explain_config", "explain_engine", "explain_installed"]
-
 
 def explain_algorithms(
     algorithms: Sequence[Algorithm],

@@ -10,8 +10,6 @@ from ..metadata import ORDERING
 from ..passes import Member, PassList, referred, table_of
 from .explanation import Skipped
 
-__all__ = ["skipped_by"]
-
 
 def skipped_by(members: Sequence[Member], passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
     """Yield what has no effect at some of the events that algorithms list."""

@@ -9,8 +9,6 @@ from ..passes import Explained
 from .explanation import Skipped, Unordered
 from .pair import PairReasons
 
-__all__ = ["format_orders", "format_pair", "format_skipped", "format_unordered", "printable"]
-
 
 def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
     """Return a paragraph for each event: the algorithms in running order, each with the reason for its place."""

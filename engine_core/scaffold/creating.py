@@ -20,8 +20,6 @@ from ..event import HOOK_API
 from ..registry import CORE, Registry
 from .naming import PluginNames, name_plugin
 
-__all__ = ["FILES", "LICENSES", "create_plugin"]
-
 FILES = {
     "pyproject.toml": "pyproject.toml",
     "tox.ini": "tox.ini",

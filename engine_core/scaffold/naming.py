@@ -13,8 +13,6 @@ from typing import NamedTuple
 from ..errors import ArgumentError, ArgumentTypeError
 from ..registry import CORE, Registry, installed_version, normalise
 
-__all__ = ["PluginNames", "name_plugin"]
-
 LONGEST = 40
 
 STANDARD_ELSEWHERE = (

@@ -8,8 +8,6 @@ from typing import Any
 
 from .kit import AlgorithmKit
 
-__all__ = ["recorded"]
-
 
 def recorded(kit: AlgorithmKit) -> tuple[Any, inspect.BoundArguments | None]:
     """Return a new algorithm and the arguments that its constructor was called with, None if that can't be recorded.

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["generator_states", "move_generators", "seed_parts", "set_generator_states"]
-
 
 def generator_states() -> dict[str, Any]:
     """Return the state of each global generator by the library's name."""

@@ -11,8 +11,6 @@ from ..passes import AlgorithmPass
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["AlgorithmKit", "PassKit"]
-
 
 class AlgorithmKit(Protocol):
     """Makes an algorithm and the parts to train with, as `AlgorithmConformance` does."""

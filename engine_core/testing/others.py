@@ -8,8 +8,6 @@ from typing import Any
 from ..errors import PluginError
 from ..registry import Registry
 
-__all__ = ["installed_algorithms"]
-
 
 def installed_algorithms() -> list[Any]:
     """Return one of each installed algorithm that can be imported and made without arguments."""

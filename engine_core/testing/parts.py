@@ -12,8 +12,6 @@ from torch import nn
 
 from ..randomness import preserve_generators
 
-__all__ = ["calm", "make_batches", "make_loss", "make_model", "make_optimizers"]
-
 
 def make_model() -> nn.Module:
     """Return a net for inputs (n, 1, 8, 8) and 4 classes, with the same weights each time."""

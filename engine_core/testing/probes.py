@@ -14,8 +14,6 @@ from ..logger import Logger
 from ..metadata import AlgorithmMetadata
 from ..state import State
 
-__all__ = ["Around", "Injected", "Prober", "Watcher", "at_events", "raise_at"]
-
 
 class Prober(Algorithm):
     """Stands first in the list, is asked at each event before the others, and never runs."""

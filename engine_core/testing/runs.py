@@ -22,29 +22,6 @@ from .generators import seed_parts
 from .kit import AlgorithmKit
 from .recording import RecordingDestination
 
-__all__ = [
-    "SEED",
-    "Attempt",
-    "Loader",
-    "Outcome",
-    "attempt",
-    "can_split",
-    "copied",
-    "data_of",
-    "described",
-    "difference",
-    "events_of",
-    "make_trainer",
-    "outcome_of",
-    "pairs_of",
-    "refusal_of",
-    "required_by",
-    "state_of",
-    "train",
-    "weights_of",
-    "where_raised",
-]
-
 SEED = 1205
 
 

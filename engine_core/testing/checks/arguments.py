@@ -14,8 +14,6 @@ from ..faults import Fault
 from ..kit import AlgorithmKit
 from ..runs import train
 
-__all__ = ["test_arguments"]
-
 _SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None)}
 _LONGEST_REPR = 1000
 _NO_ARGUMENT = "no_such_argument_of_the_conformance_kit"

@@ -30,8 +30,6 @@ from ..runs import (
     weights_of,
 )
 
-__all__ = ["test_batches", "test_microbatches", "test_ragged_batches"]
-
 
 def test_batches(kit: AlgorithmKit) -> Fault | None:
     """Train on the same rows in tuples, lists and, with a model that has its own loss, dicts and nested batches."""

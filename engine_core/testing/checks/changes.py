@@ -28,8 +28,6 @@ from ..runs import (
     pairs_of,
 )
 
-__all__ = ["findings_of", "not_restored", "test_restores", "test_restores_after_an_exception", "test_writes_declared"]
-
 
 def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
     """Compare State around each apply in a run, with a loader that returns the same tensors again."""

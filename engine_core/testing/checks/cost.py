@@ -14,8 +14,6 @@ from ..probes import Prober
 from ..runs import events_of, make_trainer
 from .timing import least_seconds, patiently
 
-__all__ = ["test_match_is_fast", "test_unmatched_cost"]
-
 MATCH_S = 20e-6
 UNMATCHED_S = 0.2e-6
 _MATCH_CALLS, _UNMATCHED_CALLS = 400, 8

@@ -12,8 +12,6 @@ from ...registry import Registry
 from ..faults import Fault
 from ..kit import AlgorithmKit
 
-__all__ = ["invalid", "test_metadata"]
-
 M = TypeVar("M", bound=BaseModel)
 
 

@@ -18,8 +18,6 @@ from ..kit import AlgorithmKit
 from ..probes import Around, Prober, at_events
 from ..runs import SEED, events_of, make_trainer, state_of, train
 
-__all__ = ["test_no_global_random_draw"]
-
 
 def test_no_global_random_draw(kit: AlgorithmKit) -> Fault | None:
     """Compare the generators around everything that an algorithm is asked to do in a run."""

@@ -12,8 +12,6 @@ from ..faults import Fault
 from ..kit import AlgorithmKit
 from ..runs import Outcome, attempt, described, make_trainer, outcome_of, train
 
-__all__ = ["close", "test_autocast", "test_compile"]
-
 
 def test_autocast(kit: AlgorithmKit) -> Fault | None:
     """Train under bf16 autocast."""

@@ -17,8 +17,6 @@ from ..kit import AlgorithmKit
 from ..probes import Prober, at_events
 from ..runs import SEED, Outcome, attempt, described, difference, make_trainer, outcome_of, pairs_of, train
 
-__all__ = ["test_second_run", "test_two_instances"]
-
 Leaf = tuple[Event, str, str]
 """The second event of a pair, the field, and the path in it."""
 

@@ -16,8 +16,6 @@ from ..kit import AlgorithmKit
 from ..probes import Prober
 from ..runs import copied, difference, events_of, state_of, train
 
-__all__ = ["test_match_is_pure", "test_match_only_declared_events"]
-
 _POSITION = ("timestamp", "eval_timestamp", "dataloader_label", "dataloader_len", "stop_requested", "max_duration")
 _ANSWERS = ("bool", "bool_", "int", "NoneType")
 

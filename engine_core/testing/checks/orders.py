@@ -13,8 +13,6 @@ from ..kit import AlgorithmKit
 from ..runs import attempt, described, events_of, make_trainer
 from .execution import close
 
-__all__ = ["test_order_independent"]
-
 
 def test_order_independent(kit: AlgorithmKit) -> Fault | None:
     """Train with each of the others, in both orders of the list."""

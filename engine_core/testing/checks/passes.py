@@ -23,16 +23,6 @@ from ..kit import PassKit
 from .declarations import invalid
 from .timing import least_seconds, patiently
 
-__all__ = [
-    "test_deterministic",
-    "test_fast",
-    "test_idempotent",
-    "test_loses_nobody",
-    "test_metadata",
-    "test_stable",
-    "test_total",
-]
-
 PURE_S, IMPURE_S = 1e-3, 50e-6
 _CALLS = 4
 """How often a pass is called with the same list, to see whether it returns the same."""

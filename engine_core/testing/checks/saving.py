@@ -19,8 +19,6 @@ from ..kit import AlgorithmKit
 from ..probes import at_events
 from ..runs import Outcome, copied, difference, make_trainer, outcome_of, state_of
 
-__all__ = ["test_resume", "test_state_dict"]
-
 
 def test_state_dict(kit: AlgorithmKit) -> Fault | None:
     """Save at the start, in mid-run and at the end, and load into fresh instances."""

@@ -6,8 +6,6 @@ import gc
 import time
 from collections.abc import Callable
 
-__all__ = ["least_seconds", "patiently"]
-
 
 def least_seconds(call: Callable[[], object], calls: int, repeats: int) -> float:
     """Return the seconds of a call, the least of some repeats; a long call is repeated less."""
