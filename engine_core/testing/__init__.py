@@ -6,8 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .conformance import AlgorithmConformance
-    from .pass_conformance import PassConformance
+    from .conformance import AlgorithmConformance, PassConformance
     from .recording import RecordingDestination
     from .rules import BrokenRule
 
@@ -16,7 +15,7 @@ __all__ = ["AlgorithmConformance", "BrokenRule", "PassConformance", "RecordingDe
 _HOME_OF = {
     "AlgorithmConformance": "conformance",
     "BrokenRule": "rules",
-    "PassConformance": "pass_conformance",
+    "PassConformance": "conformance",
     "RecordingDestination": "recording",
 }
 

@@ -1,44 +1,96 @@
-"""What the checks ask of the test class that runs them. Knows no check and no test class."""
+"""What the checks ask of the test class that runs them, and what they return. Knows no check, imports no torch."""
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..algorithm import Algorithm
+from ..errors import PluginError
 from ..passes import AlgorithmPass
+from ..registry import Registry
 
 if TYPE_CHECKING:
     import torch
 
 
-class AlgorithmKit(Protocol):
-    """Makes an algorithm and the parts to train with, as `AlgorithmConformance` does."""
+class Fault(NamedTuple):
+    """A broken rule: what was seen, as a sentence without its full stop, and the exception behind it."""
+
+    seen: str
+    cause: BaseException | None = None
+
+
+class AlgorithmKit:
+    """Makes an algorithm and the parts to train with."""
 
     def make_algorithm(self) -> Algorithm:
-        """Return a new instance, made the same way each time."""
+        """Return a new instance, made the same way each time; it has to match within a few steps."""
+        raise NotImplementedError(f"{type(self).__name__} has to return one in make_algorithm(self)")
 
     def make_model(self) -> torch.nn.Module:
-        """Return a new model for `make_batches`."""
+        """Return a new model for `make_batches`; default: a tiny conv net with BatchNorm and LayerNorm."""
+        return _parts().make_model()  # type: ignore[no-any-return]
 
     def make_batches(self) -> Iterable[Any]:
-        """Return the batches of an epoch."""
+        """Return the batches of an epoch; default: 4 of inputs (8, 1, 8, 8) and classes (8,)."""
+        return _parts().make_batches()  # type: ignore[no-any-return]
 
     def make_loss(self) -> Callable[[Any, Any], Any] | None:
-        """Return a loss function of outputs and targets, None for a model with its own."""
+        """Return a loss function of outputs and targets, None for a model with its own; default: cross entropy."""
+        return _parts().make_loss()  # type: ignore[no-any-return]
 
     def make_optimizers(self, parameters: Iterable[Any]) -> Any:
-        """Return an optimizer for the parameters, or several."""
+        """Return an optimizer of the parameters, or several; default: SGD with momentum."""
+        return _parts().make_optimizers(parameters)
 
     def make_others(self) -> Sequence[Algorithm]:
-        """Return the algorithms to combine it with."""
+        """Return the algorithms to combine it with; default: one of each other installed one.
+
+        Those that can't be made without arguments are left out.
+        """
+        own = type(self.make_algorithm())
+        return [made for made in _installed_algorithms() if type(made) is not own]
 
 
-class PassKit(Protocol):
-    """Makes a pass and algorithms to arrange, as `PassConformance` does."""
+class PassKit:
+    """Makes a pass and algorithms to arrange."""
 
     def make_pass(self) -> AlgorithmPass:
         """Return the pass."""
+        raise NotImplementedError(f"{type(self).__name__} has to return the pass in make_pass(self)")
 
     def make_algorithms(self) -> Sequence[Algorithm]:
-        """Return algorithms to arrange."""
+        """Return algorithms to arrange; default: one of each that is installed and can be made without arguments.
+
+        If the pass handles an algorithm that needs arguments, return one. The kit adds unknown algorithms, and second
+        instances and subclasses of those returned.
+        """
+        return _installed_algorithms()
+
+
+def _parts() -> Any:
+    """Import what needs torch only when needed."""
+    return importlib.import_module(".parts", __package__)
+
+
+def _installed_algorithms() -> list[Any]:
+    """Return one of each installed algorithm that can be imported and made without arguments."""
+    registry = Registry.scan()
+    made = []
+    for record in registry.records:
+        if record.kind != "algorithms" or record.status in ("disabled", "broken"):
+            continue
+        try:
+            algorithm = registry.load("algorithms", record.qualified_name)
+        except PluginError:  # the test of one plugin does not need the others to work
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                made.append(algorithm())
+            except (TypeError, ValueError):  # it needs arguments
+                continue
+    return made

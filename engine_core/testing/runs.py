@@ -17,9 +17,8 @@ from ..errors import EngineError, UnorderedWritersWarning
 from ..event import Event
 from ..passes import members_of, referred
 from ..trainer.trainer import Trainer
-from .faults import Fault
 from .generators import seed_parts
-from .kit import AlgorithmKit
+from .kit import AlgorithmKit, Fault
 from .recording import RecordingDestination
 
 SEED = 1205

@@ -10,8 +10,7 @@ from typing import Any, Literal, Union
 import pytest
 
 from ..constructing import recorded
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..runs import train
 
 _SCALARS: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None)}

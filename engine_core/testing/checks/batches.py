@@ -13,8 +13,7 @@ from torch import nn
 
 from ...batch import count_rows, slice_rows
 from ...event import Event
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..probes import at_events
 from ..runs import (
     Attempt,

@@ -14,8 +14,7 @@ from ...audit import Finding, Observer
 from ...batch import count_rows
 from ...event import Event
 from ...state import State
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..probes import Around, Injected, Prober, Watcher, at_events, raise_at
 from ..runs import (
     Loader,

@@ -8,8 +8,7 @@ import pytest
 
 from ...event import Event
 from ...state import State
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..probes import Prober
 from ..runs import events_of, make_trainer
 from .timing import least_seconds, patiently

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ValidationError
 from ...algorithm import snake_case
 from ...metadata import AlgorithmMetadata
 from ...registry import Registry
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 
 M = TypeVar("M", bound=BaseModel)
 

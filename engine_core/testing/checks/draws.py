@@ -12,9 +12,8 @@ import torch
 from ...event import Event
 from ...state import State
 from ..constructing import recorded
-from ..faults import Fault
 from ..generators import generator_states, move_generators
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..probes import Around, Prober, at_events
 from ..runs import SEED, events_of, make_trainer, state_of, train
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ...algorithm import algorithm_metadata
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..runs import Outcome, attempt, described, make_trainer, outcome_of, train
 
 

@@ -11,9 +11,8 @@ import pytest
 from ...audit import fingerprint_state
 from ...event import Event
 from ...state import State
-from ..faults import Fault
 from ..generators import generator_states, set_generator_states
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..probes import Prober, at_events
 from ..runs import SEED, Outcome, attempt, described, difference, make_trainer, outcome_of, pairs_of, train
 

@@ -11,8 +11,7 @@ from ...audit import changed_leaves, fingerprint, fingerprint_state
 from ...event import Event
 from ...randomness import preserve_generators
 from ...state import State
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..probes import Prober
 from ..runs import copied, difference, events_of, state_of, train
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ...event import Event
-from ..faults import Fault
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..runs import attempt, described, events_of, make_trainer
 from .execution import close
 

@@ -18,8 +18,7 @@ from ...metadata import AlgorithmMetadata, PassMetadata
 from ...passes import metadata_of
 from ...registry import Registry
 from ...state import State
-from ..faults import Fault
-from ..kit import PassKit
+from ..kit import Fault, PassKit
 from .declarations import invalid
 from .timing import least_seconds, patiently
 

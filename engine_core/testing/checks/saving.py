@@ -13,9 +13,8 @@ import torch
 from ...audit import changed_leaves, fingerprint
 from ...callback import Callback
 from ...event import Event
-from ..faults import Fault
 from ..generators import generator_states, set_generator_states
-from ..kit import AlgorithmKit
+from ..kit import AlgorithmKit, Fault
 from ..probes import at_events
 from ..runs import Outcome, copied, difference, make_trainer, outcome_of, state_of
 
