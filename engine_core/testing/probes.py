@@ -46,33 +46,18 @@ class Around(Callback):
         return self._context(algorithm, name, event, state) if id(algorithm) in self._subjects else nullcontext()
 
 
-class Watcher(Around):
-    """Shows an observer each apply of some algorithms, and the ends of pairs."""
-
-    def __init__(self, subjects: Collection[Any], observer: Observer) -> None:
-        super().__init__(subjects, observer.around)
-        self._observer = observer
-
-
-def _settling(event: Event) -> Callable[[Watcher, State, Logger], None]:
-    return lambda self, state, _: self._observer.settle(event, state)
-
-
-for _event in Event:
-    if _event.is_after_event:
-        setattr(Watcher, _event.value, _settling(_event))
-
-
 def at_events(events: Collection[Event], call: Callable[[Event, State], object]) -> Callback:
     """Return a callback that makes this call at each of the events, after the algorithms."""
 
-    def method(event: Event) -> Callable[[Callback, State, Logger], None]:
-        def react(_self: Callback, state: State, _logger: Logger) -> None:
-            call(event, state)
-
-        return react
+    def method(event: Event) -> Callable[[Callback, State, Logger], object]:
+        return lambda _self, state, _logger: call(event, state)
 
     return type("AtEvents", (Callback,), {event.value: method(event) for event in events})()  # type: ignore[no-any-return]
+
+
+def watching(subjects: Collection[Any], observer: Observer) -> list[Callback]:
+    """Return callbacks that show an observer each apply of some algorithms, and the ends of pairs."""
+    return [Around(subjects, observer.around), at_events([e for e in Event if e.is_after_event], observer.settle)]
 
 
 class Injected(Exception):  # noqa: N818  it stands for whatever may go wrong

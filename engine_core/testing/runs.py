@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import random
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,6 @@ from ..errors import EngineError, UnorderedWritersWarning
 from ..event import Event
 from ..passes import members_of, referred
 from ..trainer.trainer import Trainer
-from .generators import seed_parts
 from .kit import AlgorithmKit, Fault
 from .recording import RecordingDestination
 
@@ -67,6 +68,14 @@ class Attempt:
     outcome: Outcome | None = None
     refused: bool = False
     error: BaseException | None = None
+
+
+def seed_parts(seed: int) -> None:
+    """Seed the global generators, so that parts are the same each time they are made."""
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond
+    random.seed(seed)
+    if importlib.util.find_spec("numpy") is not None:
+        importlib.import_module("numpy.random").seed(seed)
 
 
 def data_of(kit: AlgorithmKit) -> Loader:
@@ -124,6 +133,11 @@ def weights_of(trainer: Trainer) -> dict[str, Any]:
     """Return copies of the parameters and buffers of the model."""
     model: Any = trainer.state.model
     return {name: w.detach().clone() if torch.is_tensor(w) else copied(w) for name, w in model.state_dict().items()}
+
+
+def differing(one: Outcome, other: Outcome, parts: Sequence[str]) -> str | None:
+    """Return where these parts of two outcomes differ in any bit, or None."""
+    return next((d for part in parts if (d := difference(getattr(one, part), getattr(other, part), part))), None)
 
 
 def state_of(algorithm: Any) -> Any:

@@ -21,10 +21,7 @@ _NO_ARGUMENT = "no_such_argument_of_the_conformance_kit"
 def test_arguments(kit: AlgorithmKit) -> Fault | None:
     """Give the constructor an unknown argument and wrong values, then show and compare instances."""
     algorithm, given = recorded(kit)
-    if given is None:
-        given, missing = _kept(algorithm)
-    else:
-        missing = []
+    given, missing = _kept(algorithm) if given is None else (given, [])
     fault = None if missing else _wrong_arguments(type(algorithm), given)
     fault = fault or _representation(algorithm) or _after_a_run(kit)
     if fault is None and missing:

@@ -15,9 +15,8 @@ from ...batch import count_rows
 from ...event import Event
 from ...state import State
 from ..kit import AlgorithmKit, Fault
-from ..probes import Around, Injected, Prober, Watcher, at_events, raise_at
+from ..probes import Around, Injected, Prober, at_events, raise_at, watching
 from ..runs import (
-    Loader,
     can_split,
     copied,
     data_of,
@@ -38,10 +37,10 @@ def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
         return nullcontext()
 
     watchers = [at_events(list(Event), lambda event, _: came.update([event])), Around([algorithm], note)]
-    findings = findings_of(kit, algorithm, watchers, data=_Same(data_of(kit)))
+    findings = findings_of(kit, algorithm, watchers, data=list(data_of(kit)))
     found = [finding for finding in findings if finding.kind in ("undeclared_write", "in_place")]
     if found:
-        return Fault(_first(found))
+        return Fault(_sentence(found[0]))
     if not ran and any(came[event] for event in events_of(algorithm)):
         return Fault(
             f"it never ran in {came[Event.BATCH_END]} steps of {came[Event.EPOCH_END]} epochs, so the checks have "
@@ -59,7 +58,7 @@ def test_restores(kit: AlgorithmKit) -> Fault | None:
     if not pairs_of(algorithm) and not evaluates:
         pytest.skip("its metadata lists no complete pair of events, and no event of an evaluation")
     if found := not_restored(findings_of(kit, algorithm)):
-        return Fault(_first(found))
+        return Fault(_sentence(found[0]))
     return _after_evaluation(kit) if evaluates else None
 
 
@@ -87,8 +86,7 @@ def findings_of(kit: AlgorithmKit, algorithm: Any, watchers: Sequence[Any] = (),
     """Train, and return which promises about State were broken."""
     found: list[Finding] = []
     observer = Observer(found.append)
-    callbacks = [Watcher([algorithm], observer), *watchers]
-    with make_trainer(kit, [algorithm], callbacks=callbacks, **settings) as trainer:
+    with make_trainer(kit, [algorithm], callbacks=[*watching([algorithm], observer), *watchers], **settings) as trainer:
         trainer.fit()
     observer.close(trainer.state)
     return found
@@ -105,7 +103,7 @@ def _left_behind(
     """Train up to an exception at an event, then return what was not restored, or could not be."""
     algorithm, found = kit.make_algorithm(), list[Finding]()
     observer = Observer(found.append)
-    callbacks = [Watcher([algorithm], observer), raise_at(event, time)]
+    callbacks = [*watching([algorithm], observer), raise_at(event, time)]
     notes: list[str] = []
     with make_trainer(kit, [algorithm], callbacks=callbacks, **settings) as trainer:
         try:
@@ -156,17 +154,3 @@ def _key(finding: Finding) -> tuple[Any, ...]:
 
 def _sentence(finding: Finding) -> str:
     return str(finding).rstrip(".")
-
-
-def _first(found: list[Finding]) -> str:
-    return _sentence(found[0])
-
-
-class _Same(Loader):
-    """Returns the very same batches in each epoch."""
-
-    def __iter__(self) -> Any:
-        return iter(self._batches)
-
-    def __init__(self, loader: Loader) -> None:
-        super().__init__(list(loader))

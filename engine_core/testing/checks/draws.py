@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 from ...event import Event
 from ...state import State
 from ..constructing import recorded
-from ..generators import generator_states, move_generators
+from ..generators import generator_states, moved_since, same_state
 from ..kit import AlgorithmKit, Fault
 from ..probes import Around, Prober, at_events
 from ..runs import SEED, events_of, make_trainer, state_of, train
@@ -65,7 +66,7 @@ def _of_its_own(kit: AlgorithmKit, used: Any) -> Fault | None:
         return None
     train(kit, [other], seed=SEED + 1)
     then = _owned(other)
-    same = sorted(name for name in owned if name in then and _same(owned[name], then[name]))
+    same = sorted(name for name in owned if name in then and same_state(owned[name], then[name]))
     if not same:
         return None
     return Fault(f"its generator {same[0]} is the same after two runs with different seeds")
@@ -77,7 +78,7 @@ def _owned(algorithm: Any) -> dict[str, Any]:
     for name, value in getattr(algorithm, "__dict__", {}).items():
         if isinstance(value, torch.Generator):
             state, fresh = value.get_state(), torch.Generator(value.device).manual_seed(value.initial_seed())
-            found |= {} if _same(state, fresh.get_state()) else {name: state}
+            found |= {} if same_state(state, fresh.get_state()) else {name: state}
         elif isinstance(value, random.Random):
             found[name] = value.getstate()
         elif hasattr(value, "bit_generator"):  # NumPy's
@@ -87,16 +88,17 @@ def _owned(algorithm: Any) -> dict[str, Any]:
 
 @contextmanager
 def _compared(what: str, found: list[str]) -> Iterator[None]:
-    move_generators()  # so that reseeding them shows too
+    _draw_from_each()  # so that reseeding them shows too
     before = generator_states()
     yield
-    after = generator_states()
-    moved = [name for name in before if not _same(before[name], after[name])]
-    if moved:
+    if moved := moved_since(before):
         found.append(f"{what} moved the global generator of {' and '.join(moved)}")
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool((one == other).all()) if hasattr(one, "shape") else bool(one == other)
+def _draw_from_each() -> None:
+    torch.rand(())
+    random.random()  # noqa: S311  not a secret
+    if importlib.util.find_spec("numpy") is not None:
+        importlib.import_module("numpy.random").random_sample()
+    if torch.cuda.is_available():
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # only then its generator is compared too

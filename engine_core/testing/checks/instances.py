@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from ...audit import fingerprint_state
 from ...event import Event
+from ...randomness import GlobalGenerators
 from ...state import State
-from ..generators import generator_states, set_generator_states
 from ..kit import AlgorithmKit, Fault
 from ..probes import Prober, at_events
-from ..runs import SEED, Outcome, attempt, described, difference, make_trainer, outcome_of, pairs_of, train
+from ..runs import SEED, Outcome, attempt, described, differing, make_trainer, outcome_of, pairs_of, train
 
 Leaf = tuple[Event, str, str]
 """The second event of a pair, the field, and the path in it."""
@@ -84,20 +85,19 @@ def _in_turn(kit: AlgorithmKit) -> Fault | None:
 
 def _steps(kit: AlgorithmKit, algorithms: Sequence[Any]) -> list[Outcome]:
     trainers = [make_trainer(kit, [algorithm], eval_dataloader=None) for algorithm in algorithms]
-    generators = [generator_states() for _ in trainers]
+    generators = [GlobalGenerators.capture(torch.device("cpu")) for _ in trainers]
     for _ in range(6):
         for place, trainer in enumerate(trainers):
-            set_generator_states(generators[place])
+            generators[place].restore()
             trainer.fit("1ba")
-            generators[place] = generator_states()
+            generators[place] = GlobalGenerators.capture(torch.device("cpu"))
     for trainer in trainers:
         trainer.close()
     return [outcome_of(trainer) for trainer in trainers]
 
 
 def _different(one: Outcome, other: Outcome) -> str | None:
-    parts = ("weights", "optimizers", "algorithms", "metrics")
-    return next((d for part in parts if (d := difference(getattr(one, part), getattr(other, part), part))), None)
+    return differing(one, other, ("weights", "optimizers", "algorithms", "metrics"))
 
 
 class _Pairs:

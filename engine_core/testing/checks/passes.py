@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from ...metadata import AlgorithmMetadata, PassMetadata
 from ...passes import metadata_of
 from ...registry import Registry
 from ...state import State
+from ..generators import generator_states, moved_since
 from ..kit import Fault, PassKit
 from .declarations import invalid
 from .timing import least_seconds, patiently
@@ -216,15 +216,14 @@ def _changing(kit: PassKit) -> Fault | None:
 def _touching(kit: PassKit) -> Fault | None:
     """Return what a pass changes besides the order: attributes of the algorithms, global generators."""
     for algorithms, event in _cases(kit):
-        before, generators = [_marks(a) for a in algorithms], _generators()
+        before, generators = [_marks(a) for a in algorithms], generator_states()
         _arranged(kit, algorithms, event)
         where = f"for {_named(algorithms)} at {event.name} it"
         for algorithm, (marks, _) in zip(algorithms, before, strict=True):
             now, _kept = _marks(algorithm)
             if names := sorted(n for n in {*marks, *now} if marks.get(n) != now.get(n)):
                 return Fault(f"{where} changed {', '.join(names)} of {type(algorithm).__name__}")
-        after = _generators()
-        if moved := [name for name in generators if generators[name] != after[name]]:
+        if moved := moved_since(generators):
             return Fault(f"{where} moved the global generator of {' and '.join(moved)}")
     return None
 
@@ -236,16 +235,6 @@ def _marks(algorithm: Any) -> tuple[dict[str, Any], list[Any]]:
         n: [*v, *v.values()] if isinstance(v, dict) else list(v) for n, v in own.items() if isinstance(v, _HOLDERS)
     }
     return {name: (id(v), list(map(id, inner.get(name, ())))) for name, v in own.items()}, [own, inner]
-
-
-def _generators() -> dict[str, Any]:
-    """Return the states of the global generators that are in use, in a form that can be compared."""
-    states: dict[str, Any] = {"random": random.getstate()}
-    if (numpy := sys.modules.get("numpy.random")) is not None:
-        states["numpy"] = [str(part) if i != 1 else part.tobytes() for i, part in enumerate(numpy.get_state())]
-    if (torch := sys.modules.get("torch")) is not None:
-        states["torch"] = torch.get_rng_state().numpy().tobytes()
-    return states
 
 
 def _arranged(kit: PassKit, algorithms: Sequence[Any], event: Event) -> list[Any] | None:

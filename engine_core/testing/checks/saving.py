@@ -13,10 +13,10 @@ import torch
 from ...audit import changed_leaves, fingerprint
 from ...callback import Callback
 from ...event import Event
-from ..generators import generator_states, set_generator_states
+from ...randomness import GlobalGenerators
 from ..kit import AlgorithmKit, Fault
 from ..probes import at_events
-from ..runs import Outcome, copied, difference, make_trainer, outcome_of, state_of
+from ..runs import Outcome, copied, difference, differing, make_trainer, outcome_of, state_of
 
 
 def test_state_dict(kit: AlgorithmKit) -> Fault | None:
@@ -45,29 +45,23 @@ def test_resume(kit: AlgorithmKit) -> Fault | None:
 
     Then from what was saved within the second epoch, with a loader that continues there.
     """
-    whole, snapshots = _run_from(kit, None)
-    at_ends = [snapshot for snapshot in snapshots if not snapshot.timestamp.batch_in_epoch]
+    whole, at_ends, within = _run_from(kit, None)
     if not at_ends:
         pytest.skip("the run ended within its first epoch, so there is nothing to resume from")
-    within = [snapshot for snapshot in snapshots if snapshot not in at_ends]
     for number in ("first", "second"):
         if at_ends:
-            resumed, at_ends = _run_from(kit, at_ends[0])
-            at_ends = [snapshot for snapshot in at_ends if not snapshot.timestamp.batch_in_epoch]
-            if different := _otherwise(resumed, whole):
-                return Fault(f"the run that was resumed after the {number} epoch {different}")
-    if within:
-        resumed, _ = _run_from(kit, within[0])
-        if different := _otherwise(resumed, whole):
-            when = f"after {within[0].timestamp.batch_in_epoch} batches of its second epoch"
-            return Fault(f"the run that was resumed {when} {different}")
-    return None
+            resumed, at_ends, _ = _run_from(kit, at_ends[0])
+            if fault := _otherwise(resumed, whole, f"after the {number} epoch"):
+                return fault
+    if not within:
+        return None
+    resumed, *_ = _run_from(kit, within[0])
+    return _otherwise(resumed, whole, f"after {within[0].timestamp.batch_in_epoch} batches of its second epoch")
 
 
-def _otherwise(resumed: Outcome, whole: Outcome) -> str | None:
-    for part in ("weights", "optimizers", "algorithms"):
-        if different := difference(getattr(resumed, part), getattr(whole, part), part):
-            return f"ended differently from the uninterrupted one: {different}"
+def _otherwise(resumed: Outcome, whole: Outcome, when: str) -> Fault | None:
+    if different := differing(resumed, whole, ("weights", "optimizers", "algorithms")):
+        return Fault(f"the run that was resumed {when} ended differently from the uninterrupted one: {different}")
     return None
 
 
@@ -118,34 +112,33 @@ class _Snapshot:
 
     outcome: Outcome
     timestamp: Any
-    generators: Any
+    generators: GlobalGenerators
 
 
-def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, list[_Snapshot]]:
-    """Train to the end of 3 epochs, from the beginning or a snapshot; taking new ones on the way."""
-    algorithm: Any = kit.make_algorithm()
-    taken: list[_Snapshot] = []
+def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, list[_Snapshot], list[_Snapshot]]:
+    """Train to the end of 3 epochs, from the beginning or a snapshot; take new ones after epochs and within one."""
+    at_ends, within = list[_Snapshot](), list[_Snapshot]()
 
     def take(event: Event, state: Any) -> None:
         now = state.timestamp
         middle = max(1, len(state.train_dataloader) // 2)
         if event is Event.EPOCH_CHECKPOINT or (now.epoch == 1 and now.batch_in_epoch == middle):
-            taken.append(_Snapshot(outcome_of(trainer), now, generator_states()))
+            at = within if now.batch_in_epoch else at_ends
+            at.append(_Snapshot(outcome_of(trainer), now, GlobalGenerators.capture(torch.device("cpu"))))
 
     saver: Callback = at_events([Event.EPOCH_CHECKPOINT, Event.BATCH_CHECKPOINT], take)
-    with make_trainer(kit, [algorithm], callbacks=[saver], max_duration="3ep") as trainer:
+    with make_trainer(kit, [kit.make_algorithm()], callbacks=[saver], max_duration="3ep") as trainer:
         if snapshot is not None:
             _restore(trainer, snapshot)
             _continue_within(trainer, snapshot)
-            set_generator_states(snapshot.generators)
+            snapshot.generators.restore()
         trainer.fit()
-        return outcome_of(trainer), taken
+        return outcome_of(trainer), at_ends, within
 
 
 def _continue_within(trainer: Any, snapshot: _Snapshot) -> None:
     """Give the loop the rest of the epoch, as when `fit` continues within one."""
-    done = snapshot.timestamp.batch_in_epoch
-    if done:
+    if done := snapshot.timestamp.batch_in_epoch:
         rest = iter(list(trainer.state.train_dataloader)[done:])
         trainer._session.batches = rest  # noqa: SLF001  there is no public way yet
 
