@@ -110,12 +110,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "seed": manifest.seed,
-        "device": manifest.device,
-        "precision": manifest.precision,
-        "command": " ".join(_without_names(manifest)),
-    }
+    settings = manifest.model_dump(include={"seed", "device", "precision"})
+    return {**settings, "command": " ".join(_without_names(manifest))}
 
 
 def _without_names(manifest: Manifest) -> Iterator[str]:

@@ -256,8 +256,7 @@ def _as_json(content: Mapping[str, Any]) -> str:
 def _claimed(folder: Path, *, again: bool) -> Iterator[Path]:
     """Claim the folder for this run and yield the manifest's path; release it if the run fails before logging.
 
-    Args:
-        again: it may already be this run's.
+    With `again` it may already be this run's.
     """
     manifest = folder / "manifest.json"
     try:

@@ -138,7 +138,8 @@ def _show_pair(explanation: Explanation, pair: tuple[str, str], wanted: str | No
     events = [wanted] if wanted else _common(explanation, one, other)
     reasons = [why(explanation, one, other, event) for event in events]
     if as_json:
-        click.echo(_as_json([{"event": e, **_pair_as_dict(r)} for e, r in zip(events, reasons, strict=True)]))
+        found = [{"why": reason} if isinstance(reason, str) else asdict(reason) for reason in reasons]
+        click.echo(_as_json([{"event": e, **content} for e, content in zip(events, found, strict=True)]))
     elif reasons:
         click.echo("\n\n".join(map(format_pair, reasons)))
     else:
@@ -149,10 +150,6 @@ def _common(explanation: Explanation, one: str, other: str) -> list[str]:
     there = {name: set(derivation.members) for name, derivation in explanation.derivations.items()}
     there |= {name: {m.algorithm for m in event.members} for name, event in explanation.unordered.items()}
     return [name for name, members in there.items() if {one, other} <= members]
-
-
-def _pair_as_dict(reasons: Any) -> dict[str, Any]:
-    return {"why": reasons} if isinstance(reasons, str) else asdict(reasons)
 
 
 def _show_skipped(explanation: Explanation, wanted: str | None, *, as_json: bool) -> None:

@@ -10,11 +10,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are in modules of this package.
-
-    Args:
-        commands_in: by the command that users type, `module:attribute`.
-    """
+    """A group whose commands are in modules of this package, each given as `module:attribute`."""
 
     def __init__(self, *args: Any, commands_in: Mapping[str, str], **options: Any) -> None:
         super().__init__(*args, **options)

@@ -10,10 +10,7 @@ _WIDEST, _LONGEST = 100, 3000  # characters of a cell, and of a line below
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]]) -> str:
-    """Return a table in columns; what is not printable is escaped, since plugins choose names.
-
-    Args:
-        below: for each row the lines below it, indented.
+    """Return a table in columns, `below` each row its lines; the unprintable is escaped, since plugins choose names.
 
     Example:
         >>> print(format_table(["NAME", "STATUS"], [["pad", "broken"], ["tilt", "available"]], [["no disk"], []]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ from .importing import import_beside
 
 if TYPE_CHECKING:
     from ..run import RunResults
-
-Rows = Sequence[tuple[str, str]]
 
 PAUSED = 75
 """EX_TEMPFAIL of sysexits.h: try again later."""
@@ -71,7 +68,12 @@ def train(
 
 def show_results(results: RunResults) -> None:
     """Print a run's results: a table on a terminal, plain lines elsewhere."""
-    sections = [_metrics(results), _times(results), _algorithms(results)]
+    done = f"{results.epochs} epochs, {results.batches} batches, {results.samples} samples"
+    sections = [
+        [(k, f"{v:.4g}" if isinstance(v, float) else str(v)) for k, v in sorted(results.metrics.items())],
+        [("trained", done), ("time", f"{results.seconds:.1f} s"), ("samples/s", f"{results.samples_per_second:.0f}")],
+        [(name, f"{count}x") for name, count in results.algorithms.items()],
+    ]
     if sys.stdout is not None and sys.stdout.isatty():
         table = Table("what", "value", show_header=False)
         for rows in sections:
@@ -83,16 +85,3 @@ def show_results(results: RunResults) -> None:
         width = max(len(name) for rows in sections for name, _ in rows)
         click.echo("\n".join(f"{name.ljust(width)}  {value}" for rows in sections for name, value in rows))
     click.echo(f"results in {results.folder}")
-
-
-def _metrics(results: RunResults) -> Rows:
-    return [(k, f"{v:.4g}" if isinstance(v, float) else str(v)) for k, v in sorted(results.metrics.items())]
-
-
-def _times(results: RunResults) -> Rows:
-    done = f"{results.epochs} epochs, {results.batches} batches, {results.samples} samples"
-    return [("trained", done), ("time", f"{results.seconds:.1f} s"), ("samples/s", f"{results.samples_per_second:.0f}")]
-
-
-def _algorithms(results: RunResults) -> Rows:
-    return [(name, f"{count}x") for name, count in results.algorithms.items()]

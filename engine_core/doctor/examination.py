@@ -124,14 +124,7 @@ def _hanging(trace: str, timeout_s: float) -> str:
 
 def _dead(ended: Ended) -> str:
     assert ended.code is not None
-    how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {_signal(-ended.code)}"
+    names = {number.value: number.name for number in signal.Signals}  # the real-time ones have none, but for the ends
+    how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {names.get(-ended.code, -ended.code)}"
     last = next((f": {readable(line.strip())}" for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
     return f"the import ended the process with {how}{last}; report it to its authors"
-
-
-def _signal(number: int) -> str:
-    """Return the name of a signal; of the real-time ones only the first and the last have one."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

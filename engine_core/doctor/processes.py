@@ -63,22 +63,22 @@ class Processes:
                 _kill(process)
 
 
-class _Reader:
+class _Reader(threading.Thread):
     """Reads a pipe until its end, so that no writer has to wait."""
 
     def __init__(self, pipe: IO[bytes] | None) -> None:
+        super().__init__(daemon=True)
         assert pipe is not None
-        self._pipe = pipe
-        self._kept = b""
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+        self._pipe, self._kept = pipe, b""
+        self.start()
 
     def text(self) -> str:
         """Return what was kept, without waiting for a process that escaped and may hold the pipe open."""
-        self._thread.join(timeout=1)
+        self.join(timeout=1)
         return self._kept.decode(errors="replace")
 
-    def _read(self) -> None:
+    def run(self) -> None:
+        """Read on even when enough is kept."""
         with self._pipe:
             while chunk := os.read(self._pipe.fileno(), KEPT):
                 self._kept += chunk[: KEPT - len(self._kept)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ..passes import AlgorithmRecord, Derivation, Edge, Explained, PassRecord, Reason
+from ..passes import AlgorithmRecord, Derivation, Edge, Explained, PassRecord
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,14 @@ class Explanation(Mapping[str, "list[Explained]"]):
         found: dict[str, list[dict[str, Any]]] = {}
         for event in self:
             places = self.derivations[event].places()
-            found[event] = [{**place._asdict(), "reason": _without_text(reason)} for place, reason in places]
-        for event, unordered in self.unordered.items():
-            reason = {"kind": "none", "by": None, "distribution": None}
             found[event] = [
-                {
-                    **Explained(m.algorithm, m.name, f"no order: {unordered.why}", m.distribution, m.version)._asdict(),
-                    "reason": reason,
-                }
-                for m in unordered.members
+                {**place._asdict(), "reason": {k: v for k, v in reason._asdict().items() if k != "text"}}
+                for place, reason in places
             ]
+        for event, unordered in self.unordered.items():
+            why, none = f"no order: {unordered.why}", {"kind": "none", "by": None, "distribution": None}
+            told = [Explained(m.algorithm, m.name, why, m.distribution, m.version) for m in unordered.members]
+            found[event] = [{**place._asdict(), "reason": none} for place in told]
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -139,16 +138,15 @@ class Told(BaseModel, defer_build=True):
         return Derivation(event, kept.given, tuple(steps), tuple(kept.declared), tuple(self.passes), members)
 
 
-def _without_text(reason: Reason) -> dict[str, Any]:
-    return {name: value for name, value in reason._asdict().items() if name != "text"}
+def changes_in(derivation: Derivation) -> Iterator[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+    """Yield the index of each pass that changed the list, and the list before and after it."""
+    for (_, before), (place, after) in itertools.pairwise([(-1, derivation.given), *derivation.steps]):
+        if before != after:
+            yield place, before, after
 
 
 def _steps(derivation: Derivation) -> dict[str, Any]:
-    changed, current = [], derivation.given
-    for place, order in derivation.steps:
-        if order != current:
-            changed.append([place, list(order)])
-        current = order
+    changed = [[place, list(after)] for place, _, after in changes_in(derivation)]
     added = [asdict(member) for name, member in derivation.members.items() if name not in derivation.given]
     declared = [edge._asdict() for edge in derivation.edges]
     return {"given": list(derivation.given), "passes": changed, "declared": declared, "added": added}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import ArgumentError, did_you_mean
 from ..passes import DECLARED, FILO, Derivation, Edge, precedes
-from .explanation import Explanation
+from .explanation import Explanation, changes_in
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,9 @@ def _taken_out(derivation: Derivation, one: str, other: str) -> str:
     said = []
     for name in (one, other):
         if name not in derivation.final:
-            orders = [derivation.given, *(order for _, order in derivation.steps)]
-            places = [place for place, _ in derivation.steps]
-            taken = max(i for i in range(len(places)) if name in orders[i] and name not in orders[i + 1])
-            said.append(f"{name} does not run at {derivation.event}: {derivation.passes[places[taken]]} takes it out")
+            changes = changes_in(derivation)
+            *_, taken = [place for place, before, after in changes if name in before and name not in after]
+            said.append(f"{name} does not run at {derivation.event}: {derivation.passes[taken]} takes it out")
     return "; ".join(said)
 
 

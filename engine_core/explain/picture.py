@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from ..errors import ArgumentError
 from ..passes import FILO, Derivation, Explained, who_moved
-from .explanation import Explanation
+from .explanation import Explanation, changes_in
 
 COLOURS = ("#cfe3f7", "#f9d9c2", "#d5ecd4", "#e6dbf4", "#f7eebb", "#d9e8e8", "#f5d5df", "#e3e3e3")
 DARK = 'fill="#222222"'
@@ -92,16 +92,11 @@ def _frame(width: int, height: int, title: str, description: str) -> list[str]:
 def _rows(derivation: Derivation) -> list[tuple[str, str, tuple[str, ...], set[str]]]:
     """Return a label, where it comes from, the order, and what moved, for the list and each pass that changed it."""
     rows = [("your list", "as you wrote it", derivation.given, set[str]())]
-    current = derivation.given
-    for place, order in derivation.steps:
-        if order != current:
-            record = derivation.passes[place]
-            origin = record.distribution or "your own"
-            moved = set[str]()
-            if not record.is_core(FILO):  # which moves all but one
-                moved = {*who_moved(current, order), *(name for name in order if name not in current)}
-            rows.append((record.name, origin, order, moved))
-            current = order
+    for place, before, order in changes_in(derivation):
+        record, moved = derivation.passes[place], set[str]()
+        if not record.is_core(FILO):  # which moves all but one
+            moved = {*who_moved(before, order), *(name for name in order if name not in before)}
+        rows.append((record.name, record.distribution or "your own", order, moved))
     return rows
 
 

@@ -45,11 +45,7 @@ class PluginNames(NamedTuple):
 
 
 def name_plugin(name: str) -> PluginNames:
-    """Return the names that follow from the name of a distribution.
-
-    Raises:
-        ArgumentError: if no plugin can have that name, or none that works alongside what is installed.
-        ArgumentTypeError: for anything but a string.
+    """Return the names that follow from the name of a distribution, if it works alongside what is installed.
 
     Example:
         >>> name_plugin("My.Awkward-name_2")
@@ -78,15 +74,13 @@ def _why_not_a_name(name: str, package: str) -> str:
 
 
 def _why_not_a_package(package: str) -> str:
-    if keyword.iskeyword(package):
-        return f"its package would be {package!r}, a keyword of Python"
-    if package in sys.stdlib_module_names or package in STANDARD_ELSEWHERE.split():
-        return f"its package would be {package!r}, a module of the standard library"
-    if package in AT_EVERY_START:
-        return f"its package would be {package!r}, which Python imports at every start"
-    if package not in TOOLS.split():
-        return ""
-    return f"its package would be {package!r}, which its own tests install"
+    taken = {
+        "a keyword of Python": keyword.kwlist,
+        "a module of the standard library": {*sys.stdlib_module_names, *STANDARD_ELSEWHERE.split()},
+        "which Python imports at every start": AT_EVERY_START,
+        "which its own tests install": TOOLS.split(),
+    }
+    return next((f"its package would be {package!r}, {what}" for what, names in taken.items() if package in names), "")
 
 
 def _why_not_beside_others(name: str, package: str) -> str:
