@@ -25,7 +25,7 @@ def _of_algorithm(module: str, check: str) -> Callable[[AlgorithmKit], None]:
         if importlib.util.find_spec("torch") is None:
             pytest.skip("torch is not installed; the checks of an algorithm train with it")
         checks = importlib.import_module(f".checks.{module}", __package__)
-        with importlib.import_module(".parts", __package__).calm():
+        with importlib.import_module(".runs", __package__).calm():
             fault = _judged(kit, check, getattr(checks, check))
         if fault is not None:
             who = type(kit.make_algorithm()).__name__

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..algorithm import Algorithm
@@ -32,19 +32,43 @@ class AlgorithmKit:
 
     def make_model(self) -> torch.nn.Module:
         """Return a new model for `make_batches`; default: a tiny conv net with BatchNorm and LayerNorm."""
-        return _parts().make_model()  # type: ignore[no-any-return]
+        import torch  # noqa: PLC0415  only when needed
+        from torch import nn  # noqa: PLC0415
+
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(3)
+            return nn.Sequential(
+                nn.Conv2d(1, 4, 3, padding=1),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Flatten(),
+                nn.Linear(64, 16),
+                nn.LayerNorm(16),
+                nn.ReLU(),
+                nn.Linear(16, 4),
+            )
 
     def make_batches(self) -> Iterable[Any]:
         """Return the batches of an epoch; default: 4 of inputs (8, 1, 8, 8) and classes (8,)."""
-        return _parts().make_batches()  # type: ignore[no-any-return]
+        import torch  # noqa: PLC0415
+
+        generator = torch.Generator().manual_seed(4)
+        inputs = torch.randn(32, 1, 8, 8, generator=generator)
+        targets = torch.randint(4, (32,), generator=generator)
+        return [(inputs[start : start + 8].clone(), targets[start : start + 8].clone()) for start in range(0, 32, 8)]
 
     def make_loss(self) -> Callable[[Any, Any], Any] | None:
         """Return a loss function of outputs and targets, None for a model with its own; default: cross entropy."""
-        return _parts().make_loss()  # type: ignore[no-any-return]
+        import torch  # noqa: PLC0415
+
+        return torch.nn.CrossEntropyLoss()
 
     def make_optimizers(self, parameters: Iterable[Any]) -> Any:
         """Return an optimizer of the parameters, or several; default: SGD with momentum."""
-        return _parts().make_optimizers(parameters)
+        import torch  # noqa: PLC0415
+
+        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
     def make_others(self) -> Sequence[Algorithm]:
         """Return the algorithms to combine it with; default: one of each other installed one.
@@ -71,11 +95,6 @@ class PassKit:
         return _installed_algorithms()
 
 
-def _parts() -> Any:
-    """Import what needs torch only when needed."""
-    return importlib.import_module(".parts", __package__)
-
-
 def _installed_algorithms() -> list[Any]:
     """Return one of each installed algorithm that can be imported and made without arguments."""
     registry = Registry.scan()
@@ -83,14 +102,9 @@ def _installed_algorithms() -> list[Any]:
     for record in registry.records:
         if record.kind != "algorithms" or record.status in ("disabled", "broken"):
             continue
-        try:
+        with suppress(PluginError):  # the test of one plugin does not need the others to work
             algorithm = registry.load("algorithms", record.qualified_name)
-        except PluginError:  # the test of one plugin does not need the others to work
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
+            with warnings.catch_warnings(), suppress(TypeError, ValueError):  # it needs arguments
+                warnings.simplefilter("ignore")
                 made.append(algorithm())
-            except (TypeError, ValueError):  # it needs arguments
-                continue
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -66,11 +67,10 @@ class Injected(Exception):  # noqa: N818  it stands for whatever may go wrong
 
 def raise_at(event: Event, time: int) -> Callback:
     """Return a callback that raises when an event fires for the `time`-th time."""
-    left = [time]
+    times = itertools.count(1)
 
     def count(event: Event, _state: State) -> None:
-        left[0] -= 1
-        if not left[0]:
+        if next(times) == time:
             raise Injected(f"raised by the conformance kit at {event.name}")
 
     return at_events([event], count)

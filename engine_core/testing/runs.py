@@ -8,6 +8,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..batch import map_batch
 from ..errors import EngineError, UnorderedWritersWarning
 from ..event import Event
 from ..passes import members_of, referred
+from ..randomness import preserve_generators
 from ..trainer.trainer import Trainer
 from .kit import AlgorithmKit, Fault
 from .recording import RecordingDestination
@@ -41,14 +43,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run produced.
-
-    Args:
-        weights: parameters and buffers of the model.
-        optimizers, algorithms: their state.
-        metrics: the last evaluation's.
-        applied: how often each algorithm ran, as in `{"Halve/AFTER_LOSS": 8}`.
-    """
+    """What a run produced: weights and states, the last metrics, how often each ran as in `{"Halve/AFTER_LOSS": 8}`."""
 
     weights: dict[str, Any]
     optimizers: list[Any]
@@ -85,11 +80,9 @@ def data_of(kit: AlgorithmKit) -> Loader:
 
 
 def make_trainer(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Trainer:
-    """Return a trainer of two epochs with fresh parts and what the algorithms require; `settings` override.
+    """Return a trainer of two epochs with fresh parts and what the algorithms require.
 
-    Args:
-        data: a loader in place of the kit's batches.
-        model: in place of the kit's.
+    The settings override; `data`, a loader, and `model` stand in for the kit's.
     """
     data = settings.pop("data", None) or data_of(kit)
     seed_parts(SEED)
@@ -110,12 +103,31 @@ def make_trainer(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) 
         return Trainer(model, data, algorithms=[*algorithms, *required_by(kit, algorithms)], **given)
 
 
+@contextmanager
+def calm() -> Iterator[None]:
+    """Use one thread, keep warnings from raising, and restore the global generators at the end."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with preserve_generators(torch.device("cpu")), warnings.catch_warnings():
+            filters: Any = warnings.filters
+            filters[:] = [("default" if how == "error" else how, *rest) for how, *rest in filters]
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def trained(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Trainer:
+    """Train with the algorithms and return the trainer, closed."""
+    with make_trainer(kit, algorithms, **settings) as trainer:
+        trainer.fit()
+    return trainer
+
+
 def train(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Outcome:
     """Train with the algorithms and return what came out."""
     recorder = RecordingDestination()
-    with make_trainer(kit, algorithms, loggers=[recorder], **settings) as trainer:
-        trainer.fit()
-    return outcome_of(trainer, recorder)
+    return outcome_of(trained(kit, algorithms, loggers=[recorder], **settings), recorder)
 
 
 def outcome_of(trainer: Trainer, recorder: RecordingDestination | None = None) -> Outcome:

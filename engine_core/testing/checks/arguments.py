@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -9,7 +10,6 @@ from typing import Any, Literal, Union
 
 import pytest
 
-from ..constructing import recorded
 from ..kit import AlgorithmKit, Fault
 from ..runs import train
 
@@ -30,6 +30,35 @@ def test_arguments(kit: AlgorithmKit) -> Fault | None:
             f"{type(algorithm).__name__} was made: let make_algorithm call the class itself, or keep them as attributes"
         )
     return fault
+
+
+def recorded(kit: AlgorithmKit) -> tuple[Any, inspect.BoundArguments | None]:
+    """Return a new algorithm and the arguments of its constructor, wrapped to record them; None if that can't be."""
+    cls: Any = type(kit.make_algorithm())
+    signature, original = inspect.signature(cls), cls.__init__
+    if original is object.__init__:
+        return kit.make_algorithm(), None if signature.parameters else signature.bind()
+    calls: dict[int, inspect.BoundArguments] = {}
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self) is cls:
+            calls[id(self)] = signature.bind(*args, **kwargs)
+        original(self, *args, **kwargs)
+
+    was_own = "__init__" in vars(cls)
+    try:
+        cls.__init__ = init
+    except (TypeError, AttributeError):  # the class forbids it
+        return kit.make_algorithm(), None
+    try:
+        algorithm = kit.make_algorithm()
+    finally:
+        if was_own:
+            cls.__init__ = original
+        else:
+            del cls.__init__
+    return algorithm, calls.get(id(algorithm))
 
 
 def _kept(algorithm: Any) -> tuple[inspect.BoundArguments, list[str]]:

@@ -23,9 +23,9 @@ from ..runs import (
     data_of,
     described,
     difference,
-    make_trainer,
     required_by,
     train,
+    trained,
     weights_of,
 )
 
@@ -109,8 +109,7 @@ def _without_a_match(kit: AlgorithmKit) -> Fault | None:
     except TypeError:
         return None  # the class forbids it
     try:
-        with make_trainer(kit, [algorithm]) as trainer:
-            trainer.fit()
+        trainer = trained(kit, [algorithm])
     except Exception as error:  # noqa: BLE001  what it is goes into the message
         return Fault(f"in a run in which match is always false {described(error)}", error)
     plain = train(kit, required_by(kit, [algorithm]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,15 +16,7 @@ from ...event import Event
 from ...state import State
 from ..kit import AlgorithmKit, Fault
 from ..probes import Around, Injected, Prober, at_events, raise_at, watching
-from ..runs import (
-    can_split,
-    copied,
-    data_of,
-    difference,
-    events_of,
-    make_trainer,
-    pairs_of,
-)
+from ..runs import can_split, copied, data_of, difference, events_of, make_trainer, pairs_of, trained
 
 
 def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
@@ -37,9 +29,8 @@ def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
         return nullcontext()
 
     watchers = [at_events(list(Event), lambda event, _: came.update([event])), Around([algorithm], note)]
-    findings = findings_of(kit, algorithm, watchers, data=list(data_of(kit)))
-    found = [finding for finding in findings if finding.kind in ("undeclared_write", "in_place")]
-    if found:
+    kinds = ("undeclared_write", "in_place")
+    if found := _findings(kit, algorithm, kinds, watchers, data=list(data_of(kit))):
         return Fault(_sentence(found[0]))
     if not ran and any(came[event] for event in events_of(algorithm)):
         return Fault(
@@ -57,7 +48,7 @@ def test_restores(kit: AlgorithmKit) -> Fault | None:
     evaluates = any(event.is_eval for event in events_of(algorithm))
     if not pairs_of(algorithm) and not evaluates:
         pytest.skip("its metadata lists no complete pair of events, and no event of an evaluation")
-    if found := not_restored(findings_of(kit, algorithm)):
+    if found := _findings(kit, algorithm, ("not_restored",)):
         return Fault(_sentence(found[0]))
     return _after_evaluation(kit) if evaluates else None
 
@@ -69,32 +60,25 @@ def test_restores_after_an_exception(kit: AlgorithmKit) -> Fault | None:
     if not pairs:
         pytest.skip("its metadata lists no complete pair of events")
     half = max(1, count_rows(next(iter(data_of(kit)))) // 2)
-    occasions: list[tuple[int, dict[str, Any]]] = [
-        (1, {}),
-        (2, {"microbatch_size": half} if can_split(kit, half) else {}),
-    ]
-    known = {_key(finding) for finding in not_restored(findings_of(kit, algorithm))}  # another check reports these
+    split = {"microbatch_size": half} if can_split(kit, half) else {}
+    known = {_key(finding) for finding in _findings(kit, algorithm, ("not_restored",))}  # another check reports these
     for event in sorted({e for pair in pairs for e in _within(*pair)}, key=list(Event).index):
-        for time, settings in occasions:
+        for time, settings in ((1, {}), (2, split)):
             left = _left_behind(kit, event, time, settings)
             if unknown := [what for key, what in left if key not in known]:
                 return Fault(f"after an exception at {event.name} {unknown[0]}")
     return None
 
 
-def findings_of(kit: AlgorithmKit, algorithm: Any, watchers: Sequence[Any] = (), **settings: Any) -> list[Finding]:
-    """Train, and return which promises about State were broken."""
+def _findings(
+    kit: AlgorithmKit, algorithm: Any, kinds: Collection[str], watchers: Sequence[Any] = (), **settings: Any
+) -> list[Finding]:
+    """Train, and return which promises about State were broken, of these kinds."""
     found: list[Finding] = []
     observer = Observer(found.append)
-    with make_trainer(kit, [algorithm], callbacks=[*watching([algorithm], observer), *watchers], **settings) as trainer:
-        trainer.fit()
+    trainer = trained(kit, [algorithm], callbacks=[*watching([algorithm], observer), *watchers], **settings)
     observer.close(trainer.state)
-    return found
-
-
-def not_restored(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of what was not restored."""
-    return [finding for finding in findings if finding.kind == "not_restored"]
+    return [finding for finding in found if finding.kind in kinds]
 
 
 def _left_behind(
@@ -111,7 +95,7 @@ def _left_behind(
         except Injected as error:
             notes = [note for note in getattr(error, "__notes__", ()) if "could not undo" in note]
     observer.close(trainer.state)  # what belongs to the epoch is undone when the trainer closes
-    return [*((None, note) for note in notes), *((_key(f), _sentence(f)) for f in not_restored(found))]
+    return [*((None, note) for note in notes), *((_key(f), _sentence(f)) for f in found if f.kind == "not_restored")]
 
 
 def _after_evaluation(kit: AlgorithmKit) -> Fault | None:
@@ -122,7 +106,7 @@ def _after_evaluation(kit: AlgorithmKit) -> Fault | None:
     before: dict[str, Any] = {}
     found: list[str] = []
 
-    def trained(state: State) -> dict[str, Any]:
+    def learnt(state: State) -> dict[str, Any]:
         model: Any = state.model
         return {
             "model": copied(model.state_dict()),
@@ -131,14 +115,13 @@ def _after_evaluation(kit: AlgorithmKit) -> Fault | None:
 
     def look(event: Event, state: State) -> None:
         if event is Event.EVAL_START:
-            before.update(trained(state))
+            before.update(learnt(state))
 
     def compare(_event: Event, state: State) -> None:
-        if different := difference(before, trained(state)):
+        if different := difference(before, learnt(state)):
             found.append(f"after an evaluation at {state.timestamp.batch} batches {different} from what was trained")
 
-    with make_trainer(kit, [Prober(look), kit.make_algorithm()], callbacks=[at_events([Event.EVAL_END], compare)]) as t:
-        t.fit()
+    trained(kit, [Prober(look), kit.make_algorithm()], callbacks=[at_events([Event.EVAL_END], compare)])
     return Fault(found[0]) if found else None
 
 

@@ -10,7 +10,7 @@ from ...event import Event
 from ...state import State
 from ..kit import AlgorithmKit, Fault
 from ..probes import Prober
-from ..runs import events_of, make_trainer
+from ..runs import events_of, make_trainer, trained
 from .timing import least_seconds, patiently
 
 MATCH_S = 20e-6
@@ -33,8 +33,7 @@ def test_match_is_fast(kit: AlgorithmKit) -> Fault | None:
         if took_s > bound_s:
             found.append(f"at {event.name} it takes {took_s * 1e6:.0f} us, the limit is {bound_s * 1e6:.0f} us")
 
-    with make_trainer(kit, [Prober(look), algorithm]) as trainer:
-        trainer.fit()
+    trained(kit, [Prober(look), algorithm])
     return Fault(found[0]) if found else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -10,8 +10,6 @@ from ...algorithm import snake_case
 from ...metadata import AlgorithmMetadata
 from ...registry import Registry
 from ..kit import AlgorithmKit, Fault
-
-M = TypeVar("M", bound=BaseModel)
 
 
 def test_metadata(kit: AlgorithmKit) -> Fault | None:
@@ -32,7 +30,7 @@ def test_metadata(kit: AlgorithmKit) -> Fault | None:
     return None
 
 
-def invalid(metadata: M) -> str | None:
+def invalid(metadata: BaseModel) -> str | None:
     """Return what is wrong with metadata if it is validated again, strictly; pydantic can be told to skip that."""
     try:
         content = {name: getattr(metadata, name) for name in type(metadata).model_fields}

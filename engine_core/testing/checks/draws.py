@@ -12,11 +12,11 @@ import torch
 
 from ...event import Event
 from ...state import State
-from ..constructing import recorded
 from ..generators import generator_states, moved_since, same_state
 from ..kit import AlgorithmKit, Fault
 from ..probes import Around, Prober, at_events
-from ..runs import SEED, events_of, make_trainer, state_of, train
+from ..runs import SEED, events_of, make_trainer, state_of, train, trained
+from .arguments import recorded
 
 
 def test_no_global_random_draw(kit: AlgorithmKit) -> Fault | None:
@@ -45,8 +45,7 @@ def test_no_global_random_draw(kit: AlgorithmKit) -> Fault | None:
             yield
 
     watchers = [Around([algorithm], around), at_events([Event.BATCH_END], save)]
-    with make_trainer(kit, [Prober(look), algorithm], callbacks=watchers) as trainer:
-        trainer.fit()
+    trained(kit, [Prober(look), algorithm], callbacks=watchers)
     with make_trainer(kit, [fresh]), _compared("load_state_dict", found):
         if hasattr(fresh, "load_state_dict"):
             fresh.load_state_dict(state_of(algorithm))
@@ -67,9 +66,7 @@ def _of_its_own(kit: AlgorithmKit, used: Any) -> Fault | None:
     train(kit, [other], seed=SEED + 1)
     then = _owned(other)
     same = sorted(name for name in owned if name in then and same_state(owned[name], then[name]))
-    if not same:
-        return None
-    return Fault(f"its generator {same[0]} is the same after two runs with different seeds")
+    return Fault(f"its generator {same[0]} is the same after two runs with different seeds") if same else None
 
 
 def _owned(algorithm: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from ...algorithm import algorithm_metadata
 from ..kit import AlgorithmKit, Fault
-from ..runs import Outcome, attempt, described, make_trainer, outcome_of, train
+from ..runs import Outcome, attempt, described, outcome_of, train, trained
 
 
 def test_autocast(kit: AlgorithmKit) -> Fault | None:
@@ -23,9 +24,7 @@ def test_autocast(kit: AlgorithmKit) -> Fault | None:
         return Fault("under bf16 autocast the weights become NaN or infinite")
     plain = train(kit, [kit.make_algorithm()]).weights
     other = [name for name, w in run.outcome.weights.items() if name in plain and _format(w) != _format(plain[name])]
-    if other:
-        return Fault(f"under bf16 autocast {other[0]} became {_format(run.outcome.weights[other[0]])}")
-    return None
+    return Fault(f"under bf16 autocast {other[0]} became {_format(run.outcome.weights[other[0]])}") if other else None
 
 
 def _format(weight: Any) -> Any:
@@ -64,9 +63,7 @@ def _compiled(kit: AlgorithmKit, algorithms: list[Any], graphs: list[Any]) -> Ou
     torch.compiler.reset()
     try:
         model = torch.compile(kit.make_model(), backend=backend)
-        with make_trainer(kit, algorithms, model=model) as trainer:
-            trainer.fit()
-        return outcome_of(trainer)
+        return outcome_of(trained(kit, algorithms, model=model))
     except Exception as error:  # noqa: BLE001  what it is goes into the message
         return error
     finally:
@@ -76,8 +73,7 @@ def _compiled(kit: AlgorithmKit, algorithms: list[Any], graphs: list[Any]) -> Ou
 def _named_as(compiled: Outcome, plain: Outcome) -> Outcome:
     """Return the weights of the plain run under the names that they have in a compiled model."""
     names = {name.replace("_orig_mod.", ""): name for name in compiled.weights}
-    weights = {names.get(name, name): w for name, w in plain.weights.items()}
-    return Outcome(weights, plain.optimizers, plain.algorithms, plain.metrics, plain.applied)
+    return replace(plain, weights={names.get(name, name): w for name, w in plain.weights.items()})
 
 
 def close(one: Outcome, other: Outcome) -> str | None:

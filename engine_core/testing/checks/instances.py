@@ -111,7 +111,7 @@ class _Pairs:
         self._events = {event for pair in pairs for event in pair}
         self._seen: dict[tuple[Event, str], dict[tuple[str, str], str]] = {}
         self.left: set[Leaf] = set()
-        self.callback = at_events(self._events or {Event.FIT_START}, self._after)
+        self.callback = at_events(self._events, self._after)
 
     def look(self, event: Event, state: State) -> None:
         """Keep what State is before the algorithms of an event."""
@@ -119,8 +119,6 @@ class _Pairs:
             self._seen[event, "before"] = _leaves(state)
 
     def _after(self, event: Event, state: State) -> None:
-        if event not in self._events:
-            return
         self._seen[event, "after"] = now = _leaves(state)
         first = self._first_of.get(event)
         if first is None or (first, "after") not in self._seen:

@@ -147,7 +147,7 @@ def test_fast(kit: PassKit) -> Fault | None:
     metadata = metadata_of(function)
     bound_s = PURE_S if metadata.pure else IMPURE_S
     ten = [*_pool(kit), *_pool(kit), *_pool(kit), *_pool(kit)][:10]
-    for event in _events(kit):
+    for event in map(Event, metadata.events or Event):
         if _arranged(kit, ten, event) is None:
             continue
         with warnings.catch_warnings():
@@ -159,11 +159,6 @@ def test_fast(kit: PassKit) -> Fault | None:
                 f"the limit is {bound_s * 1e6:.0f} us"
             )
     return None
-
-
-def _events(kit: PassKit) -> list[Event]:
-    """Return the events at which the pass runs."""
-    return [Event(event) for event in metadata_of(kit.make_pass()).events or Event]
 
 
 def _pool(kit: PassKit) -> list[Any]:
@@ -184,7 +179,7 @@ def _cases(kit: PassKit) -> Iterator[tuple[list[Any], Event]]:
     pool, chance = _pool(kit), random.Random(7)  # noqa: S311  not a secret
     lists: list[Sequence[Any]] = [[], *([a] for a in pool), *itertools.permutations(pool[:4])]
     lists += [chance.sample(pool, min(len(pool), size)) for size in (2, 3, 4, 5, 6) for _ in range(8)]
-    events = _events(kit)
+    events = [Event(event) for event in metadata_of(kit.make_pass()).events or Event]
     for place, algorithms in enumerate(lists):
         for event in events if not algorithms else {events[place % len(events)], events[-1 - place % len(events)]}:
             yield list(algorithms), event

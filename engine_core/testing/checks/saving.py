@@ -130,21 +130,12 @@ def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, l
     with make_trainer(kit, [kit.make_algorithm()], callbacks=[saver], max_duration="3ep") as trainer:
         if snapshot is not None:
             _restore(trainer, snapshot)
-            _continue_within(trainer, snapshot)
-            snapshot.generators.restore()
         trainer.fit()
         return outcome_of(trainer), at_ends, within
 
 
-def _continue_within(trainer: Any, snapshot: _Snapshot) -> None:
-    """Give the loop the rest of the epoch, as when `fit` continues within one."""
-    if done := snapshot.timestamp.batch_in_epoch:
-        rest = iter(list(trainer.state.train_dataloader)[done:])
-        trainer._session.batches = rest  # noqa: SLF001  there is no public way yet
-
-
 def _restore(trainer: Any, snapshot: _Snapshot) -> None:
-    """Put a snapshot into a trainer that has not begun, and fire AFTER_LOAD."""
+    """Put a snapshot into a trainer that has not begun, fire AFTER_LOAD, and give the loop the rest of the epoch."""
     state, outcome = trainer.state, snapshot.outcome
     state.model.load_state_dict(outcome.weights)
     for optimizer, saved in zip(state.optimizers, outcome.optimizers, strict=True):
@@ -154,3 +145,7 @@ def _restore(trainer: Any, snapshot: _Snapshot) -> None:
             algorithm.load_state_dict(copied(saved))
     state.timestamp, state.metrics = snapshot.timestamp, dict(outcome.metrics)
     trainer.engine.run_event(Event.AFTER_LOAD)
+    if done := snapshot.timestamp.batch_in_epoch:
+        rest = iter(list(state.train_dataloader)[done:])
+        trainer._session.batches = rest  # noqa: SLF001  there is no public way yet
+    snapshot.generators.restore()
