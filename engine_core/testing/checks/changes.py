@@ -56,8 +56,7 @@ def test_restores(kit: AlgorithmKit) -> Fault | None:
 def test_restores_after_an_exception(kit: AlgorithmKit) -> Fault | None:
     """Raise at each event within its pairs, the first and the second time, and look at what is left."""
     algorithm = kit.make_algorithm()
-    pairs = pairs_of(algorithm)
-    if not pairs:
+    if not (pairs := pairs_of(algorithm)):
         pytest.skip("its metadata lists no complete pair of events")
     half = max(1, count_rows(next(iter(data_of(kit)))) // 2)
     split = {"microbatch_size": half} if can_split(kit, half) else {}

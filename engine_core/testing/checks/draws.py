@@ -57,8 +57,7 @@ def _of_its_own(kit: AlgorithmKit, used: Any) -> Fault | None:
 
     If make_algorithm passes a seed or a generator, its author has chosen them.
     """
-    owned = _owned(used)
-    if not owned:
+    if not (owned := _owned(used)):
         return None
     other, given = recorded(kit)
     if given is not None and any("seed" in name or "generator" in name for name in given.arguments):

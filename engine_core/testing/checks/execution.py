@@ -23,12 +23,9 @@ def test_autocast(kit: AlgorithmKit) -> Fault | None:
     if not run.outcome.is_finite():
         return Fault("under bf16 autocast the weights become NaN or infinite")
     plain = train(kit, [kit.make_algorithm()]).weights
-    other = [name for name, w in run.outcome.weights.items() if name in plain and _format(w) != _format(plain[name])]
-    return Fault(f"under bf16 autocast {other[0]} became {_format(run.outcome.weights[other[0]])}") if other else None
-
-
-def _format(weight: Any) -> Any:
-    return getattr(weight, "dtype", None)
+    dtypes = {name: getattr(w, "dtype", None) for name, w in run.outcome.weights.items()}
+    other = [name for name in dtypes if name in plain and dtypes[name] != getattr(plain[name], "dtype", None)]
+    return Fault(f"under bf16 autocast {other[0]} became {dtypes[other[0]]}") if other else None
 
 
 def test_compile(kit: AlgorithmKit) -> Fault | None:
