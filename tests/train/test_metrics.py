@@ -10,8 +10,11 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 
 from .parts import Memory, batches, linear, trainer
 
-torchmetrics = pytest.importorskip("torchmetrics", reason="needs the extra 'metrics'")
-classification = pytest.importorskip("torchmetrics.classification")
+
+@pytest.fixture
+def torchmetrics() -> Any:
+    """Import it for the tests that use it, not when all others are collected: that takes seconds."""
+    return pytest.importorskip("torchmetrics", reason="needs the extra 'metrics'")
 
 
 class Accuracy:
@@ -87,18 +90,18 @@ def test_a_metric_that_is_not_a_number_is_refused_by_name() -> None:
     )
 
 
-def test_torchmetrics_work_as_they_are() -> None:
-    metric = classification.MulticlassAccuracy(num_classes=3, average="micro")
+def test_torchmetrics_work_as_they_are(torchmetrics: Any) -> None:
+    metric = torchmetrics.classification.MulticlassAccuracy(num_classes=3, average="micro")
     results = trainer(eval_dataloader=DATA, metrics={"accuracy": metric}).eval()
     assert results["eval/accuracy"] == pytest.approx(accuracy_by_hand())
 
 
-def test_a_metric_collection_works_as_a_metric_and_as_the_mapping() -> None:
+def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: Any) -> None:
     def collection() -> Any:
         return torchmetrics.MetricCollection(
             {
-                "acc": classification.MulticlassAccuracy(num_classes=3, average="micro"),
-                "f1": classification.MulticlassF1Score(num_classes=3, average="micro"),
+                "acc": torchmetrics.classification.MulticlassAccuracy(num_classes=3, average="micro"),
+                "f1": torchmetrics.classification.MulticlassF1Score(num_classes=3, average="micro"),
             }
         )
 
