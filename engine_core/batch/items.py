@@ -10,8 +10,6 @@ from typing import Any, Protocol, TypeAlias
 
 from ..errors import BatchKeyError, did_you_mean
 
-__all__ = ["BatchKey", "ItemSwap", "copy_mapping", "get_item", "set_item"]
-
 BatchKey: TypeAlias = "int | str | tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]"
 """Where an item is in a batch, as an index, a key or attribute name, or a pair of functions (getter, setter)."""
 

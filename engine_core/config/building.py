@@ -16,16 +16,6 @@ from ..registry import Kind, PluginRecord, Registry
 from .reading import Place
 from .schema import PluginEntry, Target
 
-__all__ = [
-    "bind",
-    "build",
-    "build_plugin",
-    "find_plugin",
-    "find_target",
-    "load_plugin",
-    "make_factory",
-]
-
 
 def find_target(target: str, place: Place) -> Any:
     """Import the callable that `module:attribute` names.

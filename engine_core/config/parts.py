@@ -14,8 +14,6 @@ from .building import bind, build_plugin, find_plugin, load_plugin
 from .reading import Place
 from .schema import Config, PassEntry, Target
 
-__all__ = ["build_algorithms", "build_listeners", "build_passes", "check_plugins"]
-
 _KIND_OF: dict[str, Kind] = {
     "algorithms": "algorithms",
     "callbacks": "callbacks",

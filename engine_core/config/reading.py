@@ -14,8 +14,6 @@ import yaml
 
 from ..errors import ConfigError, did_you_mean
 
-__all__ = ["Place", "Source", "read_yaml"]
-
 Keys: TypeAlias = "tuple[str | int, ...]"
 """The path to a value, as in `("algorithms", 0, "args")`."""
 

@@ -26,17 +26,6 @@ from ..event import Event
 from ..time import Time
 from .reading import Place, Source, read_yaml
 
-__all__ = [
-    "Config",
-    "PassEntry",
-    "PluginEntry",
-    "ScheduleEntry",
-    "Target",
-    "TrainerSettings",
-    "load_config",
-    "override",
-]
-
 
 class _Section(BaseModel):
     """A mapping with known keys only; values keep the type they have in the file."""

@@ -1,7 +1,5 @@
 """An event goes in, its listeners run: algorithms in order, then callbacks and logger destinations."""
 
-from __future__ import annotations
-
 from .engine import Engine
 from .host import Host
 from .lint import doubts_about

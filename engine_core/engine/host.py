@@ -16,8 +16,6 @@ from ..event import Event
 from ..messages import warn
 from ..registry import Registry
 
-__all__ = ["Adapter", "Host"]
-
 ARGUMENTS = ("event", "state", "logger", "traces")
 _ARGUMENTS = ", ".join(ARGUMENTS)
 _OPTIONS = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryfirst": False, "trylast": False}

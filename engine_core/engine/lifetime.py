@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..logger import Logger
     from ..state import State
 
-__all__ = ["Life"]
-
 log = logging.getLogger("engine_core")
 
 _open: dict[int, weakref.ref[Life]] = {}

@@ -14,8 +14,6 @@ from ..metadata import ORDERING
 from ..passes import Member, PassList, declared_edges, table_of
 from .members import conflicting, meant_by
 
-__all__ = ["doubts_about", "warn_of"]
-
 Pair = tuple[Member, Member]
 
 _SHOWN = 3  # events in a message; two algorithms that list no events share all of them

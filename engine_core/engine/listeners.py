@@ -16,8 +16,6 @@ from ..state import State
 from ..trace import SpanRecorder
 from .host import Adapter
 
-__all__ = ["check_callbacks", "check_destinations", "everybody", "listen", "misspelt_hooks", "watchers_of"]
-
 Listener = Callable[[State, Logger], None]
 
 _EVENTS = tuple(event.value for event in Event)

@@ -13,8 +13,6 @@ from ..messages import enumerated
 from ..passes import Member, declared_edges, referred, stable_sort
 from ..registry import Registry, check_algorithm
 
-__all__ = ["admit", "conflicting", "enlist", "meant_by", "overrides", "problems_of", "take_in"]
-
 _LONG = 8  # a name this long is hardly one slip away from another by chance
 
 

@@ -12,8 +12,6 @@ from ..event import Event
 from ..passes import Member
 from ..trace import Trace
 
-__all__ = ["Begun", "Failure", "Pair", "restoring", "undo_after"]
-
 log = logging.getLogger("engine_core")
 
 

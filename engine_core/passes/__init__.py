@@ -1,7 +1,5 @@
 """Passes order the algorithms that match an event: how to mark one, the core's own, and how an order came about."""
 
-from __future__ import annotations
-
 from .builtin import (
     apply_declared_order,
     explicit_order,

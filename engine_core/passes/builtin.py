@@ -13,14 +13,6 @@ from .contract import AlgorithmPass, algorithm_pass, metadata_of
 from .member import declared_edges, members_of
 from .toposort import stable_sort
 
-__all__ = [
-    "apply_declared_order",
-    "explicit_order",
-    "set_filo_order",
-    "table_of",
-    "warn_if_multiple_loss_interpolation",
-]
-
 
 class _Tabled(Protocol):
     table: Mapping[Event, Sequence[str]]

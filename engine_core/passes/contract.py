@@ -10,19 +10,6 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..event import Event
 from ..metadata import PassMetadata
 
-__all__ = [
-    "AlgorithmPass",
-    "PassArgument",
-    "algorithm_pass",
-    "check_index",
-    "check_pass",
-    "metadata_of",
-    "name_of",
-    "parse_passes",
-    "sort_to_back",
-    "sort_to_front",
-]
-
 AlgorithmPass: TypeAlias = Callable[[Sequence[Algorithm], Event], Sequence[Algorithm]]
 """Reorders or checks the matched algorithms of one event."""
 

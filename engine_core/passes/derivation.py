@@ -15,8 +15,6 @@ from ..registry import CORE, Origin
 from .member import Member
 from .toposort import Edge
 
-__all__ = ["AlgorithmRecord", "Derivation", "Explained", "PassRecord", "Reason"]
-
 FILO, DECLARED = "set_filo_order", "apply_declared_order"
 
 

@@ -12,8 +12,6 @@ from ..metadata import ORDERING, AlgorithmMetadata
 from ..registry import Origin, PluginRecord, Registry, title
 from .toposort import Edge
 
-__all__ = ["Member", "declared_edges", "members_of", "referred"]
-
 
 @dataclass(eq=False, slots=True)
 class Member:

@@ -18,8 +18,6 @@ from .derivation import AlgorithmRecord, Derivation, PassRecord, precedes
 from .member import Member, declared_edges
 from .toposort import Edge, stable_sort
 
-__all__ = ["ActivePass", "PassList", "sort_passes"]
-
 
 @dataclass(frozen=True)
 class ActivePass:

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from ..errors import OrderError
 
-__all__ = ["Edge", "stable_sort", "who_moved"]
-
 
 class Edge(NamedTuple):
     """`first` comes before `second`, because `declared_by` says so."""

@@ -1,7 +1,5 @@
 """Which plugins are installed, which distribution ships them, and how to load them. Listing imports none."""
 
-from __future__ import annotations
-
 from .distributions import installed_distributions, installed_version, normalise
 from .loading import load_plugin
 from .plugin_checks import check_algorithm, check_callback

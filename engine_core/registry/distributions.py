@@ -16,17 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
 
-__all__ = [
-    "EntryPoint",
-    "Installed",
-    "import_object",
-    "installed_distributions",
-    "installed_version",
-    "module_exists",
-    "normalise",
-    "ships",
-]
-
 OWN = Path(__file__).resolve().parents[1]
 """Where engine_core itself lies."""
 

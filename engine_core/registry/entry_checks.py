@@ -7,8 +7,6 @@ import re
 from .distributions import EntryPoint, Installed, module_exists
 from .requirements import unmet
 
-__all__ = ["what_is_doubtful", "why_broken"]
-
 
 def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
     """Return why an entry point can't be loaded, as far as metadata shows, or nothing."""

@@ -14,8 +14,6 @@ from .plugin_checks import check_plugin
 from .records import DENY, PluginRecord, Source
 from .requirements import unmet
 
-__all__ = ["Loaded", "load_plugin"]
-
 
 class Loaded(NamedTuple):
     """The result of an import: the plugin and its record, or a `broken` record and the exception."""

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from .distributions import Installed, normalise, ships
 from .records import CORE, PREFIX, PluginRecord, Source
 
-__all__ = ["Provenance", "claimants_of", "owner_among"]
-
 
 class Provenance:
     """The modules that belong to a single distribution, since only its entry points lie in them.

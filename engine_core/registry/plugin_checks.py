@@ -11,8 +11,6 @@ from ..event import Event
 from ..metadata import AlgorithmMetadata, PassMetadata
 from .records import PluginRecord
 
-__all__ = ["check_algorithm", "check_callback", "check_plugin"]
-
 _LISTENS_OTHERWISE = ("log_metrics", "log_hyperparameters", "log_traces", "close", "around_apply")
 
 

@@ -7,8 +7,6 @@ from typing import Literal
 
 from .distributions import EntryPoint, Installed
 
-__all__ = ["ALLOW", "CORE", "DENY", "KINDS", "PREFIX", "Kind", "Origin", "PluginRecord", "Source", "Status", "title"]
-
 Kind = Literal["algorithms", "passes", "callbacks"]
 Status = Literal["available", "disabled", "ambiguous", "broken"]
 KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks")

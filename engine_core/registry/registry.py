@@ -16,11 +16,9 @@ from ..metadata import AlgorithmMetadata
 from .distributions import Installed, installed_distributions, normalise
 from .loading import load_plugin
 from .ownership import Provenance
-from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, Origin, PluginRecord, Source, Status
+from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, Origin, PluginRecord, Source
 from .requirements import check_requirements
 from .scan import doubtful_items, read_records
-
-__all__ = ["CORE", "KINDS", "Kind", "PluginRecord", "Registry", "Status"]
 
 
 class Identity(NamedTuple):

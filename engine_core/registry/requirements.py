@@ -12,8 +12,6 @@ from packaging.version import InvalidVersion
 from ..errors import ArgumentError, ArgumentTypeError, PluginError
 from .distributions import installed_version, normalise
 
-__all__ = ["check_requirements", "unmet"]
-
 _NEAR = 0.85  # plugin distributions often have the same ending
 
 

@@ -16,8 +16,6 @@ from .entry_checks import what_is_doubtful, why_broken
 from .ownership import claimants_of, owner_among
 from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, PluginRecord, Source
 
-__all__ = ["doubtful_items", "read_records"]
-
 
 def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict[PluginRecord, Source]:
     """Return a record for each of our entry points, sorted by kind, name and distribution, with its source.

@@ -14,8 +14,6 @@ from torch import nn
 from ..errors import ArgumentError, ArgumentTypeError
 from .plan import Policy, Replacement, title
 
-__all__ = ["check_arguments", "check_plan", "check_references"]
-
 SEALED = {
     "DistributedDataParallel": "DistributedDataParallel",
     "FullyShardedDataParallel": "FSDP",

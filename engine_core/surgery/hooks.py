@@ -13,8 +13,6 @@ from torch.nn.utils import parametrize
 
 from ..errors import ArgumentError
 
-__all__ = ["has_hooks", "machinery_of", "move_hooks"]
-
 KINDS = {
     "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
     "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),

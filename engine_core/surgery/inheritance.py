@@ -12,8 +12,6 @@ from ..errors import ArgumentError
 from .hooks import has_hooks, machinery_of, move_hooks
 from .plan import FLOATS, Replacement, title
 
-__all__ = ["Heritage", "tensors_of"]
-
 
 class Heritage:
     """Makes replacements match the modules they replace.

@@ -11,8 +11,6 @@ from torch import nn
 
 from ..errors import ArgumentError
 
-__all__ = ["follow_parameters"]
-
 Parameters: TypeAlias = Mapping[str, nn.Parameter]
 _Kind: TypeAlias = "tuple[str, int | None]"
 """The last part of a parameter's name, and its number of dimensions."""

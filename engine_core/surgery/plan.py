@@ -14,8 +14,6 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import ArgumentError, ArgumentTypeError, add_note
 
-__all__ = ["FLOATS", "Policy", "Replacement", "Surroundings", "plan_surgery", "title"]
-
 Policy: TypeAlias = Callable[[Any, str], nn.Module | None]
 """Takes a module of its key's type and its qualified name; returns a replacement, or None to keep it."""
 

@@ -15,8 +15,6 @@ from .inheritance import Heritage, tensors_of
 from .optimizers import follow_parameters
 from .plan import Policy, Replacement, plan_surgery
 
-__all__ = ["replace_modules", "warn_of_nothing"]
-
 
 def replace_modules(
     model: nn.Module,
