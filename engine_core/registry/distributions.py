@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -84,8 +84,7 @@ def installed_distributions(prefix: str) -> Iterator[Installed]:
 
 def import_object(entry_point: EntryPoint) -> Any:
     """Import what an entry point names."""
-    group, name, value = entry_point
-    return importlib_metadata.EntryPoint(name=name, value=value, group=group).load()
+    return importlib_metadata.EntryPoint(**entry_point._asdict()).load()
 
 
 def installed_version(name: str) -> str | None:
@@ -97,20 +96,13 @@ def installed_version(name: str) -> str | None:
 
 
 def module_exists(name: str) -> bool:
-    """Look for a module without importing anything: down to the first package that has code of its own.
-
-    Example:
-        >>> module_exists("engine_core.none_such"), module_exists("none_such.engine_core")
-        (True, False)
-    """
-    path = None
+    """Look for a module without importing anything: down to the first package that has code of its own."""
+    path: list[str] | None = None
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         full = ".".join(parts[:depth])
         try:
-            spec: ModuleSpec | None = (
-                importlib.util.find_spec(full) if path is None else PathFinder.find_spec(full, path)
-            )
+            spec = importlib.util.find_spec(full) if path is None else PathFinder.find_spec(full, path)
         except Exception:  # noqa: BLE001  a third-party finder may raise anything; the import will show it
             return True
         if spec is None:
@@ -138,12 +130,7 @@ def ships(installed: Installed, module: str) -> bool | None:
 
 
 def normalise(name: str) -> str:
-    """Return a name's canonical spelling: `My_Plugin`, `my.plugin` and `my-plugin` are the same distribution.
-
-    Example:
-        >>> normalise("My_Plugin")
-        'my-plugin'
-    """
+    """Return a name's canonical spelling: `My_Plugin`, `my.plugin` and `my-plugin` are the same distribution."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -153,7 +140,8 @@ def _describe(
     """Describe the chosen one, with the versions of all those beside it."""
     folder = _folder(chosen)
     name, other_name = _names(chosen, key)
-    versions = sorted(_field(d, "Version") or "?" for d in whole if folder and _parent(d) == folder.parent)
+    beside = [d for d in whole if folder and (other := _folder(d)) and other.parent == folder.parent]
+    versions = sorted(_field(d, "Version") or "?" for d in beside)
     return Installed(
         name=name,
         version=_field(chosen, "Version") or "?",
@@ -188,8 +176,8 @@ def _lies_here(distribution: Distribution) -> bool:
     """Is it the distribution of the running engine_core?"""
     if origin := _origin(distribution):
         return _folder_at(origin) in OWN.parents
-    parent = _parent(distribution)
-    return parent is not None and parent.resolve() == OWN.parent
+    folder = _folder(distribution)
+    return folder is not None and folder.parent.resolve() == OWN.parent
 
 
 def _entry_points(distribution: Distribution, key: str) -> Iterator[EntryPoint]:
@@ -232,11 +220,6 @@ def _place_of(package: str) -> Path | None:
         return None
     places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
     return next((Path(place) for place in places if place), None)
-
-
-def _parent(distribution: Distribution) -> Path | None:
-    folder = _folder(distribution)
-    return None if folder is None else folder.parent
 
 
 def _folder_name(distribution: Distribution) -> str:

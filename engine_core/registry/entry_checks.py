@@ -16,14 +16,13 @@ def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
     if module_exists(module):
         return ""
     if installed.origin:
-        return (
-            f"there is no module {module!r}: {installed.name} is an editable install of {installed.origin}; bring that "
-            f"back and install it again, or run: pip uninstall {installed.name}"
-        )
-    return (
-        f"there is no module {module!r}: only a stale {installed.folder} is left of {installed.name}; "
-        f"{_removal(installed)}"
-    )
+        what = f"{installed.name} is an editable install of {installed.origin}"
+        remedy = f"bring that back and install it again, or run: pip uninstall {installed.name}"
+    else:
+        what = f"only a stale {installed.folder} is left of {installed.name}"
+        way = f"run: pip uninstall {installed.name}" if installed.has_record else "delete that folder"
+        remedy = f"install it again, or {way}"
+    return f"there is no module {module!r}: {what}; {remedy}"
 
 
 def _why_not_trusted(installed: Installed) -> str:
@@ -65,9 +64,3 @@ def what_is_doubtful(installed: Installed) -> str:
     for requirement, instead in unmet(installed.requires):
         doubts.append(f"it requires {requirement}, which is {instead}; run: pip install '{requirement}'")
     return "; ".join(doubts)
-
-
-def _removal(installed: Installed) -> str:
-    if installed.has_record:
-        return f"install it again, or run: pip uninstall {installed.name}"
-    return "install it again, or delete that folder"

@@ -28,7 +28,7 @@ class Provenance:
         self._known: dict[str, str | None] = {}
 
     def distribution_of(self, plugin: object) -> str | None:
-        """Return that of the first class in the MRO shipped by a plugin; the core's only for what it ships itself."""
+        """See `Registry.distribution_of`."""
         owners = [self._owner(module) for module in _modules(plugin)]
         return next((owner for owner in owners if owner not in (None, CORE)), None) or (owners[0] if owners else None)
 
@@ -55,18 +55,15 @@ def claimants_of(sources: Iterable[tuple[PluginRecord, Source]]) -> dict[str, li
 
 
 def owner_among(module: str, claimants: Sequence[Installed]) -> str | None:
-    """Return the distribution of a module that several claim; None if only one claims it or it can't be decided."""
-    if module.partition(".")[0] == PREFIX[:-1]:
-        return CORE
-    return _owner_of(module, claimants) if len(claimants) > 1 else None
-
-
-def _owner_of(module: str, claimants: Sequence[Installed]) -> str | None:
-    """Return which of several distributions a module belongs to, or None if that can't be decided.
+    """Return the distribution of a module that several claim; None if only one claims it or it can't be decided.
 
     It is the one that lists the module's file or, if none lists files, the one named like the top-level package.
     """
     package = module.partition(".")[0]
+    if package == PREFIX[:-1]:
+        return CORE
+    if len(claimants) < 2:
+        return None
     while module:
         shipping = [claimant.name for claimant in claimants if ships(claimant, module)]
         if shipping:

@@ -15,11 +15,7 @@ _LISTENS_OTHERWISE = ("log_metrics", "log_hyperparameters", "log_traces", "close
 
 
 def check_plugin(record: PluginRecord, plugin: Any) -> None:
-    """Check that an imported object is the kind of plugin its entry point says.
-
-    Raises:
-        TypeError: says what this kind of plugin has to be.
-    """
+    """Raise TypeError unless an imported object is the kind of plugin its entry point says."""
     if record.kind == "passes":
         _check_pass(plugin)
         return
@@ -35,11 +31,7 @@ def check_plugin(record: PluginRecord, plugin: Any) -> None:
 
 
 def check_algorithm(algorithm: Any, title: str) -> None:
-    """Check that a class or an instance can be matched and applied.
-
-    Raises:
-        TypeError: says what it lacks, or what is wrong with it.
-    """
+    """Raise TypeError unless a class or an instance can be matched and applied."""
     methods = {name: getattr(algorithm, name, None) for name in ("match", "apply")}
     missing = [n for n, m in methods.items() if not callable(m) or getattr(m, "__isabstractmethod__", False)]
     if missing:
@@ -57,11 +49,7 @@ def check_algorithm(algorithm: Any, title: str) -> None:
 
 
 def check_callback(callback: Any, title: str) -> None:
-    """Check that a class or an instance has a method for some event.
-
-    Raises:
-        TypeError: says what it lacks, or what is wrong with it.
-    """
+    """Raise TypeError unless a class or an instance has a method for some event, or listens otherwise."""
     is_class = isinstance(callback, type)  # `method_of` does not run an instance's properties
     names = [event.value for event in Event]
     found = {name: getattr(callback, name, None) if is_class else method_of(callback, name) for name in names}

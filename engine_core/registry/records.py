@@ -31,12 +31,7 @@ class Origin:
 
 
 def title(name: str, origin: Origin | None) -> str:
-    """Return a name with its origin as messages show it; None: the user's own.
-
-    Example:
-        >>> title("Crop", Origin("some-plugin", "1.2")), title("Mine", None)
-        ('Crop (some-plugin 1.2)', 'Mine')
-    """
+    """Return a name with its origin as messages show it, `Crop (some-plugin 1.2)`; None: the user's own."""
     return name if origin is None else f"{name} ({origin})"
 
 

@@ -27,13 +27,6 @@ def check_requirements(
         installed: versions of the distributions that ship plugins.
         unusable: why a distribution can't be used although it is installed, by distribution.
         shipped: which distribution ships a plugin, by the plugin's name, since the two are easily confused.
-
-    Raises:
-        PluginError: names the requirement and what is installed instead.
-        ArgumentError: (a ValueError) for an invalid requirement.
-
-    Example:
-        >>> check_requirements(["some-plugin>=1.2"], {"some-plugin": "1.10"}, {})
     """
     if isinstance(requirements, str):
         raise ArgumentTypeError(f"requirements are a list; write [{requirements!r}]")
@@ -58,14 +51,7 @@ def check_requirements(
 
 
 def unmet(requirements: Iterable[str]) -> list[tuple[str, str]]:
-    """Return a distribution's unmet requirements, each with what is installed instead.
-
-    Requirements for extras, and malformed ones, are left out.
-
-    Example:
-        >>> unmet(["none-such>=2", "packaging>=1", "other; extra == 'all'"])
-        [('none-such>=2', 'not installed')]
-    """
+    """Return a distribution's unmet requirements, each with what is installed; none for extras, no malformed ones."""
     found = []
     for text in requirements:
         try:

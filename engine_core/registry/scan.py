@@ -39,8 +39,8 @@ def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict
     # Foreign ones first: marking makes new records, and the keys of `sources` are the old ones. What is disabled or
     # broken is known by now, and claims no name.
     records = _mark_ambiguous(_mark_foreign(sources))
-    marked = dict(zip(records, sources.values(), strict=True))
-    return {record: marked[record] for record in sorted(marked, key=_place)}
+    marked = zip(records, sources.values(), strict=True)
+    return dict(sorted(marked, key=lambda pair: (KINDS.index(pair[0].kind), pair[0].name, pair[0].distribution)))
 
 
 def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> Iterator[str]:
@@ -55,10 +55,6 @@ def doubtful_items(records: Iterable[PluginRecord], environ: Mapping[str, str]) 
                 meant = suggestion(item, [name for record in records for name in _called(record)])
                 if meant or variable == DENY:  # an allow-list may be shared between environments
                     yield f"{variable} lists {item!r}, which is not an installed plugin or distribution{meant}"
-
-
-def _place(record: PluginRecord) -> tuple[int, str, str]:
-    return KINDS.index(record.kind), record.name, record.distribution
 
 
 def _is_misspelt(entry_point: EntryPoint) -> bool:
@@ -106,17 +102,13 @@ def _listed(value: str) -> set[str]:
 def _mark_foreign(sources: Mapping[PluginRecord, Source]) -> list[PluginRecord]:
     """Mark the records whose entry point lies in another distribution's module."""
     claimants = claimants_of(sources.items())
-    marked = []
-    for record in sources:
+    marked = list(sources)
+    for place, record in enumerate(marked):
         module = record.module
         owner = owner_among(module, claimants[module.partition(".")[0]])
         if record.status == "available" and owner not in (None, record.distribution):
-            reason = (
-                f"its entry point lies in {module!r}, a module of {owner}; tell the authors of {record.distribution}"
-            )
-            marked.append(replace(record, reason="; ".join(filter(None, [reason, record.reason]))))
-        else:
-            marked.append(record)
+            authors = f"tell the authors of {record.distribution}"
+            marked[place] = _doubted(record, f"its entry point lies in {module!r}, a module of {owner}; {authors}")
     return marked
 
 
@@ -126,15 +118,16 @@ def _mark_ambiguous(records: list[PluginRecord]) -> list[PluginRecord]:
     for record in records:
         if record.status != "disabled":
             claims[record.kind, record.name].append(record)
-    marked = []
-    for record in records:
-        others = [r for r in claims[record.kind, record.name] if r is not record]
-        if record.status != "available" or record.distribution == CORE or not others:
-            marked.append(record)
-            continue
-        both = " and ".join(sorted(f"{r.distribution} {r.version}" for r in [record, *others]))
-        builtin = any(r.distribution == CORE for r in others)
-        rule = f"the bare name gives {CORE}'s, " if builtin else ""
-        reason = f"{record.name!r} is claimed by {both}; {rule}{record.qualified_name!r} gives this one"
-        marked.append(replace(record, status="ambiguous", reason="; ".join(filter(None, [reason, record.reason]))))
+    marked = list(records)
+    for place, record in enumerate(records):
+        sharing = claims[record.kind, record.name]
+        if record.status == "available" and record.distribution != CORE and len(sharing) > 1:
+            both = " and ".join(sorted(str(r.origin) for r in sharing))
+            rule = f"the bare name gives {CORE}'s, " if any(r.distribution == CORE for r in sharing) else ""
+            reason = f"{record.name!r} is claimed by {both}; {rule}{record.qualified_name!r} gives this one"
+            marked[place] = replace(_doubted(record, reason), status="ambiguous")
     return marked
+
+
+def _doubted(record: PluginRecord, reason: str) -> PluginRecord:
+    return replace(record, reason="; ".join(filter(None, [reason, record.reason])))
