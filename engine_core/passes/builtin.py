@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import Any
 
 from ..algorithm import Algorithm, algorithm_metadata
 from ..event import Event
@@ -12,10 +12,6 @@ from ..metadata import PassMetadata
 from .contract import AlgorithmPass, algorithm_pass, metadata_of
 from .member import declared_edges, members_of
 from .toposort import stable_sort
-
-
-class _Tabled(Protocol):
-    table: Mapping[Event, Sequence[str]]
 
 
 # Ours is not validated: building a pydantic model at import would call pydantic's plugins.
@@ -36,10 +32,9 @@ def set_filo_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Al
 )
 def apply_declared_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
     """Sort by `before`, `after`, `around` and `within` of the metadata, and otherwise keep the order."""
-    members = {member.name: member for member in members_of(algorithms)}
-    return [
-        members[name].algorithm for name in stable_sort(list(members), declared_edges(list(members.values()), event))
-    ]
+    members = members_of(algorithms)
+    named = {member.name: member.algorithm for member in members}
+    return [named[name] for name in stable_sort(list(named), declared_edges(members, event))]
 
 
 @algorithm_pass(
@@ -73,14 +68,14 @@ def explicit_order(table: Mapping[Event | str, Sequence[str]]) -> AlgorithmPass:
 
     @algorithm_pass(name="explicit_order", stage="placement", events=tuple(wanted))
     def explicit_order(algorithms: Sequence[Algorithm], event: Event) -> Sequence[Algorithm]:
-        rank: dict[int, int] = {}
         members = members_of(algorithms)
-        for place, name in enumerate(wanted[event]):
-            rank.update({id(m.algorithm): place for m in members if m.is_called(name)})
+        places = enumerate(wanted[event])
+        rank = {id(m.algorithm): place for place, name in places for m in members if m.is_called(name)}
         named = iter(sorted((a for a in algorithms if id(a) in rank), key=lambda a: rank[id(a)]))
         return [next(named) if id(a) in rank else a for a in algorithms]
 
-    cast("_Tabled", explicit_order).table = wanted
+    tabled: Any = explicit_order
+    tabled.table = wanted
     return explicit_order
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 from ..algorithm import Algorithm
 from ..errors import ArgumentError, ArgumentTypeError
@@ -20,10 +20,6 @@ PassArgument: TypeAlias = (
 
 T = TypeVar("T")
 P = TypeVar("P", bound=AlgorithmPass)
-
-
-class _Marked(Protocol):
-    metadata: PassMetadata
 
 
 @overload
@@ -50,8 +46,8 @@ def algorithm_pass(metadata: PassMetadata | None = None, /, **fields: Any) -> Ca
     given = PassMetadata(**fields) if metadata is None else metadata
 
     def mark(function: P) -> P:
-        name = given.name or function.__name__
-        cast("_Marked", function).metadata = given.model_copy(update={"name": name})
+        marked: Any = function
+        marked.metadata = given.model_copy(update={"name": given.name or function.__name__})
         return function
 
     return mark
@@ -98,11 +94,7 @@ def check_pass(function: object, where: str) -> AlgorithmPass:
 
 
 def parse_passes(given: PassArgument | None) -> list[tuple[AlgorithmPass, int]]:
-    """Return the `(pass, index)` pairs that `Engine(algorithm_passes=...)` was given.
-
-    Raises:
-        ArgumentError: if it is anything but a pass, a `(pass, index)` pair, or a sequence of these.
-    """
+    """Return the `(pass, index)` pairs that `Engine(algorithm_passes=...)` was given, or raise ArgumentError."""
     if given is None:
         return []
     if _is_pair(given):

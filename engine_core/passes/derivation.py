@@ -79,11 +79,9 @@ class PassRecord:
     @property
     def title(self) -> str:
         """The pass with its distribution's version."""
-        return (
-            f"pass {self.name!r} of {Origin(self.distribution, self.version or '?')}"
-            if self.distribution
-            else str(self)
-        )
+        if not self.distribution:
+            return str(self)
+        return f"pass {self.name!r} of {Origin(self.distribution, self.version or '?')}"
 
     def is_core(self, name: str) -> bool:
         """Is it the core's own pass of this name?"""
@@ -133,7 +131,7 @@ class Derivation:
             return self._declared([declared])
         for name in (first, second):
             if name not in self.given:
-                by = self.passes[self._added_at(name)]
+                by = self.passes[next(place for place, order in self.steps if name in order)]
                 return Reason("added", f"{name} was added by {by}", by.name, by.distribution)
         place = self.last_flip(first, second)
         return Reason("list", "list position") if place is None else self._turned(self.passes[place], first, second)
@@ -173,9 +171,6 @@ class Derivation:
                     reached[edge.second] = [*reached[end], edge]
                     ends.append(edge.second)
         return reached.get(second, [])
-
-    def _added_at(self, name: str) -> int:
-        return next(place for place, order in self.steps if name in order)
 
 
 def precedes(first: object, second: object, order: Sequence[object]) -> bool | None:

@@ -76,11 +76,7 @@ class PassList:
         return all(p.metadata.pure for p in self.active if p.runs_at(event))
 
     def order(self, members: Sequence[Member], event: Event) -> list[Algorithm]:
-        """Return the matched algorithms in running order, with those that passes added.
-
-        Raises:
-            OrderError: if a distribution's pass returns nonsense or breaks a declared constraint.
-        """
+        """Return the matched algorithms in running order, with those that passes added."""
         edges = declared_edges(members, event)
         steps = self._run(members, event, edges)
         ids = {member.name: id(member.algorithm) for member in members}
@@ -122,11 +118,7 @@ class PassList:
             warn(message, category)
 
     def arrange(self, members: Sequence[Member], event: Event, *, declared: bool = True) -> list[str]:
-        """Return the members' names as the passes that move algorithms arrange them, to try out another list.
-
-        Args:
-            declared: include `apply_declared_order`?
-        """
+        """Return the names as the passes that move algorithms, or those but `apply_declared_order`, arrange them."""
         movers = [p for p in self.active if p.metadata.stage != "check"]
         if not declared:
             movers = [p for p in movers if p.function is not apply_declared_order]
@@ -208,11 +200,7 @@ def _resolve(
 
 
 def sort_passes(passes: Iterable[AlgorithmPass]) -> list[AlgorithmPass]:
-    """Sort passes by stage, then by their before and after, then by name; the declared order opens its stage.
-
-    Raises:
-        OrderError: if their before and after form a cycle, or contradict the stages.
-    """
+    """Sort passes by stage, then by their before and after, then by name; the declared order opens its stage."""
     by_name = {name_of(p): p for p in passes}
     ordered: list[AlgorithmPass] = []
     for stage in STAGES:
