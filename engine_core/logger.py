@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .errors import DestinationWarning
@@ -83,7 +83,7 @@ class Logger:
             step = state.timestamp.batch if state is not None else 0
         isolation = self.isolation
         troubles = isolation.troubles
-        for destination in self.destinations:  # as in `_tell`, written out for what is called most
+        for destination in self.destinations:  # as in `attempt`, written out for what is called most
             if troubles and isolation.is_disabled(destination):
                 continue
             log = destination.log_metrics
@@ -107,21 +107,8 @@ class Logger:
 
     def _tell(self, method: str, *values: Any) -> None:
         """Call a method of each destination that is not disabled; a missing method is a bug and raises."""
-        isolation = self.isolation
-        troubles = isolation.troubles
         for destination in self.destinations:
-            if troubles and isolation.is_disabled(destination):
-                continue
-            call = getattr(destination, method)
-            try:
-                call(*values)
-            except DestinationWarning:
-                raise
-            except Exception as error:  # noqa: BLE001  as above
-                isolation.report(destination, method, error)
-            else:
-                if troubles:
-                    isolation.recover(destination, method)
+            self.isolation.attempt(destination, method, getattr(destination, method), *values)
 
 
 class _Trouble:
@@ -150,6 +137,21 @@ class Isolation:
         """Forget past failures, since a new engine begins, and date new ones by the clock of `state`."""
         self.titles, self._state = (), state
         self.troubles.clear()
+
+    def attempt(self, destination: object, method: str, call: Callable[..., object], *values: Any) -> None:
+        """Call a destination's method unless it is disabled; what it raises is reported and doesn't stop the others."""
+        troubles = self.troubles
+        if troubles and self.is_disabled(destination):
+            return
+        try:
+            call(*values)
+        except DestinationWarning:
+            raise
+        except Exception as error:  # noqa: BLE001  as above
+            self.report(destination, method, error)
+        else:
+            if troubles:
+                self.recover(destination, method)
 
     def is_disabled(self, destination: object) -> bool:
         """Has the destination failed too often?"""

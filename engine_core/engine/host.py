@@ -18,7 +18,6 @@ from ..registry import Registry
 
 ARGUMENTS = ("event", "state", "logger", "traces")
 _ARGUMENTS = ", ".join(ARGUMENTS)
-_OPTIONS = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryfirst": False, "trylast": False}
 
 
 class Adapter:
@@ -34,7 +33,7 @@ class Adapter:
     def add(self, event: Event, function: Callable[..., Any], **options: bool) -> None:
         """Let `function` handle `event`."""
         setattr(self, event.value, function)
-        self.options[event.value] = {**_OPTIONS, "specname": None, **options}
+        self.options[event.value] = options
 
 
 class Host(pluggy.PluginManager):
@@ -163,9 +162,9 @@ class Host(pluggy.PluginManager):
 
     def _warn_of_deprecated_hooks(self, plugin: object) -> None:
         for hook, event, _ in self._hooks_of(plugin) if self._deprecated else ():
-            if event in self._deprecated:
-                self._warn(plugin, f"the event {event!r}", self._deprecated[event]["warn_on_impl"])
-                reasons = self._deprecated[event]["warn_on_impl_args"] or {}
+            if options := self._deprecated.get(event):
+                self._warn(plugin, f"the event {event!r}", options["warn_on_impl"])
+                reasons = options["warn_on_impl_args"] or {}
                 for argument in inspect.signature(getattr(plugin, hook), follow_wrapped=False).parameters:
                     self._warn(plugin, f"the argument {argument!r} of {event!r}", reasons.get(argument))
 

@@ -35,11 +35,7 @@ class Life:
         self._opened: list[Callback] = []
 
     def open(self, callbacks: Sequence[Callback]) -> None:
-        """Mark those callbacks as open that are not yet.
-
-        Raises:
-            EngineError: if one is open on another engine.
-        """
+        """Mark those callbacks as open that are not yet, or raise EngineError if one is open on another engine."""
         mine = {id(callback) for callback in self._opened}
         new = [callback for callback in callbacks if id(callback) not in mine]
         for callback in new:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ..errors import OrderWarning, UnorderedWritersWarning, did_you_mean
 from ..event import Event
@@ -38,11 +38,8 @@ Metadata lists fields and events, but not which field at which event, so the eng
 """
 
 
-class Doubt(NamedTuple):
-    """A warning and its category."""
-
-    message: str
-    category: type[Warning]
+Doubt: TypeAlias = tuple[str, type[Warning]]
+"""A warning and its category."""
 
 
 def warn_of(members: Sequence[Member], passes: PassList) -> None:
@@ -62,11 +59,8 @@ def _missed_names(members: Sequence[Member], passes: PassList) -> Iterator[Doubt
         for relation in (*ORDERING, "conflicts"):
             for reference in getattr(member.metadata, relation):
                 if meant := meant_by(reference, member, members, passes.registry):
-                    yield Doubt(
-                        f"{relation}={reference!r} in the metadata of {member.title} has no effect: no algorithm "
-                        f"here has that name; did you mean {meant!r}?",
-                        OrderWarning,
-                    )
+                    what = f"{relation}={reference!r} in the metadata of {member.title} has no effect"
+                    yield f"{what}: no algorithm here has that name; did you mean {meant!r}?", OrderWarning
 
 
 def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
@@ -80,12 +74,12 @@ def _unknown_names(members: Sequence[Member], passes: PassList) -> Iterator[Doub
                 if not any(member.is_called(name) for member in members):
                     hint = did_you_mean(name, [member.registered for member in members])
                     message = f"explicit_order names {name!r} at {event.name}, but no algorithm here has that name"
-                    yield Doubt(f"{message}{hint}", OrderWarning)
+                    yield f"{message}{hint}", OrderWarning
 
 
 def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[Doubt]:
     """Yield the pairs that write the same field at an event in an order that only the list decides."""
-    declared = {m.name: _declared(m) for m in members}
+    declared = {m.name: frozenset(m.metadata.writes or ()) for m in members}
     writers = [m for m in members if declared[m.name]]
     if len(writers) < 2:
         return
@@ -100,7 +94,7 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
                 events_of.setdefault(pair, {})[event] = now
     for pair, orders in events_of.items():
         if frozenset((pair[0].name, pair[1].name)) not in apart:
-            yield Doubt(_clash(pair, orders, declared), UnorderedWritersWarning)
+            yield _clash(pair, orders, declared), UnorderedWritersWarning
 
 
 def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str, frozenset[str]]) -> str:
@@ -118,11 +112,6 @@ def _clash(pair: Pair, orders: Mapping[Event, list[str]], declared: Mapping[str,
         f"with explicit_order({{{shown}}}), in a config with `order:`"
         + "".join(f"; {title} lists no events, which counts as all of them" for title in everywhere)
     )
-
-
-def _declared(member: Member) -> frozenset[str]:
-    """Return the fields that an algorithm declares it writes."""
-    return frozenset(member.metadata.writes or ())
 
 
 def _shared(pair: Pair, declared: Mapping[str, frozenset[str]], event: Event) -> list[str]:

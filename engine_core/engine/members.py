@@ -17,13 +17,7 @@ _LONG = 8  # a name this long is hardly one slip away from another by chance
 
 
 def admit(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registry: Registry) -> list[Member]:
-    """Return a member for each algorithm of an engine; known ones keep their member.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for what is not an algorithm.
-        ArgumentError: (a ValueError) for an instance that is listed twice.
-        EngineError: for a combination that metadata rules out; it lists all problems.
-    """
+    """Return what `take_in` does; an EngineError lists all problems if metadata rules out their combination."""
     members = take_in(algorithms, known, registry)
     problems = problems_of(members, registry)
     if len(problems) == 1:
@@ -36,7 +30,7 @@ def admit(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registry
 
 
 def take_in(algorithms: Sequence[Any], known: Mapping[int, Member], registry: Registry) -> list[Member]:
-    """Return a member for each algorithm, each checked on its own."""
+    """Return a member for each algorithm of an engine, each checked on its own; known ones keep their member."""
     seen: set[int] = set()
     for place, algorithm in enumerate(algorithms):
         if isinstance(algorithm, type):
