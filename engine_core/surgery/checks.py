@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .plan import Policy, Replacement, title
+from .plan import Replacement, title
 
 SEALED = {
     "DistributedDataParallel": "DistributedDataParallel",
@@ -44,9 +44,10 @@ def check_arguments(model: Any, policies: Any, optimizers: Iterable[Any]) -> Non
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentTypeError(f"optimizers: {optimizer!r} is not a torch.optim.Optimizer")
     _check_open("", model)
-    if any(_sealed(module) == "TorchScript" and _is_of(module, policies) for module in model.modules()):
-        name, module = next((n, m) for n, m in model.named_modules() if _is_of(m, policies))
-        _check_open(name, module)
+    names = {key.__name__ for key in policies}
+    for name, module in model.named_modules():
+        if _sealed(module) == "TorchScript" and getattr(module, "original_name", None) in names:
+            _check_open(name, module)
 
 
 def check_plan(model: nn.Module, plan: Iterable[Replacement]) -> None:
@@ -144,7 +145,3 @@ def _sealed(module: nn.Module) -> str | None:
         if cls.__name__ in SEALED and cls.__module__.partition(".")[0] == "torch":
             return SEALED[cls.__name__]
     return "torch.compile" if getattr(module, "_compiled_call_impl", None) is not None else None
-
-
-def _is_of(module: nn.Module, policies: Mapping[type[nn.Module], Policy]) -> bool:
-    return getattr(module, "original_name", None) in {key.__name__ for key in policies}

@@ -40,9 +40,6 @@ def move_hooks(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> No
     those that `new` already had, no longer remove anything.
 
     The hooks that `new` already had run inside those that move: after them on the way in, before on the way out.
-
-    Raises:
-        ArgumentError: if full and non-full backward hooks would end up on one module.
     """
     for kind, extras in KINDS.items():
         moving = _moving(old, kind)
@@ -57,12 +54,7 @@ def move_hooks(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> No
 
 
 def machinery_of(module: nn.Module) -> list[str]:
-    """Return what was put on a module from outside and can't move as a hook, in words for a message.
-
-    Example:
-        >>> machinery_of(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
-        ["a parametrization of 'weight'"]
-    """
+    """Return what was put on a module from outside and can't move as a hook, in words for a message."""
     if parametrize.is_parametrized(module):
         names = module.get_submodule("parametrizations").named_children()
         return [f"a parametrization of {name!r}" for name, _ in names]

@@ -14,13 +14,7 @@ from .plan import FLOATS, Replacement, title
 
 
 class Heritage:
-    """Makes replacements match the modules they replace.
-
-    Args:
-        former: the modules that the model had.
-        tensors: the parameters and buffers that it had.
-        model: the model with the replacements in it.
-    """
+    """Makes replacements match the modules they replace; `former` and `tensors` are what the model had."""
 
     def __init__(self, former: set[nn.Module], tensors: set[torch.Tensor], model: nn.Module, undo: ExitStack) -> None:
         self._former = former
@@ -31,11 +25,7 @@ class Heritage:
         self._fitted: dict[torch.Tensor, torch.Tensor] = {}
 
     def pass_on(self, item: Replacement) -> None:
-        """Give a replacement, and each part of it named like an old part that is gone, what the old ones had.
-
-        Raises:
-            ArgumentError: if something would be lost.
-        """
+        """Give a replacement, and each part of it named like an old part that is gone, what the old ones had."""
         parts = dict(item.new.named_modules())
         predecessors = {"": item.old}
         for path, part in item.old.named_modules():

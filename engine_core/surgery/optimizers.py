@@ -25,10 +25,6 @@ class _Group:
         self.former: list[nn.Parameter] = list(entry["params"])
         self.params: list[nn.Parameter] = []
 
-    @property
-    def changed(self) -> bool:
-        return list(map(id, self.former)) != list(map(id, self.params))
-
 
 def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Parameters, after: Parameters) -> None:
     """Give optimizers a model's new parameters in place of the old ones.
@@ -60,7 +56,7 @@ def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Param
         return
     _replace_former(groups, before, after)
     _add_new(groups, before, after)
-    changed = [group for group in groups if group.changed]
+    changed = [group for group in groups if [*map(id, group.former)] != [*map(id, group.params)]]
     for group in changed:
         _check_changeable(group.optimizer)
     names = [(group, _names(group, before, after)) for group in groups if "param_names" in group.entry]
@@ -81,9 +77,8 @@ def _replace_former(groups: Sequence[_Group], before: Parameters, after: Paramet
     for name, parameter in before.items():
         if parameter in heirs and name in after and after[name] not in former:
             heirs[parameter].append(after[name])
-    trained = {group.optimizer: set[nn.Parameter]() for group in groups}
-    for group in groups:
-        trained[group.optimizer].update(group.former)
+    optimizers = {group.optimizer for group in groups}
+    trained = {o: {parameter for entry in o.param_groups for parameter in entry["params"]} for o in optimizers}
     for group in groups:
         for parameter in group.former:
             if parameter not in heirs:

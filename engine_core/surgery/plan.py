@@ -44,12 +44,7 @@ class Replacement:
 
 
 def title(name: str, module: nn.Module) -> str:
-    """Return a module's name for messages.
-
-    Example:
-        >>> title("features.0", nn.ReLU())
-        "'features.0' (ReLU)"
-    """
+    """Return a module's name for messages, `'features.0' (ReLU)`."""
     return f"{name!r} ({type(module).__name__})" if name else f"the model itself ({type(module).__name__})"
 
 
