@@ -73,10 +73,6 @@ def _is_served(number: int) -> int:
     return number
 
 
-def _to_event(event: object) -> object:
-    return Event(event) if isinstance(event, str) else event
-
-
 _NAME, _REFERENCE = {"pattern": r"^[^ \t\n@:,/]+$"}, {"pattern": r"^@?[^ \t\n@:,/]+$"}  # for the published JSON schema
 
 Name = Annotated[str, AfterValidator(_is_name), Field(json_schema_extra=_NAME)]
@@ -91,7 +87,9 @@ HookApi = Annotated[
 if TYPE_CHECKING:  # names are accepted; what is kept is always events
     Events = tuple[Event | str, ...]
 else:
-    Events = tuple[Annotated[Event, BeforeValidator(_to_event)], ...]
+    Events = tuple[
+        Annotated[Event, BeforeValidator(lambda given: Event(given) if isinstance(given, str) else given)], ...
+    ]
 
 
 class _Versioned(StrictModel):
@@ -150,11 +148,9 @@ class AlgorithmMetadata(_Versioned):
                 raise ValueError(f"{relation}: {self.name!r} names itself")
         for one, other in (*itertools.combinations(ORDERING, 2), ("requires", "conflicts")):
             if both := sorted({*getattr(self, one)} & {*getattr(self, other)}):
-                literal, mirrored = one in ORDERING[:2], other in ORDERING[2:]
-                why = (
-                    f": {other} is reversed at the second half of a pair, {one} is not" if literal and mirrored else ""
-                )
-                raise ValueError(f"{both[0]!r} is in both {one} and {other}{why}")
+                why = f": {other} is reversed at the second half of a pair, {one} is not"
+                mixed = one in ORDERING[:2] and other in ORDERING[2:]
+                raise ValueError(f"{both[0]!r} is in both {one} and {other}{why if mixed else ''}")
         return self
 
 

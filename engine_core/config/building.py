@@ -18,12 +18,7 @@ from .schema import PluginEntry, Target
 
 
 def find_target(target: str, place: Place) -> Any:
-    """Import the callable that `module:attribute` names.
-
-    Raises:
-        ConfigError: if there is no such module or attribute, with the nearest name. An error inside the module
-            propagates, with a note of the place.
-    """
+    """Import the callable that `module:attribute` names; an error inside the module gets a note of the place."""
     module_name, _, path = target.partition(":")
     found: Any = _import(module_name, place)
     for name in path.split("."):
@@ -61,11 +56,7 @@ def bind(section: Target, place: Place) -> Any:
 
 
 def load_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
-    """Import an installed plugin by name, or a class of your own by target.
-
-    Raises:
-        ConfigError: if there is no such plugin, or it is disabled, ambiguous or broken.
-    """
+    """Import an installed plugin by name, or a class of your own by target."""
     if entry.name is None:
         return find_target(entry.target or "", place)
     with _asking(kind, entry.name, place) as registry:
@@ -73,11 +64,7 @@ def load_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
 
 
 def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
-    """Return the record of an installed plugin; imports nothing.
-
-    Raises:
-        ConfigError: if none is usable, with the nearest name.
-    """
+    """Return the record of an installed plugin; imports nothing."""
     with _asking(kind, name, place) as registry:
         return registry.find(kind, name)
 
@@ -96,11 +83,7 @@ def _asking(kind: Kind, name: str, place: Place) -> Iterator[Registry]:
 
 
 def build_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
-    """Return an instance of an installed plugin or of a class of your own.
-
-    Raises:
-        ConfigError: as `load_plugin` does, or because it refuses its arguments.
-    """
+    """Return an instance of an installed plugin or of a class of your own."""
     return _called(load_plugin(kind, entry, place), entry.args, place)
 
 
@@ -128,15 +111,12 @@ def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, g
 def _import(name: str, place: Place) -> Any:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            missing = error.name
-            raise place.error(f"there is no module {missing!r}{suggestion(missing, _siblings(missing))}") from None
-        add_note(error, f"raised while importing {name!r} for {place}")
-        raise
     except EngineError as error:
         raise place.error(str(error)) from error
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise place.error(f"there is no module {missing!r}{suggestion(missing, _siblings(missing))}") from None
         add_note(error, f"raised while importing {name!r} for {place}")
         raise
 

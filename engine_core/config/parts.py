@@ -69,10 +69,10 @@ def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[
     """
     registry = Registry.scan()
     owners = {CORE, *map(registry.distribution_of, algorithms)}
-    passes = []
-    for index, entry in enumerate(config.passes):
-        place = config.place("passes", index)
-        passes.append((_build_pass(entry, place, owners), entry.index))
+    passes = [
+        (_build_pass(entry, config.place("passes", index), owners), entry.index)
+        for index, entry in enumerate(config.passes)
+    ]
     if config.order:
         _check_order(config, {registry.identify(a).name: type(a).__name__ for a in algorithms})
         passes.append((explicit_order(dict(config.order)), -1))

@@ -52,11 +52,7 @@ class Place(NamedTuple):
 
 
 def read_yaml(path: Path | str) -> tuple[Any, Source]:
-    """Return the content of a YAML file and the line of each key.
-
-    Raises:
-        ConfigError: if the file is missing, can't be read, is not YAML, or has a duplicate key.
-    """
+    """Return the content of a YAML file and the line of each key; ConfigError says what is wrong with the file."""
     path = Path(path)
     text = _text(path)
     try:

@@ -80,10 +80,6 @@ def _is_folder_name(name: str) -> str:
     return name
 
 
-def _is_event(name: str) -> str:
-    return Event(name).value
-
-
 def _is_requirement(requirement: str) -> str:
     try:
         return str(Requirement(requirement))
@@ -98,7 +94,7 @@ def _named(entry: object) -> object:
 
 
 Duration = Annotated[str, BeforeValidator(_is_duration)]
-EventName = Annotated[str, AfterValidator(_is_event)]
+EventName = Annotated[str, AfterValidator(lambda name: Event(name).value)]
 TargetName = Annotated[str, AfterValidator(_is_target)]
 
 
