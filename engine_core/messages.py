@@ -61,16 +61,7 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def in_one_line(error: ValidationError) -> str:
-    """Return what pydantic found wrong, each with its field.
-
-    Example:
-        >>> from engine_core import AlgorithmMetadata
-        >>> try:
-        ...     AlgorithmMetadata(events=("befor_loss",))
-        ... except ValidationError as error:
-        ...     in_one_line(error)
-        "AlgorithmMetadata: events[0]: 'befor_loss' is not an event; did you mean 'before_loss'?"
-    """
+    """Return what pydantic found wrong, each with its field."""
     found = []
     for problem in error.errors(include_url=False):
         field = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in problem["loc"]).lstrip(".")
@@ -115,15 +106,7 @@ BETWEEN = ("engine_core", "pluggy", "click", "contextlib")
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning at the nearest line of the user's code.
-
-    Example:
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     warn("mind the step", UserWarning)
-        >>> str(caught[0].message)
-        'mind the step'
-    """
+    """Issue a warning at the nearest line of the user's code."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1

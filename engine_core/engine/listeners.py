@@ -48,15 +48,7 @@ def check_destinations(destinations: Sequence[object], known: Collection[int] = 
 
 
 def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), what: str = "callback") -> None:
-    """Refuse what can't be a callback, and warn about methods whose name is nearly an event's.
-
-    Args:
-        known: ids of those already checked.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for a class, a name, or a method that does not take `(state, logger)`.
-        ArgumentError: (a ValueError) for an instance that is listed twice.
-    """
+    """Refuse what can't be a callback, and warn of names that are nearly an event's; `known`: ids of those checked."""
     for place, callback in enumerate(callbacks):
         if isinstance(callback, type):
             raise ArgumentTypeError(f"{what} {place} is the class {callback.__name__}; write {callback.__name__}()")
@@ -132,14 +124,7 @@ def _timed(function: Callable[[], None], profiler: SpanRecorder, span: str) -> C
 
 
 def misspelt_hooks(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield each public method whose name is nearly an event's, with that event's name.
-
-    Example:
-        >>> class Count:
-        ...     def batch_ends(self, state, logger): ...
-        >>> list(misspelt_hooks(Count))
-        [('batch_ends', 'batch_end')]
-    """
+    """Yield each public method whose name is nearly an event's, with that event's name."""
     for name in dir(cls):
         known = name.startswith("_") or name in _EVENTS or name in _CONTRACT
         near = None if known else nearest(name, _EVENTS, cutoff=0.8)

@@ -18,11 +18,7 @@ from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, PluginRecord, Sourc
 
 
 def read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> dict[PluginRecord, Source]:
-    """Return a record for each of our entry points, sorted by kind, name and distribution, with its source.
-
-    Args:
-        environ: may hold the allow-list and the deny-list.
-    """
+    """Return a record for each of our entry points, sorted by kind, name and distribution, with its source."""
     sources: dict[PluginRecord, Source] = {}
     taken = set()
     found = list(found)
