@@ -79,22 +79,12 @@ def algorithm_metadata(algorithm: object) -> AlgorithmMetadata:
 
 
 def snake_case(name: str) -> str:
-    """Return a class's name as a registered name.
-
-    Example:
-        >>> snake_case("FreezeLayers"), snake_case("MLP"), snake_case("Noise2D")
-        ('freeze_layers', 'mlp', 'noise2_d')
-    """
+    """Return a class's name as a registered name: `FreezeLayers` is `freeze_layers`, `Noise2D` is `noise2_d`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def unique_names(objects: Iterable[object], taken: Iterable[str] = ()) -> list[str]:
-    """Return the class names of objects, made unique in order: the second `Freeze` is `Freeze-2`.
-
-    Example:
-        >>> unique_names([1, "a", 2])
-        ['int', 'str', 'int-2']
-    """
+    """Return the class names of objects, made unique in order: the second `Freeze` is `Freeze-2`."""
     used = set(taken)
     names = []
     for item in objects:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,12 +22,7 @@ _OURS = {"engine_core", "importlib", "importlib_metadata", "pydantic", "pydantic
 
 
 def cause_of(error: BaseException) -> str:
-    """Return type, message and place of an exception in one line; for pydantic's only the plugin's mistake.
-
-    Example:
-        >>> cause_of(SystemExit("no GPU here"))
-        'SystemExit: no GPU here'
-    """
+    """Return type, message and place of an exception in one line; for pydantic's only the plugin's mistake."""
     kind = readable(type(error).__name__)
     if isinstance(error, ValidationError):
         return in_one_line(error) + raised_at(error)
@@ -78,26 +74,19 @@ def _said_of(problem: ErrorDetails) -> str:
 
 
 def enumerated(names: Sequence[str], most: int = 4) -> str:
-    """Join names with commas and "and"; beyond `most`, give the first few and how many more there are.
-
-    Example:
-        >>> enumerated(["a", "b"]), enumerated("abcd"), enumerated("abcdefg")
-        ('a and b', 'a, b, c and d', 'a, b, c and 4 more')
-    """
+    """Join names with commas and "and"; beyond `most`, give the first few and how many more: `a, b, c and 4 more`."""
     shown = [*names] if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
 
 
 def raised_at(error: BaseException) -> str:
     """Return where outside engine-core an error was raised, since its traceback is not always shown."""
-    place, traceback = "", error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_globals.get("__name__")
         top = name.partition(".")[0] if type(name) is str else ""
         if top not in _OURS and not frame.f_code.co_filename.startswith("<"):
-            place = f" (at {readable(frame.f_code.co_filename)}:{traceback.tb_lineno})"
-        traceback = traceback.tb_next
+            place = f" (at {readable(frame.f_code.co_filename)}:{line})"
     return place
 
 

@@ -56,13 +56,10 @@ class Life:
         closed = []
         for callback in opened:
             _open.pop(id(callback), None)
-            close = getattr(callback, "close", None)
-            if close is None or _survives(callback, "close", lambda c=close: c(self._state, self._logger)):
+            if _survives(callback, "close", self._state, self._logger):
                 closed.append(callback)
         for callback in closed:
-            post_close = getattr(callback, "post_close", None)
-            if post_close is not None:
-                _survives(callback, "post_close", post_close)
+            _survives(callback, "post_close")
 
     __del__ = close
 
@@ -80,9 +77,11 @@ def _close_the_rest() -> None:
             life.close()
 
 
-def _survives(callback: Callback, what: str, call: object) -> bool:
+def _survives(callback: Callback, what: str, *arguments: object) -> bool:
+    method = getattr(callback, what, None)
     try:
-        call()  # type: ignore[operator]
+        if method is not None:
+            method(*arguments)
     except BaseException:  # the others must be closed whatever this one raises
         log.exception("%s of callback %s failed", what, type(callback).__name__)
         return False
