@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from ..errors import EngineError, PluginError, add_note, suggestion
 from ..messages import raised_at
 from ..registry import Kind, PluginRecord, Registry
 from .reading import Place
 from .schema import PluginEntry, Target
+
+T = TypeVar("T")
 
 
 def find_target(target: str, place: Place) -> Any:
@@ -59,22 +60,19 @@ def load_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
     """Import an installed plugin by name, or a class of your own by target."""
     if entry.name is None:
         return find_target(entry.target or "", place)
-    with _asking(kind, entry.name, place) as registry:
-        return registry.load(kind, entry.name)
+    return _asked(Registry.load, kind, entry.name, place)
 
 
 def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
     """Return the record of an installed plugin; imports nothing."""
-    with _asking(kind, name, place) as registry:
-        return registry.find(kind, name)
+    return _asked(Registry.find, kind, name, place)
 
 
-@contextlib.contextmanager
-def _asking(kind: Kind, name: str, place: Place) -> Iterator[Registry]:
-    """Hand out the registry; add to its errors the place, and where to look if no name is similar."""
+def _asked(what: Callable[[Registry, Kind, str], T], kind: Kind, name: str, place: Place) -> T:
+    """Ask the registry; add to its errors the place, and where to look if no name is similar."""
     registry = Registry.scan()
     try:
-        yield registry
+        return what(registry, kind, name)
     except PluginError as error:
         known = any(record.name == name.rpartition(":")[2] for record in registry.records)
         near = suggestion(name, [record.name for record in registry.records if record.kind == kind])

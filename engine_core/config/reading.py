@@ -41,14 +41,9 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in self.keys).removeprefix(".")
-        return ": ".join(filter(None, (self._file_and_line(), path)))
-
-    def _file_and_line(self) -> str:
-        for length in range(len(self.keys), -1, -1):
-            line = self.source.lines.get(self.keys[:length])
-            if line is not None:
-                return f"{self.source.file}:{line}"
-        return self.source.file
+        lines = (self.source.lines.get(self.keys[:length]) for length in range(len(self.keys), -1, -1))
+        line = next((f":{line}" for line in lines if line is not None), "")
+        return ": ".join(filter(None, (f"{self.source.file}{line}", path)))
 
 
 def read_yaml(path: Path | str) -> tuple[Any, Source]:
