@@ -48,7 +48,9 @@ def move_hooks(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> No
         if kind == "_backward_hooks":
             _move_flag(old, new, name, undo)
         for hook in moving.values():
-            _bind(hook, old, new, undo)
+            if getattr(hook, "with_module", False) and hook.module() is old:  # it is called with the module it is on
+                undo.callback(setattr, hook, "module", hook.module)
+                hook.module = weakref.ref(new)
         for place in (kind, *extras):
             _move_dictionary(old, new, place, set(moving), undo)
 
@@ -119,10 +121,3 @@ def _move_flag(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> No
         )
     undo.callback(setattr, new, FLAG, theirs)
     setattr(new, FLAG, is_full)
-
-
-def _bind(hook: Any, old: nn.Module, new: nn.Module, undo: ExitStack) -> None:
-    """Make a hook that receives the module it is on receive the one it moves to."""
-    if getattr(hook, "with_module", False) and hook.module() is old:
-        undo.callback(setattr, hook, "module", hook.module)
-        hook.module = weakref.ref(new)

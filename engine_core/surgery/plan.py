@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -20,12 +20,8 @@ Policy: TypeAlias = Callable[[Any, str], nn.Module | None]
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """The dtypes that a model as a whole is cast to; anything else was chosen on purpose."""
 
-NEVER_CALLED = NonDynamicallyQuantizableLinear
-"""The type of `out_proj` in `nn.MultiheadAttention`, which only reads its weights: a replacement would never run."""
 
-
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """Devices and dtypes of the tensors at a place, or if it has none, in the nearest module around it."""
 
     devices: frozenset[torch.device]
@@ -71,7 +67,8 @@ def plan_surgery(model: nn.Module, policies: Mapping[type[nn.Module], Policy]) -
 
 def _ask(module: nn.Module, name: str, policies: Mapping[type[nn.Module], Policy]) -> nn.Module | None:
     key = next((cls for cls in type(module).__mro__ if cls in policies), None)
-    if key is None or isinstance(module, NEVER_CALLED):
+    # The latter is `out_proj` of `nn.MultiheadAttention`, which only reads its weights: a replacement would never run.
+    if key is None or isinstance(module, NonDynamicallyQuantizableLinear):
         return None
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         raise ArgumentError(
@@ -97,17 +94,16 @@ def _ask(module: nn.Module, name: str, policies: Mapping[type[nn.Module], Policy
     return new
 
 
-def _surroundings(path: Iterable[nn.Module], kinds: dict[nn.Module, Surroundings]) -> Surroundings:
-    devices: frozenset[torch.device] = frozenset()
-    dtypes: frozenset[torch.dtype] = frozenset()
-    for module in reversed(tuple(path)):
+def _surroundings(path: tuple[nn.Module, ...], kinds: dict[nn.Module, Surroundings]) -> Surroundings:
+    found = Surroundings(frozenset(), frozenset())
+    for module in reversed(path):
         if module not in kinds:
             tensors = [*module.parameters(), *module.buffers()]
             kinds[module] = Surroundings(
                 frozenset(tensor.device for tensor in tensors),
                 frozenset(tensor.dtype for tensor in tensors if tensor.dtype in FLOATS),
             )
-        devices, dtypes = devices or kinds[module].devices, dtypes or kinds[module].dtypes
-        if dtypes:
+        found = Surroundings(found.devices or kinds[module].devices, found.dtypes or kinds[module].dtypes)
+        if found.dtypes:
             break
-    return Surroundings(devices, dtypes)
+    return found

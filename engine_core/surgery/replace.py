@@ -76,16 +76,7 @@ def replace_modules(
 
 
 def warn_of_nothing(algorithm: str, looked_for: str) -> None:
-    """Warn that a surgery algorithm found nothing to replace, naming it and what it looked for.
-
-    Example:
-        >>> import warnings
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     warn_of_nothing("Smoother", "nn.ReLU")
-        >>> str(caught[0].message)
-        'Smoother changed nothing: the model has no nn.ReLU'
-    """
+    """Warn that a surgery algorithm found nothing to replace: `Smoother changed nothing: the model has no nn.ReLU`."""
     warn(f"{algorithm} changed nothing: the model has no {looked_for}", NothingReplacedWarning)
 
 
