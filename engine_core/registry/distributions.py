@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import logging
 import re
@@ -41,7 +42,6 @@ class Installed:
         version: `?` where the metadata is lost.
         other_name: the name in its metadata, if its folder has another.
         folder: its dist-info, if it lies in a folder.
-        has_record: does it list its files, so that pip can remove them?
         requires: its requirements, as `torch>=2.4`.
         origin: the URL of the folder that an editable install refers to.
         twins: all versions installed under this name in the same place, if several.
@@ -52,7 +52,6 @@ class Installed:
     version: str
     other_name: str
     folder: Path | None
-    has_record: bool
     requires: tuple[str, ...]
     origin: str
     twins: tuple[str, ...]
@@ -98,9 +97,7 @@ def installed_version(name: str) -> str | None:
 def module_exists(name: str) -> bool:
     """Look for a module without importing anything: down to the first package that has code of its own."""
     path: list[str] | None = None
-    parts = name.split(".")
-    for depth in range(1, len(parts) + 1):
-        full = ".".join(parts[:depth])
+    for full in itertools.accumulate(name.split("."), "{}.{}".format):
         try:
             spec = importlib.util.find_spec(full) if path is None else PathFinder.find_spec(full, path)
         except Exception:  # noqa: BLE001  a third-party finder may raise anything; the import will show it
@@ -147,7 +144,6 @@ def _describe(
         version=_field(chosen, "Version") or "?",
         other_name=other_name,
         folder=folder,
-        has_record=folder is not None and (folder / "RECORD").exists(),
         requires=tuple(_fields(chosen, "Requires-Dist")),
         origin=_origin(chosen),
         twins=tuple(versions) if len(versions) > 1 else (),
@@ -245,7 +241,6 @@ def _folder_at(url: str) -> Path:
 
 
 def _field(distribution: Distribution, field: str) -> str | None:
-    """Return a field of the metadata, or None."""
     return next(iter(_fields(distribution, field)), None)
 
 

@@ -20,8 +20,8 @@ def why_broken(installed: Installed, entry_point: EntryPoint) -> str:
         remedy = f"bring that back and install it again, or run: pip uninstall {installed.name}"
     else:
         what = f"only a stale {installed.folder} is left of {installed.name}"
-        way = f"run: pip uninstall {installed.name}" if installed.has_record else "delete that folder"
-        remedy = f"install it again, or {way}"
+        listed = installed.folder is not None and (installed.folder / "RECORD").exists()  # so that pip can remove it
+        remedy = f"install it again, or {f'run: pip uninstall {installed.name}' if listed else 'delete that folder'}"
     return f"there is no module {module!r}: {what}; {remedy}"
 
 

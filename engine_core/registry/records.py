@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .distributions import EntryPoint, Installed
 
@@ -16,12 +16,7 @@ ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
 
 @dataclass(frozen=True)
 class Origin:
-    """The distribution that ships something, and its version.
-
-    Example:
-        >>> print(Origin("some-plugin", "1.2"))
-        some-plugin 1.2
-    """
+    """The distribution that ships something, and its version; as text, `some-plugin 1.2`."""
 
     distribution: str
     version: str
@@ -84,8 +79,7 @@ class PluginRecord:
         return f"{singular} {self.name!r} of {self.origin}"
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where a record was read: its entry point and distribution."""
 
     entry_point: EntryPoint

@@ -164,9 +164,8 @@ class Registry:
 
     def passes_of(self, distribution: str) -> list[PluginRecord]:
         """Return the records of a distribution's passes that are not disabled."""
-        return [
-            r for r in self.records if r.kind == "passes" and r.distribution == distribution and r.status != "disabled"
-        ]
+        shipped = [r for r in self.records if (r.kind, r.distribution) == ("passes", distribution)]
+        return [r for r in shipped if r.status != "disabled"]
 
     def _unknown(self, kind: Kind, name: str) -> str:
         known = [r.name for r in self.records if r.kind == kind]

@@ -68,10 +68,9 @@ def _read(installed: Installed, entry_point: EntryPoint, doubts: str) -> PluginR
     if _is_misspelt(entry_point):
         meant = f"{PREFIX + kind!r}" if near else "one of " + ", ".join(repr(PREFIX + known) for known in KINDS)
         wrong = f"registered in the unknown group {group!r}; its authors have to write {meant}"
-        return replace(record, status="broken", reason=wrong)
-    if reason := why_broken(installed, entry_point):
-        return replace(record, status="broken", reason=reason)
-    return record
+    else:
+        wrong = why_broken(installed, entry_point)
+    return replace(record, status="broken", reason=wrong) if wrong else record
 
 
 def _why_disabled(record: PluginRecord, environ: Mapping[str, str], distributions: AbstractSet[str]) -> str:
