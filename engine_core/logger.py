@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .errors import DestinationWarning
@@ -81,21 +81,7 @@ class Logger:
         if step is None:
             state = self._state() if self._state is not None else None
             step = state.timestamp.batch if state is not None else 0
-        isolation = self.isolation
-        troubles = isolation.troubles
-        for destination in self.destinations:  # as in `attempt`, written out for what is called most
-            if troubles and isolation.is_disabled(destination):
-                continue
-            log = destination.log_metrics
-            try:
-                log(metrics, step)
-            except DestinationWarning:
-                raise
-            except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
-                isolation.report(destination, "log_metrics", error)
-            else:
-                if troubles:
-                    isolation.recover(destination, "log_metrics")
+        self._tell("log_metrics", metrics, step)
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Log settings of the run."""
@@ -107,8 +93,21 @@ class Logger:
 
     def _tell(self, method: str, *values: Any) -> None:
         """Call a method of each destination that is not disabled; a missing method is a bug and raises."""
+        isolation = self.isolation
+        troubles = isolation.troubles
         for destination in self.destinations:
-            self.isolation.attempt(destination, method, getattr(destination, method), *values)
+            if troubles and isolation.is_disabled(destination):
+                continue
+            call = getattr(destination, method)
+            try:
+                call(*values)
+            except DestinationWarning:
+                raise
+            except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
+                isolation.report(destination, method, error)
+            else:
+                if troubles:
+                    isolation.recover(destination, method)
 
 
 class _Trouble:
@@ -137,21 +136,6 @@ class Isolation:
         """Forget past failures, since a new engine begins, and date new ones by the clock of `state`."""
         self.titles, self._state = (), state
         self.troubles.clear()
-
-    def attempt(self, destination: object, method: str, call: Callable[..., object], *values: Any) -> None:
-        """Call a destination's method unless it is disabled; what it raises is reported and doesn't stop the others."""
-        troubles = self.troubles
-        if troubles and self.is_disabled(destination):
-            return
-        try:
-            call(*values)
-        except DestinationWarning:
-            raise
-        except Exception as error:  # noqa: BLE001  as above
-            self.report(destination, method, error)
-        else:
-            if troubles:
-                self.recover(destination, method)
 
     def is_disabled(self, destination: object) -> bool:
         """Has the destination failed too often?"""

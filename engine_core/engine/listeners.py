@@ -8,7 +8,7 @@ from typing import Any
 
 from ..algorithm import unique_names
 from ..callback import Callback, LoggerDestination, method_of
-from ..errors import ArgumentError, ArgumentTypeError, HookNameWarning, add_note, nearest
+from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note, nearest
 from ..event import Event
 from ..logger import Logger
 from ..registry import Registry, check_callback, title
@@ -78,10 +78,10 @@ def listen(
     """
     receives = {id(destination) for destination in destinations}
     isolated = receives - {id(callback) for callback in state.callbacks}
-    profiler = state.profiler
+    isolation, profiler = logger.isolation, state.profiler
     names = unique_names(listeners)
     titles = [title(n, registry.origin_of(x)) for n, x in zip(names, listeners, strict=True)]
-    logger.isolation.titles = [(x, titled) for titled, x in zip(titles, listeners, strict=True) if id(x) in receives]
+    isolation.titles = [(x, titled) for titled, x in zip(titles, listeners, strict=True) if id(x) in receives]
     adapters = []
     for name, titled, callback in zip(names, titles, listeners, strict=True):
         adapter = Adapter()
@@ -111,8 +111,24 @@ def _noting(method: Listener, state: State, logger: Logger, where: str) -> Calla
 
 
 def _isolated(destination: object, event: str, method: Listener, state: State, logger: Logger) -> Callable[[], None]:
-    attempt = logger.isolation.attempt
-    return lambda: attempt(destination, event, method, state, logger)
+    """Call a destination's method unless it is disabled; what it raises is reported and doesn't stop the others."""
+    isolation = logger.isolation
+    troubles = isolation.troubles
+
+    def call() -> None:
+        if troubles and isolation.is_disabled(destination):
+            return
+        try:
+            method(state, logger)
+        except DestinationWarning:
+            raise
+        except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
+            isolation.report(destination, event, error)
+        else:
+            if troubles:
+                isolation.recover(destination, event)
+
+    return call
 
 
 def _timed(function: Callable[[], None], profiler: SpanRecorder, span: str) -> Callable[[], None]:
