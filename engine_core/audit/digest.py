@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["digest_bytes", "digest_tensor", "parts_of"]
-
 _PIECE = 1 << 20  # eight-byte words mixed at a time, which takes a few times as much memory
 _MIXERS = (-49064778989728563, -4265267296055464877)  # of MurmurHash3's finalizer
 

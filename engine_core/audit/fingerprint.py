@@ -18,8 +18,6 @@ from ..observed_list import ObservedList
 from ..state import State
 from .digest import digest_bytes, digest_tensor, parts_of
 
-__all__ = ["Digests", "changed_leaves", "fingerprint", "fingerprint_state", "tensors_of"]
-
 Digests = dict[str, str]
 """Digests by the path of the leaf: `[0]`, `labels`, `block.0.weight`, `[0]/param_groups[0]/lr`; "" for the whole."""
 

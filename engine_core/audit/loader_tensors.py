@@ -10,8 +10,6 @@ import torch
 
 from .fingerprint import Digests, changed_leaves, fingerprint, tensors_of
 
-__all__ = ["Held", "Owners"]
-
 
 class Held(NamedTuple):
     """A batch before an apply: its tensors by path, which of them are the loader's, and whether the batch itself is."""

@@ -16,8 +16,6 @@ from ..state import State
 from .fingerprint import Digests, changed_leaves, fingerprint_state
 from .loader_tensors import Owners
 
-__all__ = ["BETWEEN_BATCHES", "Finding", "Observer", "position_of"]
-
 Kind = Literal["undeclared_write", "not_restored", "in_place"]
 
 BETWEEN_BATCHES = ("init", "load", "fit", "epoch", "epoch_checkpoint", "eval")

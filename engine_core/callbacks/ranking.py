@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..state import State
     from .monitor import Monitor
 
-__all__ = ["Ranking"]
-
 Best = list[tuple[float, str]]
 """Values with the names of their checkpoints, best first."""
 

@@ -20,19 +20,6 @@ from ..errors import CheckpointError
 from ..messages import readable
 from ..time import Timestamp
 
-__all__ = [
-    "MANIFEST",
-    "MODEL",
-    "SCHEMA",
-    "Content",
-    "Snapshot",
-    "export_weights",
-    "read_content",
-    "read_manifest",
-    "sync",
-    "write_content",
-]
-
 SCHEMA = 1
 MANIFEST = "manifest.json"
 MODEL = "model.safetensors"

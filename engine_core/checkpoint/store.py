@@ -18,8 +18,6 @@ from ..errors import CheckpointError
 from ..time import Timestamp
 from .files import MANIFEST, Content, read_manifest, sync, write_content
 
-__all__ = ["LATEST", "RUN_CHECKPOINTS", "Store", "has_checkpoint", "read_resolved", "resolve"]
-
 LATEST = "latest"
 RUN_CHECKPOINTS = "checkpoints"
 """The subfolder in which a command-line run saves."""

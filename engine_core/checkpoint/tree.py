@@ -11,8 +11,6 @@ import torch
 
 from ..errors import CheckpointError
 
-__all__ = ["Tensors", "check_tensor", "flatten", "restore"]
-
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
 _MAX_DEPTH = 64

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["BackgroundWriter"]
-
 
 class BackgroundWriter:
     """Runs one function at a time in a thread of its own."""

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["MOST_DUE_BYTES", "WRITTEN_AS_THEY_ARE", "Lines", "Table"]
-
 MOST_DUE_BYTES = 2**18
 """How much of a file may wait: each checkpoint holds all of it, and its JSON must not grow without bound."""
 

@@ -16,18 +16,6 @@ from ..errors import ArgumentError, ArgumentTypeError, add_note, did_you_mean
 from ..registry import Kind, Registry
 from ..state import length_of
 
-__all__ = [
-    "as_plugins",
-    "check_loader",
-    "check_loss_fn",
-    "check_model",
-    "check_positive",
-    "check_seed",
-    "choose_device",
-    "new_name",
-    "progress_bar",
-]
-
 
 def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
     """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs.

@@ -23,8 +23,6 @@ from .objective import compute_loss, compute_outputs, reduce_loss
 from .out_of_memory import explain_out_of_memory
 from .precision import Precision
 
-__all__ = ["as_loaders", "check_metrics", "run_eval"]
-
 
 def run_eval(
     engine: Engine,

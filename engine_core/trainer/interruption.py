@@ -13,8 +13,6 @@ from typing import Any
 
 from ..state import State
 
-__all__ = ["EvaluationInterrupted", "interruptible", "raise_if_interrupted", "saver_folders"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

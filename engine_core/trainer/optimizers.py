@@ -11,16 +11,6 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..surgery import follow_parameters
 from ..time import Interval, Time
 
-__all__ = [
-    "check_optimizers",
-    "check_schedulers",
-    "follow_surgery",
-    "make_optimizers",
-    "make_schedulers",
-    "optimizers_among",
-    "pass_for_stepped",
-]
-
 
 def check_optimizers(given: Any) -> list[Any]:
     """Return a list of optimizers and of callables that make one from the parameters."""

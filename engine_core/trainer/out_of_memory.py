@@ -7,8 +7,6 @@ import torch
 from ..errors import OutOfMemoryError, add_note
 from ..state import State
 
-__all__ = ["explain_out_of_memory", "place_in_training"]
-
 _SAID_BY_TORCH = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
 """Parts of the RuntimeErrors of CUDA, its libraries, MPS, and the CPU's allocators."""
 

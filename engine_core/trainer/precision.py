@@ -9,8 +9,6 @@ import torch
 
 from ..errors import ArgumentError, did_you_mean
 
-__all__ = ["PRECISIONS", "Precision"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -18,8 +18,6 @@ from .loss_log import LossReader
 from .precision import Precision
 from .status import RunStatus
 
-__all__ = ["Session"]
-
 
 @dataclass(eq=False)
 class Session:

@@ -11,8 +11,6 @@ from ..status import RunStatus
 from .feed import Feed
 from .loaders import keeps_position
 
-__all__ = ["blame_what_was_loaded", "lose_no_batch"]
-
 
 class Loading(Protocol):
     """What a run has to provide: its state, its loader and its status."""

@@ -15,8 +15,6 @@ from ...state import State, length_of
 from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
 from .loaders import is_skippable, keeps_position, own_generators, size_of
 
-__all__ = ["Feed", "enter_loader"]
-
 
 class Feed:
     """Starts epochs of the train loader, and can resume in the middle of one or after one.

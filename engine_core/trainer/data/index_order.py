@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-__all__ = ["IndexOrder", "as_if_started", "has_persistent_workers", "restart_workers"]
-
 
 class IndexOrder:
     """The batch sampler of a DataLoader, with its next passes replaceable.

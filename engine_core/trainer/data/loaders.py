@@ -11,8 +11,6 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ...state import length_of
 
-__all__ = ["is_skippable", "keeps_position", "own_generators", "size_of", "why_inexact"]
-
 _KNOWN_SAMPLERS = (
     torch_data.RandomSampler,
     torch_data.SequentialSampler,

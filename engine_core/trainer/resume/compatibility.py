@@ -10,8 +10,6 @@ import torch
 
 from ...errors import CheckpointError
 
-__all__ = ["check_alike"]
-
 
 def check_alike(own: Any, saved: Any, what: str) -> None:
     """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine.

@@ -14,8 +14,6 @@ from packaging.version import InvalidVersion, Version
 from ...errors import CheckpointError
 from ...messages import escaped, readable
 
-__all__ = ["differences", "missing_algorithms", "other_length", "other_optimizers", "what_is_missing"]
-
 
 def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the saved manifest's entries for algorithms that this run lacks."""

@@ -19,8 +19,6 @@ from ...registry import CORE, Registry
 if TYPE_CHECKING:
     from ..session import Session
 
-__all__ = ["describe_run", "hyperparameters_of", "versions_of"]
-
 
 def describe_run(session: Session) -> dict[str, Any]:
     """Return a checkpoint's manifest: versions, machine, settings, training, algorithms, order, config."""

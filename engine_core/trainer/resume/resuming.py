@@ -24,8 +24,6 @@ from .weights import load_weights
 if TYPE_CHECKING:
     from ..session import Session
 
-__all__ = ["Resumed", "clock_in", "find_resumed", "start_over"]
-
 _POLICIES = ("error", "warn", "adopt")
 
 

@@ -22,8 +22,6 @@ from .weights import is_by_weights, load_weights
 if TYPE_CHECKING:
     from ..session import Session
 
-__all__ = ["go_back", "put_back", "resume_feed", "take_snapshot"]
-
 
 def take_snapshot(session: Session) -> Snapshot:
     """Return everything that the rest of the run depends on, between two batches.

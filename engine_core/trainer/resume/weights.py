@@ -10,8 +10,6 @@ import torch
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import warn
 
-__all__ = ["is_by_weights", "load_weights"]
-
 _SHOWN = 5
 
 
