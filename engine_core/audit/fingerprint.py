@@ -150,10 +150,8 @@ class _Reader:
 
     def _collection(self, value: Collection[Any], path: str, *, in_object: bool) -> None:
         """Read an unknown container by its attributes, as reading its items may do anything; if none, its items."""
-        if callable(getattr(type(value), "state_dict", None)):
+        if callable(getattr(type(value), "state_dict", None)) or _names_in(value):
             self._object(value, path)
-        elif names := _names_in(value):
-            self._attributes(value, names, path, in_object=True)
         elif isinstance(value, AbstractSet):
             self._leaves[path] = _shortened(f"{_type_of(value)} {sorted(map(repr, value))}")
         else:
@@ -261,12 +259,9 @@ class _Reader:
 
 def _names_in(value: Any) -> list[str]:
     """Return the names of an object's own attributes."""
-    return [*(name for cls in type(value).__mro__ for name in _slots(cls)), *getattr(value, "__dict__", ())]
-
-
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = cls.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    slots = [cls.__dict__.get("__slots__", ()) for cls in type(value).__mro__]
+    names = [name for own in slots for name in ([own] if isinstance(own, str) else own)]
+    return [*names, *getattr(value, "__dict__", ())]
 
 
 def _type_of(value: Any) -> str:

@@ -21,10 +21,8 @@ Kind = Literal["undeclared_write", "not_restored", "in_place"]
 BETWEEN_BATCHES = ("init", "load", "fit", "epoch", "epoch_checkpoint", "eval")
 """The canonical names of events at which no batch is being processed."""
 
-_MAY_STAY_ALONE = (
-    Event.BEFORE_DATALOADER,
-    Event.EPOCH_START,
-)  # when the loader is exhausted, or training ends in mid-epoch
+# The second half never comes when the loader is exhausted, or training ends in mid-epoch.
+_MAY_STAY_ALONE = (Event.BEFORE_DATALOADER, Event.EPOCH_START)
 _COUNTED_ALREADY = (Event.BATCH_END, Event.BATCH_CHECKPOINT, Event.EVAL_BATCH_END)
 
 
@@ -111,7 +109,7 @@ class Observer:
     def __init__(self, on_finding: Callable[[Finding], None], fields: Iterable[str] = WRITABLE) -> None:
         self._on_finding = on_finding
         self._fields = tuple(fields)
-        self._opened: dict[tuple[int, Event], _Opened] = {}
+        self._opened: dict[tuple[int, Event | None], _Opened] = {}
         self._runs: dict[tuple[int, Event], tuple[tuple[int, int], int]] = {}
         self._owners = Owners()
 
@@ -119,10 +117,11 @@ class Observer:
     def around(self, algorithm: Algorithm, name: str, event: Event, state: State) -> Iterator[None]:
         """Surround an `apply` with this."""
         subject = _Subject(algorithm, name, event, self._repeat(algorithm, event, state), position_of(event, state))
+        # One that was left open is judged before this apply, which may put a half of its own in its place.
         self._judge_left(state, [(id(algorithm), event)])
-        opened = self._opened.pop((id(algorithm), _first_half(event)), None)
+        opened = self._opened.pop((id(algorithm), event.partner if event.is_after_event else event), None)
         before, held = fingerprint_state(state, self._fields), self._owners.look(state.batch)
-        yield
+        yield  # without try: an apply that raises is not judged, and its pair is already popped
         after = fingerprint_state(state, self._fields)
         changed = {field: leaves for field in before if (leaves := changed_leaves(before[field], after[field]))}
         for field, leaves in changed.items():
@@ -130,11 +129,16 @@ class Observer:
                 self._tell("undeclared_write", subject, field, leaves)
         if "batch" in before and (leaves := held.changed_in_place(state.batch, before["batch"], after["batch"])):
             self._tell("in_place", subject, "batch", leaves)
+        # After the comparison, for which what this apply put into the batch is not yet the algorithm's own.
         self._owners.learn(held, state.batch, restores=opened is not None)
-        if event.is_before_event and changed and subject.lists(event.partner):
-            self._opened[id(algorithm), event] = _Opened(subject, before, after, changed)
+        if event.is_before_event and changed and event.partner in (algorithm_metadata(algorithm).events or ()):
+            digests = {
+                field: {leaf: (before[field].get(leaf), after[field].get(leaf)) for leaf in leaves}
+                for field, leaves in changed.items()
+            }
+            self._opened[id(algorithm), event] = _Opened(subject, digests)
         if opened is not None and event.is_after_event:
-            for field, leaves in opened.not_restored(before, after).items():
+            for field, leaves in opened.not_restored(before, after):
                 self._tell("not_restored", subject, field, leaves)
 
     def awaits(self, algorithm: Algorithm, event: Event) -> bool:
@@ -154,17 +158,17 @@ class Observer:
         """
         self._judge_left(state, [key for key in self._opened if not (starts_anew and key[1] is Event.FIT_START)])
 
-    def _judge_left(self, state: State, keys: Iterable[tuple[int, Event]]) -> None:
+    def _judge_left(self, state: State, keys: Iterable[tuple[int, Event | None]]) -> None:
         """Judge those first halves that were never followed by the second."""
         left = [key for key in keys if key in self._opened and key[1] not in _MAY_STAY_ALONE]
         self._judge(left, state, broke_off=True)
 
-    def _judge(self, keys: Iterable[tuple[int, Event]], state: State, *, broke_off: bool = False) -> None:
+    def _judge(self, keys: Iterable[tuple[int, Event | None]], state: State, *, broke_off: bool = False) -> None:
         for key in keys:
             opened = self._opened.pop(key)
             subject = opened.subject.at_partner(state, broke_off=broke_off)
             now = fingerprint_state(state, opened.changes)
-            for field, leaves in opened.not_restored(now, now).items():
+            for field, leaves in opened.not_restored(now, now):
                 self._tell("not_restored", subject, field, leaves)
 
     def _repeat(self, algorithm: Algorithm, event: Event, state: State) -> int:
@@ -176,21 +180,9 @@ class Observer:
         return repeat
 
     def _tell(self, kind: Kind, subject: _Subject, field: str, leaves: tuple[str, ...]) -> None:
-        self._on_finding(
-            Finding(
-                kind,
-                subject.name,
-                Registry.scan().origin_of(subject.algorithm),
-                field,
-                leaves,
-                subject.event,
-                subject.ran,
-                subject.writes,
-                *subject.position,
-                subject.repeat,
-                subject.broke_off,
-            )
-        )
+        origin = Registry.scan().origin_of(subject.algorithm)
+        where = (subject.event, subject.ran, subject.writes, *subject.position, subject.repeat, subject.broke_off)
+        self._on_finding(Finding(kind, subject.name, origin, field, leaves, *where))
 
 
 class _Subject(NamedTuple):
@@ -214,42 +206,25 @@ class _Subject(NamedTuple):
         position = self.position if broke_off else position_of(self.event.partner, state)
         return self._replace(event=self.event.partner, position=position, ran=False, broke_off=broke_off)
 
-    def lists(self, event: Event | None) -> bool:
-        listed = algorithm_metadata(self.algorithm).events
-        return listed is not None and event in listed
 
-
-class _Opened:
+class _Opened(NamedTuple):
     """What an algorithm changed at the first half of a pair: for each leaf the digests before and after."""
 
-    def __init__(
-        self,
-        subject: _Subject,
-        before: Mapping[str, Digests],
-        after: Mapping[str, Digests],
-        changed: Mapping[str, tuple[str, ...]],
-    ) -> None:
-        self.subject = subject
-        self.changes = {
-            field: {leaf: (before[field].get(leaf), after[field].get(leaf)) for leaf in leaves}
-            for field, leaves in changed.items()
-        }
+    subject: _Subject
+    changes: Mapping[str, Mapping[str, tuple[str | None, str | None]]]
 
-    def not_restored(self, found: Mapping[str, Digests], now: Mapping[str, Digests]) -> dict[str, tuple[str, ...]]:
-        """Return the leaves by field that were `found` as the algorithm left them, but are not restored `now`."""
-        leaves = {
-            field: tuple(
+    def not_restored(
+        self, found: Mapping[str, Digests], now: Mapping[str, Digests]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the leaves by field that were `found` as the algorithm left them, but are not restored `now`."""
+        for field, digests in self.changes.items():
+            leaves = tuple(
                 leaf
-                for leaf, (original, made) in changes.items()
+                for leaf, (original, made) in digests.items()
                 if found[field].get(leaf) == made and now[field].get(leaf) != original
             )
-            for field, changes in self.changes.items()
-        }
-        return {field: those for field, those in leaves.items() if those}
-
-
-def _first_half(event: Event) -> Event:
-    return event.partner if event.is_after_event and event.partner is not None else event
+            if leaves:
+                yield field, leaves
 
 
 def position_of(event: Event, state: State) -> tuple[int, int | None]:
