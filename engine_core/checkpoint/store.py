@@ -235,13 +235,8 @@ _locked: weakref.WeakSet[Store] = weakref.WeakSet()
 @functools.cache
 def _let_go_in_children() -> None:
     """Keep forked processes, such as a loader's workers, from holding a folder longer than the run that locked it."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_let_go)
-
-
-def _let_go() -> None:
-    for store in list(_locked):
-        store.unlock()  # closes the child's descriptor; the parent's keeps the lock
+    if hasattr(os, "register_at_fork"):  # `unlock` closes the child's descriptor; the parent's keeps the lock
+        os.register_at_fork(after_in_child=lambda: list(map(Store.unlock, list(_locked))))
 
 
 def _lock_file(file: IO[str]) -> None:
