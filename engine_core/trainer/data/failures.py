@@ -22,11 +22,7 @@ class Loading(Protocol):
 
 
 def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
-    """Let savers save what was trained before the loader raised `error`; a resumed run retries the same batch.
-
-    Args:
-        checkpoint: fires the event at which savers save.
-    """
+    """Let savers save what was trained before the loader raised `error`; a resumed run retries the same batch."""
     state, is_failure = session.state, isinstance(error, Exception)
     try:
         # a signal to the whole group ends worker processes too

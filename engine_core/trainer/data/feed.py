@@ -63,14 +63,10 @@ class Feed:
             next(batches, None)
 
     def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
-        """Return an iterator over what is left of the epoch, None between epochs; the global generators change.
-
-        Raises:
-            CheckpointError: if the position is invalid or does not match this loader.
-        """
+        """Return an iterator over what is left of the epoch, None between epochs; the global generators change."""
         loader: Any = self._state.train_dataloader
         in_epoch = _entry(position, "in_epoch", bool)
-        own, persists = _own_states(position), _entry(position, "persists", bool)
+        own, persists = _entry(position, "own", list), _entry(position, "persists", bool)
         if (why := _difference(loader, position)) is not None:
             if in_epoch:
                 raise CheckpointError(f"{why}: to resume in mid-epoch, the loader has to match the saved one")
@@ -86,7 +82,7 @@ class Feed:
 
     def _resume_by_state(self, position: Mapping[str, Any], *, in_epoch: bool) -> Iterator[Any] | None:
         loader: Any = self._enter_epoch() if in_epoch else self._state.train_dataloader
-        own = _own_states(position)
+        own = _entry(position, "own", list)
         is_ours, is_torchs = len(own) == len(own_generators(loader)), isinstance(loader, torch_data.DataLoader)
         if in_epoch:
             self.taken = _entry(position, "taken", int)
@@ -114,7 +110,7 @@ class Feed:
         except ArgumentError as error:
             raise CheckpointError(f"the train_dataloader can't restart the saved epoch: {error}") from error
         then.restore()
-        _put_back(loader, _own_states(began))
+        _put_back(loader, _entry(began, "own", list))
         self._began = dict(began)
 
     def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
@@ -189,7 +185,7 @@ def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
     if keeps_position(loader) != ("loader" in position):
         one, other = ("a", "none") if "loader" in position else ("no", "one")
         return f"the saved train_dataloader had {one} state_dict, and this one has {other}"
-    if len(_own_states(position)) != len(own_generators(loader)):
+    if len(_entry(position, "own", list)) != len(own_generators(loader)):
         return "the saved train_dataloader had a different number of generators of its own"
     saved = {key: _entry(position, key, int, type(None)) for key in ("batch_size", "batches")}
     if saved != (now := size_of(loader)):
@@ -203,11 +199,6 @@ def _entry(position: Any, key: str, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise CheckpointError(f"the checkpoint has no valid position of the train_dataloader: {key} is {value!r:.80}")
     return value
-
-
-def _own_states(position: Any) -> list[Any]:
-    states: list[Any] = _entry(position, "own", list)
-    return states
 
 
 def _put_back(loader: Any, states: list[Any]) -> None:

@@ -20,7 +20,7 @@ class IndexOrder:
     def __init__(self, loader: torch_data.DataLoader[Any]) -> None:
         self._name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         self._whole: Any = getattr(loader, self._name)
-        self._passes: list[Iterator[Any]] = []
+        self._passes: list[Iterable[Any]] = []
 
     def __iter__(self) -> Iterator[Any]:
         """Start a pass only at its first batch: torch creates more iterators than it uses."""
@@ -39,7 +39,7 @@ class IndexOrder:
         rest = _Rest(self._whole, batches)
         self._passes.append(rest)
         iterator = self._iterate(loader)
-        rest.begin()
+        iter(rest)  # after torch has drawn the workers' seed, and before anything else draws
         return iterator
 
     def _iterate(self, loader: torch_data.DataLoader[Any]) -> Iterator[Any]:
@@ -52,25 +52,19 @@ class IndexOrder:
 
 
 class _Rest:
-    """The batches of indices from a number on, drawn by `begin` rather than at the first `next`."""
+    """The batches of indices from a number on, drawn by the first `iter` rather than at the first `next`."""
 
     def __init__(self, whole: Iterable[Any], number: int) -> None:
         self._whole, self._number = whole, number
         self._batches: Iterator[Any] | None = None
 
-    def begin(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:
         """Draw the skipped batches, or else the first one."""
         if self._batches is None:
             whole = iter(self._whole)
             drawn = list(itertools.islice(whole, max(self._number, 1)))
             self._batches = itertools.chain(drawn[self._number :], whole)
         return self._batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self.begin())
 
 
 def restart_workers(loader: Any, *, persists: bool) -> IndexOrder | None:
