@@ -18,12 +18,7 @@ from ..state import length_of
 
 
 def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
-    """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs.
-
-    Raises:
-        PluginError: for a name that can't be used.
-        ArgumentError: (a ValueError) for arguments that the plugin does not take.
-    """
+    """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs."""
     items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     if len(items) == 2 and isinstance(items[0], str) and isinstance(items[1], Mapping):
         raise ArgumentError(f"{what}: put the pair in a list: {what}=[({items[0]!r}, {dict(items[1])!r})]")
@@ -32,16 +27,12 @@ def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
 
 
 def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str) -> Any:
-    if isinstance(item, str):
-        return _make(registry, kind, item, {})
-    if isinstance(item, (tuple, list)):
-        if len(item) != 2 or not isinstance(item[0], str) or not isinstance(item[1], Mapping):
-            raise ArgumentError(f"{what}: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}")
-        return _make(registry, kind, item[0], item[1])
-    return item
-
-
-def _make(registry: Registry, kind: Kind, name: str, arguments: Mapping[str, Any]) -> Any:
+    if not isinstance(item, (str, tuple, list)):
+        return item
+    pair = (item, {}) if isinstance(item, str) else item
+    if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
+        raise ArgumentError(f"{what}: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}")
+    name, arguments = pair
     plugin = registry.load(kind, name)
     signature = inspect.signature(plugin)
     try:
@@ -110,19 +101,12 @@ def progress_bar(given: object) -> list[str]:
     """Return the name of the progress bar's plugin if one is wanted."""
     if not isinstance(given, bool) and given != "auto":
         raise ArgumentError(f"progress_bar has to be True, False or 'auto', not {given!r}")
-    return (
-        ["progress_bar"]
-        if given is True or (given == "auto" and sys.stderr is not None and sys.stderr.isatty())
-        else []
-    )
+    is_wanted = given is True or (given == "auto" and sys.stderr is not None and sys.stderr.isatty())
+    return ["progress_bar"] if is_wanted else []
 
 
 def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.device:
-    """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one.
-
-    Raises:
-        ArgumentError: if the model is on a device other than the given one, on several, or on `meta`.
-    """
+    """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one."""
     homes: dict[torch.device, str] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         homes.setdefault(tensor.device, name)
@@ -133,7 +117,8 @@ def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.de
     if any(device.type == "meta" for device in away):
         raise ArgumentError("the model is on the meta device and has no values; give it some with model.to_empty(...)")
     if given == "auto":
-        return next(iter(away), None) or _best_device()
+        best = (d for d in map(torch.device, ("cuda", "mps")) if _is_available(d))
+        return next(iter(away), None) or next(best, torch.device("cpu"))
     try:
         device = torch.device(given)
     except (RuntimeError, TypeError) as error:
@@ -145,10 +130,6 @@ def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.de
             raise ArgumentError(f"the model is on {home} and device is {str(device)!r}; move it with model.to(...)")
         return home
     return device
-
-
-def _best_device() -> torch.device:
-    return next((d for d in map(torch.device, ("cuda", "mps")) if _is_available(d)), torch.device("cpu"))
 
 
 def _is_available(device: torch.device) -> bool:

@@ -36,12 +36,6 @@ def run_eval(
 
     Args:
         begun: results of an interrupted evaluation, whose loaders are skipped; None: it can't be interrupted.
-
-    Raises:
-        EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
-
-    Losses are means weighted by the rows of each batch. Module modes, the position in training, the current batch and
-    the global random generators are restored afterwards.
     """
     state = engine.state
     results = dict(begun or {})
@@ -111,7 +105,6 @@ def _measure(
 
 
 def _mean(losses: list[tuple[torch.Tensor, int]], label: str | None, state: State) -> float:
-    """Return the mean of the batches' losses, weighted by their rows."""
     if not losses:
         raise EngineError(
             f"the evaluation loader {label!r} gave no batches; "
@@ -132,7 +125,6 @@ def _forward(state: State) -> Any:
 
 
 def _flat(name: str, value: Any) -> dict[str, float]:
-    """Return a metric's value as named numbers."""
     if isinstance(value, Mapping):
         return {key: number for part, v in value.items() for key, number in _flat(f"{name}/{part}", v).items()}
     try:
@@ -183,7 +175,8 @@ def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn:
 @contextmanager
 def _preserving(state: State, results: dict[str, float]) -> Iterator[None]:
     """Restore the training state afterwards and, if evaluation fails, the previous results too."""
-    kept = {name: getattr(state, name) for name in _CURRENT}
+    current = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
+    kept = {name: getattr(state, name) for name in current}
     metrics, state.metrics = state.metrics, results
     try:
         yield
@@ -193,9 +186,6 @@ def _preserving(state: State, results: dict[str, float]) -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(state, name, value)
-
-
-_CURRENT = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
 
 
 @contextmanager

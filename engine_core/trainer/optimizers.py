@@ -22,11 +22,7 @@ def check_optimizers(given: Any) -> list[Any]:
 
 
 def optimizers_among(items: Iterable[Any], parameters: Iterable[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
-    """Return the items that are already optimizers.
-
-    Raises:
-        ArgumentError: if one of them trains none of the model's parameters.
-    """
+    """Return the items that are already optimizers; each has to train some of the parameters."""
     made = [item for item in items if isinstance(item, torch.optim.Optimizer)]
     _check_trained(made, set(parameters))
     return made
@@ -61,16 +57,7 @@ def follow_surgery(
     before: Mapping[str, torch.nn.Parameter],
     after: Mapping[str, torch.nn.Parameter],
 ) -> None:
-    """Give optimizers made before INIT the parameters that algorithms put into the model by hand.
-
-    They already have those from `replace_modules`.
-
-    Args:
-        before, after: the model's parameters by name, see `follow_parameters`.
-
-    Raises:
-        ArgumentError: if it is unclear where a parameter belongs, or an optimizer trains none of the model's.
-    """
+    """Give optimizers made before INIT the parameters put into the model by hand; `replace_modules` did so itself."""
     optimizers = list(optimizers)
     follow_parameters(optimizers, before, after)
     _check_trained(optimizers, set(after.values()))

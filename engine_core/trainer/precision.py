@@ -16,15 +16,7 @@ PRECISIONS = ("fp32", "amp_bf16", "amp_fp16")
 
 
 class Precision:
-    """`fp32`, `amp_bf16` (CPU and CUDA) or `amp_fp16` (CUDA, with a gradient scaler).
-
-    Raises:
-        ArgumentError: for an unknown name, or for a format that the device does not have.
-
-    Example:
-        >>> Precision("amp_bf16", torch.device("cpu")).scaler is None
-        True
-    """
+    """`fp32`, `amp_bf16` (CPU and CUDA) or `amp_fp16` (CUDA, with a gradient scaler)."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         if name not in PRECISIONS:

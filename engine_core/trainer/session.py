@@ -52,11 +52,7 @@ class Session:
     def evaluate(
         self, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Evaluate on loaders by label while the training clock stands still.
-
-        Args:
-            begun: see `run_eval`.
-        """
+        """Evaluate on loaders by label while the training clock stands still; for `begun` see `run_eval`."""
         with self.status.evaluating():
             started_s = time.perf_counter()
             try:

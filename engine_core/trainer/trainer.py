@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -209,9 +208,7 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _initialise(self) -> None:
@@ -251,7 +248,6 @@ class Trainer:
             raise ClosedEngineError("the trainer is closed; make a new one")
 
     def _check_trainable(self) -> None:
-        """Raise if something that training needs is missing."""
         if self.state.train_dataloader is None:
             raise ArgumentError("there is nothing to train on: give Trainer(train_dataloader=...)")
         if not self.state.optimizers:

@@ -14,9 +14,6 @@ from ...errors import CheckpointError
 def check_alike(own: Any, saved: Any, what: str) -> None:
     """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine.
 
-    Raises:
-        CheckpointError: with the path of the value.
-
     Example:
         >>> check_alike({"lr": 0.1, "betas": (0.9, 0.99)}, {"lr": 1, "betas": [0.8, 0.9]}, "the group")
         >>> check_alike({"lr": 0.1}, {"lr": "0.1"}, "the group")
@@ -40,11 +37,9 @@ def _counts(own: Mapping[Any, Any]) -> bool:
 
 
 def _is_alike(own: Any, saved: Any) -> bool:
-    if _is_number(own):
+    if saved is None or _is_number(own):
         return saved is None or _is_number(saved)
-    if isinstance(own, (bool, str)):
-        return saved is None or type(saved) is type(own)
-    return saved is None or isinstance(saved, type(own))
+    return type(saved) is type(own) if isinstance(own, (bool, str)) else isinstance(saved, type(own))
 
 
 def _is_number(value: Any) -> bool:

@@ -49,14 +49,7 @@ class Resumed:
         return saved
 
     def resume(self, session: Session, seed: int | None) -> None:
-        """Load the checkpoint into an initialised run, fire AFTER_LOAD, then restore generators and loader.
-
-        Args:
-            seed: the seed that the user asked for.
-
-        Raises:
-            CheckpointError: if the checkpoint does not match the run.
-        """
+        """Load the checkpoint into an initialised run; `seed` is what the user asked for."""
         if self.weights_only:
             load_weights(session.state.model, self.content.model, strict=self.strict, casts=True)
             session.engine.run_event(Event.AFTER_LOAD)
@@ -113,12 +106,7 @@ def find_resumed(
     strict: bool,  # noqa: FBT001
     changed: str,
 ) -> Resumed | None:
-    """Return the checkpoint that the run starts from, or None.
-
-    Raises:
-        ArgumentError: (a ValueError) for autoresume without a saver, or load_weights_only without a load_path.
-        CheckpointError: if `load_path` is not a checkpoint, or the latest one is damaged.
-    """
+    """Return the checkpoint that the run starts from, or None."""
     weights_only = check_flag("load_weights_only", weights_only)
     strict = check_flag("load_strict", strict)
     if changed not in _POLICIES:

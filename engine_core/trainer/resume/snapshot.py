@@ -24,21 +24,14 @@ if TYPE_CHECKING:
 
 
 def take_snapshot(session: Session) -> Snapshot:
-    """Return everything that the rest of the run depends on, between two batches.
-
-    Raises:
-        CheckpointError: for a state that a checkpoint can't hold, with its path.
-    """
+    """Return everything that the rest of the run depends on, between two batches."""
     session.readings.flush()
     model: Any = session.state.model
-    weights: Tensors = {}
-    extra: dict[str, Any] = {}
-    for name, value in model.state_dict().items():
-        if isinstance(value, torch.Tensor):
-            check_tensor(value, f"model.{name}")
-            weights[name] = value
-        else:
-            extra[name] = value
+    values = model.state_dict()
+    weights = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    extra = {name: value for name, value in values.items() if name not in weights}
+    for name, value in weights.items():
+        check_tensor(value, f"model.{name}")
     tensors: Tensors = {}
     state = {name: flatten(part, name, tensors) for name, part in {**_parts(session), "model": extra}.items()}
     content = Content(_copies(weights), state, _copies(tensors), describe_run(session))
@@ -46,11 +39,7 @@ def take_snapshot(session: Session) -> Snapshot:
 
 
 def put_back(session: Session, content: Content, *, strict: bool) -> None:
-    """Restore all of a saved run except the train loader and the global generators.
-
-    Raises:
-        CheckpointError: if the content is not of such a run, with the part that differs.
-    """
+    """Restore all of a saved run except the train loader and the global generators."""
     saved = restore(content.state, content.tensors)
     state = session.state
     of_weights = [name for name in _algorithms(session) if is_by_weights(saved["algorithms"].get(name), content.model)]
@@ -59,7 +48,9 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
         _load_optimizers(session, saved["optimizers"])
-        _load_each("schedulers", state.schedulers, saved["schedulers"])
+        for label, scheduler, own in _paired("schedulers", state.schedulers, saved["schedulers"]):
+            check_alike(scheduler.state_dict(), own, f"the state of {label}")
+            _load(label, scheduler.load_state_dict, own)
     _load_scaler(session, saved["scaler"])
     _load_loss(state.loss_fn, saved["loss"])
     _load_evaluators(state.evaluators, saved["evaluators"])
@@ -83,9 +74,6 @@ def go_back(session: Session, content: Content) -> None:
     """Roll back to a checkpoint: weights, loss function, states of optimizers, scaler and algorithms.
 
     Clock, schedules, loader and generators stay as they are, so that training continues on different data.
-
-    Raises:
-        CheckpointError: if the content is not of such a run, with the part that differs.
     """
     saved = restore(content.state, content.tensors)
     optimizers = session.state.optimizers
@@ -188,12 +176,6 @@ def _is_isolated(listener: object, session: Session) -> bool:
 
 def _copies(tensors: Mapping[str, torch.Tensor]) -> Tensors:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-
-
-def _load_each(what: str, owners: Iterable[Any], states: list[Any]) -> None:
-    for label, owner, state in _paired(what, owners, states):
-        check_alike(owner.state_dict(), state, f"the state of {label}")
-        _load(label, owner.load_state_dict, state)
 
 
 def _paired(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:

@@ -19,12 +19,9 @@ def load_weights(
     """Load weights and buffers by their names in the model's state_dict; return whether all of them fit.
 
     Args:
-        strict: everything has to fit; else what does not stays as it is, and one warning lists it.
+        strict: everything has to fit, or nothing is loaded; else what does not fit stays, and one warning lists it.
         casts: accept weights of another floating type, such as float32 for a bfloat16 model.
         left_too: the warning's last line, about the rest of the checkpoint.
-
-    Raises:
-        CheckpointError: if something does not fit, with the names and similar ones; then nothing is loaded.
     """
     own = model.state_dict()
     missing = [name for name in own if name not in weights]
@@ -54,12 +51,7 @@ def _listed(what: str, names: list[str], others: list[str]) -> list[str]:
 
 
 def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
-    """Does a state hold tensors under the weights' names, as an average does? Then it belongs to that model alone.
-
-    Example:
-        >>> is_by_weights({"average": {"0.bias": torch.ones(2)}, "count": 3}, {"0.bias": torch.zeros(2)})
-        True
-    """
+    """Does a state hold tensors under the weights' names, as an average does? Then it belongs to that model alone."""
     if isinstance(state, (list, tuple)):
         return any(is_by_weights(item, weights) for item in state)
     if not isinstance(state, Mapping):
