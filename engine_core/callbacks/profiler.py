@@ -7,9 +7,9 @@ import json
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ..callback import Callback
@@ -44,7 +44,7 @@ class Profiler(Callback):
         self.path = _checked(path)
         self._file: TextIO | None = None
         self._lock = threading.Lock()
-        self._threads: dict[int, _Thread] = {}
+        self._threads = defaultdict[int, _Thread](lambda: _Thread(threading.get_native_id(), []))
         self._complete: list[tuple[str, int, int, int]] = []
         self._written = 0
 
@@ -67,7 +67,7 @@ class Profiler(Callback):
 
     def end(self, span: str) -> None:
         """Close the span, and those inside it that were left open; nothing happens if it is not open."""
-        spans = self._thread().spans
+        spans = self._threads[threading.get_ident()].spans
         for depth in range(len(spans) - 1, -1, -1):
             if spans[depth].name == span:
                 self._close_down_to(depth)
@@ -96,26 +96,20 @@ class Profiler(Callback):
         if state.profiler is self:
             state.profiler = None
 
-    def _thread(self) -> _Thread:
-        ident = threading.get_ident()
-        if ident not in self._threads:
-            self._threads[ident] = _Thread(threading.get_native_id(), [])
-        return self._threads[ident]
-
     def _enter(self, span: Span) -> None:
         if self._file is not None:
-            self._thread().spans.append(span)
+            self._threads[threading.get_ident()].spans.append(span)
             span.start_ns = time.perf_counter_ns()
 
     def _leave(self, span: Span) -> None:
-        spans = self._thread().spans
+        spans = self._threads[threading.get_ident()].spans
         if span in spans:
             self._close_down_to(spans.index(span))
 
     def _close_down_to(self, depth: int) -> None:
         """Complete the innermost spans of this thread, so that `depth` of them stay open."""
         now_ns = time.perf_counter_ns()
-        thread = self._thread()
+        thread = self._threads[threading.get_ident()]
         while len(thread.spans) > depth:
             span = thread.spans.pop()
             self._complete.append((span.name, span.start_ns, now_ns, thread.native_id))
@@ -151,9 +145,7 @@ class Span:
         self._enter(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._leave(self)
 
 
@@ -169,7 +161,6 @@ def _head(name: str) -> str:
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
-    """Return the path if a file can be written there."""
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"the profiler's path is {path!r}; give the name of a file such as 'trace.json'")
     checked = Path(path)
