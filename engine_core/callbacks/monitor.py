@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
-
-if TYPE_CHECKING:
-    from ..state import State
+from ..state import State
 
 __all__ = ["Monitor"]
 
@@ -77,15 +74,11 @@ class Monitor:
 
     def is_better(self, value: float, than: float | None, by_more_than: float = 0.0) -> bool:
         """Is the value better by more than `by_more_than`? A finite one is better than None."""
-        if not math.isfinite(value):
-            return False
-        if than is None:
-            return True
+        if than is None or not math.isfinite(value):
+            return math.isfinite(value)
         gain = than - value if self.smaller_is_better else value - than
         return gain > by_more_than
 
     def reaches(self, value: float, threshold: float) -> bool:
         """Is the value finite, and at least as good as the threshold?"""
-        if not math.isfinite(value):
-            return False
-        return value <= threshold if self.smaller_is_better else value >= threshold
+        return math.isfinite(value) and (value <= threshold if self.smaller_is_better else value >= threshold)

@@ -10,16 +10,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
+from ..algorithm import Algorithm
 from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError
-
-if TYPE_CHECKING:
-    from ..algorithm import Algorithm
-    from ..event import Event
-    from ..logger import Logger
-    from ..state import State
+from ..event import Event
+from ..logger import Logger
+from ..state import State
 
 __all__ = ["Profiler", "Span"]
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from ..callback import Callback
 from ..errors import ArgumentError
-from ..state import length_of
+from ..logger import Logger
+from ..state import State, length_of
 from ..time import TimeUnit
-
-if TYPE_CHECKING:
-    from ..logger import Logger
-    from ..state import State
 
 __all__ = ["ProgressBar"]
 

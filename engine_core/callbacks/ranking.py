@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, CheckpointWarning, did_you_mean
 from ..messages import warn
-
-if TYPE_CHECKING:
-    from ..state import State
-    from .monitor import Monitor
+from ..state import State
+from .monitor import Monitor
 
 Best = list[tuple[float, str]]
 """Values with the names of their checkpoints, best first."""
@@ -32,12 +30,7 @@ class _Counted(NamedTuple):
 
 
 class Ranking:
-    """The best checkpoints in a folder, and whether the latest result has yet to be counted.
-
-    Args:
-        monitor: the metric that ranks them; None adds no new ones.
-        keep: how many to keep.
-    """
+    """The best checkpoints in a folder, as a monitor ranks them, and whether the latest result is yet to be counted."""
 
     def __init__(self, folder: Path, monitor: Monitor | None, keep: int) -> None:
         self._folder = folder
@@ -94,7 +87,6 @@ class Ranking:
 
 
 def _is_rank(pair: Any) -> bool:
-    """Is this a value with the name of a checkpoint?"""
     match pair:
         case [int() | float() as value, str()]:
             return not isinstance(value, bool)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..arguments import check_number, check_whole
 from ..callback import Callback
 from ..errors import ArgumentError
+from ..logger import Logger
+from ..state import State
 from .monitor import Monitor
-
-if TYPE_CHECKING:
-    from ..logger import Logger
-    from ..state import State
 
 __all__ = ["EarlyStopper", "ThresholdStopper"]
 

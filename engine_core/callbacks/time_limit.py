@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from ..callback import Callback
 from ..errors import ArgumentError
+from ..logger import Logger
+from ..state import State
 from ..time import Interval, Time, TimeUnit
 from ..trainer.interruption import saver_folders
-
-if TYPE_CHECKING:
-    from ..logger import Logger
-    from ..state import State
 
 __all__ = ["TimeLimit"]
 

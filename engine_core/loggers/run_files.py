@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
@@ -17,11 +17,9 @@ from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
 from ..logger import HOW_TO_STOP, Logger
 from ..messages import warn
+from ..state import State
+from ..trace import Traces
 from .whole_lines import MOST_DUE_BYTES, WRITTEN_AS_THEY_ARE, Lines, Table
-
-if TYPE_CHECKING:
-    from ..state import State
-    from ..trace import Traces
 
 __all__ = ["RunFiles", "finite"]
 

@@ -8,16 +8,14 @@ import inspect
 import json
 import platform
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...event import Event
 from ...passes import AlgorithmRecord
 from ...registry import CORE, Registry
-
-if TYPE_CHECKING:
-    from ..session import Session
+from ..session import Session
 
 
 def describe_run(session: Session) -> dict[str, Any]:
@@ -107,7 +105,6 @@ def _settings_of(algorithm: object) -> dict[str, Any]:
 
 
 def _training_of(session: Session) -> dict[str, Any]:
-    """Return the names of optimizers, schedulers and loss, the optimizers' arguments, and the duration."""
     state = session.state
     horizon = {} if state.max_duration is None else {"max_duration": str(state.max_duration)}
     return {

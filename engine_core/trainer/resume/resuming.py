@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...algorithm import unique_names
 from ...arguments import check_flag
@@ -16,13 +16,11 @@ from ...event import Event
 from ...messages import warn
 from ..arguments import check_seed
 from ..interruption import saver_folders
+from ..session import Session
 from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .manifest import describe_run
 from .snapshot import put_back, resume_feed
 from .weights import load_weights
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 _POLICIES = ("error", "warn", "adopt")
 

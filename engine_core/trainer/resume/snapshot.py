@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,12 +15,10 @@ from ...randomness import GlobalGenerators
 from ...time import Timestamp
 from ..data import own_generators
 from ..optimizers import pass_for_stepped
+from ..session import Session
 from .compatibility import check_alike
 from .manifest import describe_run
 from .weights import is_by_weights, load_weights
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 
 def take_snapshot(session: Session) -> Snapshot:
