@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..surgery import follow_parameters
 from ..time import Interval, Time
 
 
@@ -19,13 +18,6 @@ def check_optimizers(given: Any) -> list[Any]:
         if not callable(item):
             _check_optimizer(item)
     return items
-
-
-def optimizers_among(items: Iterable[Any], parameters: Iterable[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
-    """Return the items that are already optimizers; each has to train some of the parameters."""
-    made = [item for item in items if isinstance(item, torch.optim.Optimizer)]
-    _check_trained(made, set(parameters))
-    return made
 
 
 def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.optim.Optimizer]:
@@ -52,18 +44,9 @@ def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-def follow_surgery(
-    optimizers: Iterable[torch.optim.Optimizer],
-    before: Mapping[str, torch.nn.Parameter],
-    after: Mapping[str, torch.nn.Parameter],
-) -> None:
-    """Give optimizers made before INIT the parameters put into the model by hand; `replace_modules` did so itself."""
-    optimizers = list(optimizers)
-    follow_parameters(optimizers, before, after)
-    _check_trained(optimizers, set(after.values()))
-
-
-def _check_trained(optimizers: Iterable[torch.optim.Optimizer], parameters: set[torch.nn.Parameter]) -> None:
+def check_trained(optimizers: Iterable[torch.optim.Optimizer], parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Raise if an optimizer trains none of the model's parameters."""
+    parameters = set(parameters)
     for optimizer in optimizers:
         if parameters.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
             raise ArgumentError(

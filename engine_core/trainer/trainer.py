@@ -16,6 +16,7 @@ from ..logger import Logger
 from ..passes import PassArgument
 from ..randomness import seed_generators
 from ..state import State
+from ..surgery import follow_parameters
 from ..time import Interval, Time
 from .arguments import (
     as_plugins,
@@ -33,14 +34,7 @@ from .evaluation import as_loaders, check_metrics
 from .loop import run_fit
 from .loss_log import LossReader
 from .objective import check_objective
-from .optimizers import (
-    check_optimizers,
-    check_schedulers,
-    follow_surgery,
-    make_optimizers,
-    make_schedulers,
-    optimizers_among,
-)
+from .optimizers import check_optimizers, check_schedulers, check_trained, make_optimizers, make_schedulers
 from .precision import Precision
 from .resume import find_resumed, hyperparameters_of, start_over
 from .session import Session
@@ -215,13 +209,16 @@ class Trainer:
         """Run INIT on the given model, then move it, and make what depends on its parameters."""
         state: Any = self.state
         before = dict(state.model.named_parameters(remove_duplicate=False))
-        given = optimizers_among(self._optimizers, before.values())
+        given = [optimizer for optimizer in self._optimizers if isinstance(optimizer, torch.optim.Optimizer)]
+        check_trained(given, before.values())
         state.optimizers = list(given)  # surgery updates them, or is refused before it starts
         seed_generators(state.seed)
         self.engine.run_event(Event.INIT)
         if self._optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
             raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
-        follow_surgery(given, before, dict(state.model.named_parameters(remove_duplicate=False)))
+        after = dict(state.model.named_parameters(remove_duplicate=False))
+        follow_parameters(given, before, after)  # to what was put in by hand; `replace_modules` did so itself
+        check_trained(given, after.values())
         for part in (state.model, state.loss_fn, *self._metrics.values()):
             if callable(getattr(part, "to", None)):
                 part.to(self._device)
