@@ -29,15 +29,7 @@ def seed_generators(seed: int) -> None:
 
 @dataclass(frozen=True)
 class GlobalGenerators:
-    """The states of the global generators of torch (CPU and one device), Python and NumPy, at one moment.
-
-    Example:
-        >>> at_first = GlobalGenerators.capture(torch.device("cpu"))
-        >>> drawn = torch.rand(2)
-        >>> at_first.restore()
-        >>> torch.equal(torch.rand(2), drawn)
-        True
-    """
+    """The states of the global generators of torch (CPU and one device), Python and NumPy, at one moment."""
 
     device: torch.device
     of_cpu: torch.Tensor
@@ -81,11 +73,7 @@ class GlobalGenerators:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], device: torch.device) -> GlobalGenerators:
-        """Return the states from what `to_state` returned; a generator of another device keeps its present state.
-
-        Raises:
-            ArgumentError: (a ValueError) for anything it can't have returned.
-        """
+        """Return the states from what `to_state` returned; a generator of another device keeps its present state."""
         now = cls.capture(device)
         try:
             version, words, gauss = state["python"]

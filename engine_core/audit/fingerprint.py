@@ -133,7 +133,8 @@ class _Reader:
         elif isinstance(value, (set, frozenset)):
             self._leaves[path] = _shortened(f"{_type_of(value)} {sorted(map(repr, value))}")
         elif callable(getattr(type(value), "tobytes", None)):
-            self._array(value, path)
+            form = (getattr(value, "dtype", ""), getattr(value, "shape", ""))
+            self._leaves[path] = f"{_type_of(value)} {form} {digest_bytes(value.tobytes()) if self._digests else ''}"
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             self._attributes(value, [f.name for f in dataclasses.fields(value)], path, in_object=in_object)
         elif isinstance(value, Collection) and not isinstance(value, (*_OPAQUE, torch.nn.Module)):
@@ -173,12 +174,7 @@ class _Reader:
             if hasattr(value, name):
                 self._walk(getattr(value, name), f"{path}.{name}" if path else name, in_object=in_object)
 
-    def _array(self, value: Any, path: str) -> None:
-        form = (getattr(value, "dtype", ""), getattr(value, "shape", ""))
-        self._leaves[path] = f"{_type_of(value)} {form} {digest_bytes(value.tobytes()) if self._digests else ''}"
-
     def _object(self, value: Any, path: str) -> None:
-        """Read the `state_dict` of an object, else its attributes."""
         if callable(getattr(type(value), "state_dict", None)):
             self._walk(value.state_dict(), path, in_object=True)
             self._leaves[path] = _type_of(value)
@@ -189,7 +185,6 @@ class _Reader:
             self._leaves[path] = _identity(value)
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, path: str) -> None:
-        """Read its parameters, its settings, and its state by parameter number."""
         self._leaves[path] = _type_of(optimizer)
         head = f"{path}/" if path else ""
         numbers: dict[int, int] = {}
@@ -203,7 +198,6 @@ class _Reader:
         self._hooks(optimizer, _OPTIMIZER_HOOKS, head)
 
     def _hooks(self, value: Any, names: Iterable[str], head: str) -> None:
-        """Read the hooks of a tensor, a module or an optimizer."""
         for name in names:
             if own := getattr(value, name, None):
                 self._leaves[f"{head}{name[1:]}"] = " ".join(map(_identity, own.values()))

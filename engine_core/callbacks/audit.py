@@ -107,16 +107,12 @@ class Audit(Callback):
         if self.counts[key] == 1:
             warnings.warn(str(finding), AuditWarning, stacklevel=2)
 
-    def _settle(self, event: Event, state: State, logger: Logger) -> None:
-        """At the second half of a pair judge the algorithms that did not run; at the end of `fit` log the count."""
-        self._observer.settle(event, state)
-        if event is Event.FIT_END and logger.destinations:
-            logger.log_metrics({"audit/findings": self.counts.total()})
-
 
 def _settling(event: Event) -> Callable[[Audit, State, Logger], None]:
     def settle(self: Audit, state: State, logger: Logger) -> None:
-        self._settle(event, state, logger)
+        self._observer.settle(event, state)
+        if event is Event.FIT_END and logger.destinations:
+            logger.log_metrics({"audit/findings": self.counts.total()})
 
     settle.__doc__ = "Judge the algorithms that had something to restore here and did not run."
     return settle

@@ -149,7 +149,6 @@ class CheckpointSaver(Callback):
         return [] if self._is_off else self._store.saved()
 
     def _take_folder(self, state: State) -> None:
-        """Lock the folder and look at its checkpoints."""
         is_ours = self._store.lock() or self._store.identity == self._loaded_identity
         if state.loaded_from is not None:
             is_ours |= state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()

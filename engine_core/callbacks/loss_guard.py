@@ -187,7 +187,6 @@ def _not_finite(state: State) -> str | None:
 
 
 def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the loss and the gradients, each with its name."""
     yield "the loss", state.loss.detach()
     if state.precision == "amp_fp16":
         return

@@ -105,7 +105,6 @@ class Store:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _claim(self, file: IO[str]) -> None:
-        """Lock the file, and write this process's id into it."""
         try:
             _lock_file(file)
         except (BlockingIOError, PermissionError):  # Windows says the latter
@@ -177,11 +176,7 @@ def resolve(path: Path) -> Path:
 
 
 def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
-    """Return the checkpoint that a path means, and what `read` makes of it; if a live run removes it, the next latest.
-
-    Raises:
-        CheckpointError: if there is none, or it can't be read.
-    """
+    """Return the checkpoint that a path means, and what `read` makes of it; if a live run removes it, the next one."""
     checkpoint = resolve(path)
     while True:
         try:

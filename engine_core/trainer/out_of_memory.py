@@ -15,7 +15,8 @@ def explain_out_of_memory(error: Exception, state: State, place: str, remedy: st
     """Raise an OutOfMemoryError from `error` if that reports a lack of memory, else return."""
     if isinstance(error, OutOfMemoryError) or not _is_out_of_memory(error):
         return
-    explained = OutOfMemoryError(f"out of memory on {state.device} {place}: {remedy}. {_first_line(error)}")
+    said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
+    explained = OutOfMemoryError(f"out of memory on {state.device} {place}: {remedy}. {said}")
     for note in getattr(error, "__notes__", ()):
         add_note(explained, note)
     raise explained from error
@@ -23,27 +24,17 @@ def explain_out_of_memory(error: Exception, state: State, place: str, remedy: st
 
 def place_in_training(state: State, rows: int, microbatch_size: int | None) -> tuple[str, str]:
     """Return where a step was, with its number of rows, and what would need less memory."""
-    now = state.timestamp
-    at_once = "all of them at once" if microbatch_size is None else f"in microbatches of {microbatch_size}"
-    place = f"at batch {now.batch} (epoch {now.epoch}) with {rows} rows, {at_once}"
-    return place, _remedy(rows, rows if microbatch_size is None else min(rows, microbatch_size), state.precision)
+    now, at_once = state.timestamp, rows if microbatch_size is None else min(rows, microbatch_size)
+    how = "all of them at once" if microbatch_size is None else f"in microbatches of {microbatch_size}"
+    place = f"at batch {now.batch} (epoch {now.epoch}) with {rows} rows, {how}"
+    if at_once > 1:
+        fewer = f"set microbatch_size={max(1, at_once // 2)} or less, which trains with the same gradients"
+        return place, f"{fewer} and batches of {rows}"
+    mixed = "precision='amp_bf16', " if state.precision == "fp32" else ""
+    return place, f"a single row is too much: try {mixed}an optimizer with less state, or a smaller model"
 
 
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID_BY_TORCH)
-
-
-def _remedy(rows: int, at_once: int, precision: str) -> str:
-    if at_once > 1:
-        return (
-            f"set microbatch_size={max(1, at_once // 2)} or less, which trains with the same gradients "
-            f"and batches of {rows}"
-        )
-    mixed = "precision='amp_bf16', " if precision == "fp32" else ""
-    return f"a single row is too much: try {mixed}an optimizer with less state, or a smaller model"
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
