@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,46 +24,42 @@ from .out_of_memory import explain_out_of_memory
 from .precision import Precision
 
 
+class Measured(Protocol):
+    """What a run has to provide, as a Session does."""
+
+    engine: Engine
+    metrics: Mapping[str, Any]
+    precision: Precision
+    device: torch.device
+
+
 def run_eval(
-    engine: Engine,
-    loaders: Mapping[str, Iterable[Any]],
-    metrics: Mapping[str, Any],
-    precision: Precision,
-    device: torch.device,
-    begun: Mapping[str, float] | None = None,
+    run: Measured, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
 
     Args:
         begun: results of an interrupted evaluation, whose loaders are skipped; None: it can't be interrupted.
     """
-    state = engine.state
+    state = run.engine.state
     results = dict(begun or {})
     done = {name.partition("/")[0] for name in results}
-    with _preserving(state, results), preserve_generators(device), _eval_mode(state.model), torch.no_grad():
+    with _preserving(state, results), preserve_generators(run.device), _eval_mode(state.model), torch.no_grad():
         for label, loader in loaders.items():
             if label in done:
                 continue
             state.dataloader, state.dataloader_label = loader, label
             state.dataloader_len = length_of(loader)
             state.eval_timestamp = Timestamp()
-            with engine.restoring():
-                _evaluate_loader(engine, loader, metrics, precision, device, may_end=begun is not None)
+            with run.engine.restoring():
+                _evaluate_loader(run, loader, may_end=begun is not None)
     return dict(state.metrics)
 
 
-def _evaluate_loader(
-    engine: Engine,
-    loader: Iterable[Any],
-    metrics: Mapping[str, Any],
-    precision: Precision,
-    device: torch.device,
-    *,
-    may_end: bool,
-) -> None:
-    state, fire = engine.state, engine.run_event
+def _evaluate_loader(run: Measured, loader: Iterable[Any], *, may_end: bool) -> None:
+    state, fire, metrics = run.engine.state, run.engine.run_event, run.metrics
     label = state.dataloader_label
-    forward, loss_of = precision.wrap(_forward), precision.wrap(compute_loss)
+    forward, loss_of = run.precision.wrap(_forward), run.precision.wrap(compute_loss)
     for metric in metrics.values():
         metric.reset()
     losses: list[tuple[torch.Tensor, int]] = []
@@ -71,8 +67,8 @@ def _evaluate_loader(
     for batch in loader:
         started_s, rows = time.perf_counter(), count_rows(batch)
         try:
-            state.batch = move_batch(batch, device) if device.type != "cpu" else batch
-            _measure(engine, metrics, forward, loss_of)
+            state.batch = move_batch(batch, run.device) if run.device.type != "cpu" else batch
+            _measure(run, forward, loss_of)
         except Exception as error:
             place = f"in the evaluation on {label!r} with batches of {rows} rows"
             explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
@@ -87,20 +83,18 @@ def _evaluate_loader(
         results |= _flat(f"{label}/{name}", metric.compute())
     state.metrics = {**state.metrics, **results}
     fire(Event.EVAL_END)
-    engine.logger.log_metrics(results)
+    run.engine.logger.log_metrics(results)
 
 
-def _measure(
-    engine: Engine, metrics: Mapping[str, Any], forward: Callable[[State], Any], loss_of: Callable[[State], Any]
-) -> None:
+def _measure(run: Measured, forward: Callable[[State], Any], loss_of: Callable[[State], Any]) -> None:
     """Run the model on the current batch, set its loss, and update the metrics."""
-    state, fire = engine.state, engine.run_event
+    state, fire = run.engine.state, run.engine.run_event
     fire(Event.EVAL_BATCH_START)
     fire(Event.EVAL_BEFORE_FORWARD)
     targets = forward(state)
     fire(Event.EVAL_AFTER_FORWARD)
     state.loss, _ = reduce_loss(loss_of(state), None)
-    for metric in metrics.values():
+    for metric in run.metrics.values():
         metric.update(state.outputs, state.batch[1] if targets is None else targets)
 
 

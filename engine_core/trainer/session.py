@@ -56,6 +56,6 @@ class Session:
         with self.status.evaluating():
             started_s = time.perf_counter()
             try:
-                return run_eval(self.engine, loaders, self.metrics, self.precision, self.device, begun)
+                return run_eval(self, loaders, begun)
             finally:
                 self.counted_s += time.perf_counter() - started_s
