@@ -33,7 +33,7 @@ def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[
             if at.batch:
                 _save_before(session, error, checkpoint)
     finally:
-        session.feed.taken += is_failure  # a DataLoader continues after it
+        session.feed.taken += is_failure  # after the save, to retry it there; here a DataLoader continues after it
         if isinstance(session.batches, Generator):  # a dead generator looks exhausted to the next fit
             session.batches = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
@@ -35,10 +36,12 @@ class Feed:
     def start_epoch(self) -> Iterator[Any]:
         """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
         loader = self._enter_epoch()
+        # Before iter draws the order and the workers' seeds: from these a resumed run draws them again.
         self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **_of_loader(loader)}
         try:
             if not is_skippable(loader) or loader.num_workers:  # workers take indices at once
                 return self._counted(iter(loader), 0)
+            # torch would draw the order at the first batch, after whatever callbacks draw before it.
             return self._counted(IndexOrder(loader).skip(loader, 0), 0)
         except Exception:
             self._restart_epoch(loader, self._began)  # a run that is saved now starts the epoch again
@@ -75,7 +78,7 @@ class Feed:
             return self._resume_by_state(position, in_epoch=in_epoch)
         if in_epoch:
             return self._resume_epoch(position, own)
-        restart_workers(loader, persists=persists)
+        restart_workers(loader, persists=persists)  # starting them draws, which is undone below
         if len(own) == len(own_generators(loader)):
             _put_back(loader, own)
         return None
@@ -119,10 +122,11 @@ class Feed:
         has_order = is_skippable(loader)
         if taken < 0 or (length is not None and taken > length and (has_order or isinstance(loader, (list, tuple)))):
             raise CheckpointError(f"the checkpoint was saved after {taken} of {length} batches of the epoch")
+        # Before the generators go back: starting workers draws, and the saved run did so in an earlier epoch.
         order = restart_workers(loader, persists=_entry(began, "persists", bool))
         self._restart_epoch(loader, began)
         iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
-        _put_back(loader, own)
+        _put_back(loader, own)  # last: skipping draws from them, and so may a collate_fn
         return self._counted(iterator, taken)
 
     def _counted(self, iterator: Iterator[Any], taken: int) -> Iterator[Any]:
@@ -219,11 +223,6 @@ def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
     if isinstance(loader, (list, tuple)):
         return iter(loader[batches:])
     iterator: Iterator[Any] = iter(loader)
-    for _ in range(batches):
-        try:
-            next(iterator)
-        except StopIteration:
-            raise CheckpointError(
-                f"the train_dataloader has fewer than the {batches} batches of the saved run"
-            ) from None
+    if sum(1 for _ in itertools.islice(iterator, batches)) < batches:
+        raise CheckpointError(f"the train_dataloader has fewer than the {batches} batches of the saved run")
     return iterator

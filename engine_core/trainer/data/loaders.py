@@ -22,12 +22,7 @@ _KNOWN_SAMPLERS = (
 
 
 def why_inexact(loader: Iterable[Any]) -> str | None:
-    """Return why a run with this loader can't be resumed exactly in mid-epoch as far as can be seen; None: it can.
-
-    Example:
-        >>> why_inexact([1, 2]), why_inexact(torch_data.DataLoader([1, 2], shuffle=True))
-        (None, None)
-    """
+    """Return why a run with this loader can't be resumed exactly in mid-epoch as far as can be seen; None: it can."""
     if keeps_position(loader) or isinstance(loader, (list, tuple)):
         return None
     remedy = "give it state_dict() and load_state_dict(state), or use torchdata's StatefulDataLoader"
@@ -38,6 +33,7 @@ def why_inexact(loader: Iterable[Any]) -> str | None:
     if type(loader).__iter__ is not torch_data.DataLoader.__iter__:
         return f"a {type(loader).__name__} has an __iter__ of its own, so its batches are read again: {remedy}"
     sampler = _sampler_of(loader)
+    # Exactly these types: the order of a subclass may depend on anything.
     if sampler is None or type(sampler) not in _KNOWN_SAMPLERS:
         kind = type(loader.batch_sampler if sampler is None else sampler).__name__
         return f"its sampler, a {kind}, has no state_dict, so its batches are read again: {remedy}"
@@ -57,6 +53,7 @@ def _sampler_of(loader: Any) -> Any:
 
 def own_generators(loader: Any) -> list[torch.Generator]:
     """Return the generators that were given to a DataLoader or its samplers."""
+    # In an order that stays: a checkpoint has their states by place. A sampler often shares its loader's.
     owners = (loader, getattr(loader, "sampler", None), _sampler_of(loader))
     given = [getattr(owner, "generator", None) for owner in owners]
     unique = {id(generator): generator for generator in given if isinstance(generator, torch.Generator)}

@@ -12,15 +12,7 @@ from ...errors import CheckpointError
 
 
 def check_alike(own: Any, saved: Any, what: str) -> None:
-    """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine.
-
-    Example:
-        >>> check_alike({"lr": 0.1, "betas": (0.9, 0.99)}, {"lr": 1, "betas": [0.8, 0.9]}, "the group")
-        >>> check_alike({"lr": 0.1}, {"lr": "0.1"}, "the group")
-        Traceback (most recent call last):
-            ...
-        engine_core.errors.CheckpointError: the group.lr is '0.1' in the checkpoint but 0.1 in this run
-    """
+    """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine."""
     if isinstance(own, Mapping) and isinstance(saved, Mapping):
         other = next(iter(own.values()), None) if _counts(own) else None  # a Counter's items are all alike
         for key, value in saved.items():

@@ -52,11 +52,6 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a message for each difference that may change bits, missing algorithms aside.
 
     Values that only one manifest has are skipped: an older version did not write them, or one run lacks the plugin.
-
-    Example:
-        >>> then = {"settings": {}, "versions": {"torch": "2.4"}, "algorithms": [], "order": {}}
-        >>> differences(then, {**then, "versions": {"torch": "2.5"}, "machine": {"threads": 8}})
-        ["torch is '2.5', was '2.4'"]
     """
     was, has = ({entry["name"]: entry for entry in manifest["algorithms"]} for manifest in (saved, now))
     return [

@@ -22,7 +22,6 @@ def describe_run(session: Session) -> dict[str, Any]:
     """Return a checkpoint's manifest: versions, machine, settings, training, algorithms, order, config."""
     engine, state = session.engine, session.state
     members, _ = engine.lineup
-    records = [(member, AlgorithmRecord.of(member)) for member in members]
     explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
     return {
         "run_name": state.run_name,
@@ -45,7 +44,8 @@ def describe_run(session: Session) -> dict[str, Any]:
                 "required_on_load": bool(getattr(member.algorithm, "required_on_load", bool)()),
                 "settings": _settings_of(member.algorithm),
             }
-            for member, record in records
+            for member in members
+            for record in [AlgorithmRecord.of(member)]
         ],
         "order": {event: names for event, names in explained.items() if names},
         "config": state.config,
@@ -95,7 +95,7 @@ def _settings_of(algorithm: object) -> dict[str, Any]:
     except ValueError:  # a class written in C, such as SimpleNamespace
         return {}
     attributes = getattr(algorithm, "__dict__", {})
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {}  # what comes later wins: an attribute of the argument's own name is the surest
     for value in attributes.values():
         if dataclasses.is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009
             found |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

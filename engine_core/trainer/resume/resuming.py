@@ -73,6 +73,7 @@ class Resumed:
         kept = f"it keeps the seed {saved['seed']} of the saved run; seed={seed} is ignored"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
         changes = [*map(what_is_missing, missing), *others, *differences(saved, now)]
+        # Before the fatal ones, which it lists with all others at once.
         if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
             lines = "".join(f"\n  {change}" for change in found)
             raise CheckpointError(
@@ -90,7 +91,7 @@ def _blaming_the_checkpoint() -> Iterator[None]:
     """Turn any exception that damaged content causes into a CheckpointError."""
     try:
         yield
-    except (CheckpointError, Warning):
+    except (CheckpointError, Warning):  # the user's filter may have made a warning an error
         raise
     except Exception as error:
         raise CheckpointError(f"the checkpoint can't have been saved by a run: {error!r}") from error
@@ -124,7 +125,7 @@ def find_resumed(
                 "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
             )
         clocks = [(clock_in(folder), folder) for folder in folders if has_checkpoint(folder)]
-        if clocks:
+        if clocks:  # ahead of load_path, where only the first attempt starts, maybe with the weights alone
             path, content = read_resolved(max(clocks)[1], read_content)
             return Resumed(content, False, strict, changed, path, is_own=True)
     if load_path is None:

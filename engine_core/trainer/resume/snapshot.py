@@ -23,7 +23,7 @@ from .weights import is_by_weights, load_weights
 
 def take_snapshot(session: Session) -> Snapshot:
     """Return everything that the rest of the run depends on, between two batches."""
-    session.readings.flush()
+    session.readings.flush()  # first: it logs, and the destinations' states have to contain that
     model: Any = session.state.model
     values = model.state_dict()
     weights = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
@@ -43,6 +43,7 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     of_weights = [name for name in _algorithms(session) if is_by_weights(saved["algorithms"].get(name), content.model)]
     fresh = ", ".join(["optimizers", "schedulers", *of_weights])
     left_too = f"the states of {fresh} were not loaded either and start fresh"
+    # First: if not all weights fit, what was learned about the former ones is left out too.
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
         _load_optimizers(session, saved["optimizers"])
@@ -65,6 +66,7 @@ def resume_feed(session: Session, content: Content) -> None:
     """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
     saved = restore({name: content.state[name] for name in ("feed", "generators")}, content.tensors)
     session.batches = session.feed.resume(saved["feed"])
+    # Last: to restart an epoch, the feed sets these and draws from them.
     GlobalGenerators.of_state(saved["generators"], session.device).restore()
 
 
@@ -189,9 +191,11 @@ def _load_optimizers(session: Session, saved: list[Any]) -> None:
     for label, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
         names = _names_in(optimizer, session.state.model)
         if names != entry["parameters"]:
-            raise CheckpointError(
-                f"{label} differs from the saved one in its parameters or their order: {_mismatch(names, entry)}"
-            )
+            now, then = ([name for group in groups for name in group] for groups in (names, entry["parameters"]))
+            pairs = [(has, had) for has, had in itertools.zip_longest(now, then) if has != had]
+            first = f"{pairs[0][0]!r} where it had {pairs[0][1]!r}" if pairs else "the groups differ"
+            raise CheckpointError(f"{label} differs from the saved one in its parameters or their order: {first}")
+        # With an lr, whose lack would show only at a step, and without the parameters, compared above by name.
         for place, group in enumerate(entry["state"]["param_groups"]):
             check_alike(
                 optimizer.param_groups[place], {"lr": "", **group, "params": []}, f"{label} param_groups[{place}]"
@@ -205,12 +209,6 @@ def _names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
     """Return the names of the parameters in each group, empty for those that are not the model's."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
-
-
-def _mismatch(names: list[list[str]], entry: Mapping[str, Any]) -> str:
-    now, then = ([name for group in groups for name in group] for groups in (names, entry["parameters"]))
-    different = [(has, had) for has, had in itertools.zip_longest(now, then) if has != had]
-    return f"{different[0][0]!r} where it had {different[0][1]!r}" if different else "the groups differ"
 
 
 def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:

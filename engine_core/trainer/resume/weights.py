@@ -41,7 +41,7 @@ def load_weights(
     if lines:
         warn("\n  ".join(["not all weights were loaded:", *lines, *filter(None, [left_too])]), CheckpointWarning)
     fitting = {name: value for name, value in weights.items() if name in own and name not in unlike}
-    model.load_state_dict({**own, **fitting})
+    model.load_state_dict({**own, **fitting})  # all names, or torch raises for what is missing
     return not lines
 
 
