@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -68,7 +68,13 @@ def _evaluate_loader(run: Measured, loader: Iterable[Any], *, may_end: bool) -> 
         started_s, rows = time.perf_counter(), count_rows(batch)
         try:
             state.batch = move_batch(batch, run.device) if run.device.type != "cpu" else batch
-            _measure(run, forward, loss_of)
+            fire(Event.EVAL_BATCH_START)
+            fire(Event.EVAL_BEFORE_FORWARD)
+            targets = forward(state)
+            fire(Event.EVAL_AFTER_FORWARD)
+            state.loss, _ = reduce_loss(loss_of(state), None)
+            for metric in metrics.values():
+                metric.update(state.outputs, state.batch[1] if targets is None else targets)
         except Exception as error:
             place = f"in the evaluation on {label!r} with batches of {rows} rows"
             explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
@@ -84,18 +90,6 @@ def _evaluate_loader(run: Measured, loader: Iterable[Any], *, may_end: bool) -> 
     state.metrics = {**state.metrics, **results}
     fire(Event.EVAL_END)
     run.engine.logger.log_metrics(results)
-
-
-def _measure(run: Measured, forward: Callable[[State], Any], loss_of: Callable[[State], Any]) -> None:
-    """Run the model on the current batch, set its loss, and update the metrics."""
-    state, fire = run.engine.state, run.engine.run_event
-    fire(Event.EVAL_BATCH_START)
-    fire(Event.EVAL_BEFORE_FORWARD)
-    targets = forward(state)
-    fire(Event.EVAL_AFTER_FORWARD)
-    state.loss, _ = reduce_loss(loss_of(state), None)
-    for metric in run.metrics.values():
-        metric.update(state.outputs, state.batch[1] if targets is None else targets)
 
 
 def _mean(losses: list[tuple[torch.Tensor, int]], label: str | None, state: State) -> float:

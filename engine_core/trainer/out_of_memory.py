@@ -13,7 +13,9 @@ _SAID_BY_TORCH = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not
 
 def explain_out_of_memory(error: Exception, state: State, place: str, remedy: str) -> None:
     """Raise an OutOfMemoryError from `error` if that reports a lack of memory, else return."""
-    if isinstance(error, OutOfMemoryError) or not _is_out_of_memory(error):
+    says_so = isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID_BY_TORCH)
+    is_lack = says_so or isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
+    if isinstance(error, OutOfMemoryError) or not is_lack:
         return
     said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
     explained = OutOfMemoryError(f"out of memory on {state.device} {place}: {remedy}. {said}")
@@ -32,9 +34,3 @@ def place_in_training(state: State, rows: int, microbatch_size: int | None) -> t
         return place, f"{fewer} and batches of {rows}"
     mixed = "precision='amp_bf16', " if state.precision == "fp32" else ""
     return place, f"a single row is too much: try {mixed}an optimizer with less state, or a smaller model"
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID_BY_TORCH)

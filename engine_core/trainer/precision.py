@@ -23,7 +23,6 @@ class Precision:
             raise ArgumentError(f"precision {name!r} is unknown{did_you_mean(str(name), PRECISIONS)}")
         if name == "amp_fp16" and device.type != "cuda":
             raise ArgumentError(f"precision 'amp_fp16' needs a CUDA device, this is {device}; use 'amp_bf16' or 'fp32'")
-        self.name = name
         self._device_type = device.type
         self._dtype = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}.get(name)
         self.scaler = torch.amp.GradScaler("cuda") if name == "amp_fp16" else None

@@ -25,8 +25,6 @@ class Session:
 
     Args:
         schedulers: torch schedulers, each with the interval at which it steps.
-        metrics: what an evaluation measures besides the loss.
-        feed: starts the epochs of the train loader.
         batches: the loader in mid-epoch, or None between epochs.
         status: what the run is doing, and what it owes.
         counted_s: the time up to which the training clock has counted; evaluation moves it forward.
@@ -41,13 +39,11 @@ class Session:
     eval_interval: Interval
     metrics: Mapping[str, Any]
     feed: Feed
+    status: RunStatus
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
     batches: Iterator[Any] | None = field(default=None, init=False)
     counted_s: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        self.status = RunStatus(self.state)
 
     def evaluate(
         self, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None

@@ -18,16 +18,7 @@ from ..randomness import seed_generators
 from ..state import State
 from ..surgery import follow_parameters
 from ..time import Interval, Time
-from .arguments import (
-    as_plugins,
-    check_loader,
-    check_loss_fn,
-    check_model,
-    check_positive,
-    check_seed,
-    choose_device,
-    new_name,
-)
+from .arguments import as_plugins, check_loader, check_loss_fn, check_positive, check_seed, choose_device, new_name
 from .arguments import progress_bar as bar
 from .data import Feed
 from .evaluation import as_loaders, check_metrics
@@ -38,7 +29,7 @@ from .optimizers import check_optimizers, check_schedulers, check_trained, make_
 from .precision import Precision
 from .resume import find_resumed, hyperparameters_of, start_over
 from .session import Session
-from .status import Phase
+from .status import Phase, RunStatus
 
 __all__ = ["Trainer"]
 
@@ -119,7 +110,7 @@ class Trainer:
         load_strict: bool = True,
         load_changed: Literal["error", "warn", "adopt"] = "warn",
     ) -> None:
-        self._device = choose_device(device, check_model(model))
+        self._device = choose_device(device, model)
         self._precision = Precision(precision, self._device)
         self._metrics = check_metrics(metrics, model, has_loss_fn=loss_fn is not None)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
@@ -170,10 +161,9 @@ class Trainer:
         end = self._end_of_fit(duration)
         if end is None:
             return
-        model: Any = self.state.model
-        if not model.training:
-            model.train()
         state: Any = self.state
+        if not state.model.training:
+            state.model.train()
         if state.timestamp.batch == 0 and self._session.batches is None:
             seed_generators(state.seed)  # undoes draws made since the Trainer was created
         run_fit(self._session, end)
@@ -235,6 +225,7 @@ class Trainer:
             eval_interval=self._eval_interval,
             metrics=self._metrics,
             feed=Feed(state, self._device),
+            status=RunStatus(state),
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,
         )
