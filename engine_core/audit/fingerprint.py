@@ -207,19 +207,14 @@ class _Reader:
             head = f"{name}." if name else ""
             self._leaves[name] = _type_of(module)
             for attribute, value in vars(module).items():
-                if attribute[0] != "_":
-                    self._setting(value, f"{head}{attribute}")
+                if attribute[0] != "_" and isinstance(value, (torch.Tensor, tuple, *_PLAIN)):
+                    self._walk(value, f"{head}{attribute}", in_object=True)
+                elif attribute[0] != "_":
+                    self._leaves[f"{head}{attribute}"] = _identity(value)
             self._hooks(module, _HOOKS, head)
             for tensors in (module._parameters, module._buffers):  # noqa: SLF001  named_parameters leaves out None
                 for tensor_name, tensor in tensors.items():
                     self._walk(tensor, f"{head}{tensor_name}")
-
-    def _setting(self, value: Any, path: str) -> None:
-        """Read an attribute of a module: a plain value, a tuple of these, or a tensor; else by identity."""
-        if isinstance(value, (torch.Tensor, tuple, *_PLAIN)):
-            self._walk(value, path, in_object=True)
-        else:
-            self._leaves[path] = _identity(value)
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> None:
         self.tensors[path] = tensor

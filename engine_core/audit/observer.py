@@ -160,8 +160,7 @@ class Observer:
 
     def _judge_left(self, state: State, keys: Iterable[tuple[int, Event | None]]) -> None:
         """Judge those first halves that were never followed by the second."""
-        left = [key for key in keys if key in self._opened and key[1] not in _MAY_STAY_ALONE]
-        self._judge(left, state, broke_off=True)
+        self._judge([k for k in keys if k in self._opened and k[1] not in _MAY_STAY_ALONE], state, broke_off=True)
 
     def _judge(self, keys: Iterable[tuple[int, Event | None]], state: State, *, broke_off: bool = False) -> None:
         for key in keys:

@@ -153,11 +153,9 @@ class _Kept:
                 buffer.detach().copy_(self._values[name])
 
 
-def _parts(state: State) -> Iterator[Any]:
-    """Yield the modules that a step goes through."""
-    for part in (state.model, state.loss_fn):
-        if callable(getattr(part, "named_parameters", None)):
-            yield part
+def _parts(state: State) -> list[Any]:
+    """Return the modules that a step goes through."""
+    return [part for part in (state.model, state.loss_fn) if callable(getattr(part, "named_parameters", None))]
 
 
 def _savers(state: State) -> list[Any]:

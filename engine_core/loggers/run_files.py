@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BaseModel, NonNegativeInt, ValidationError
 
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
@@ -85,7 +85,7 @@ class RunFiles(LoggerDestination):
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write a line, or hold it back before the fit of a resumed run."""
-        plain = {str(name): _plain(value) for name, value in metrics.items()}
+        plain = {str(name): v.tolist() if hasattr(v, "tolist") else v for name, v in metrics.items()}
         self.latest.update(plain)
         if self._resumed is not None or self._starts_over:
             self._held.append((plain, step))
@@ -208,20 +208,14 @@ def _has_step(row: dict[str, Any]) -> dict[str, Any]:
 _Row = Annotated[dict[str, Any], AfterValidator(_has_step)]
 
 
-class _Saved(BaseModel):
-    """The base of the models that check a saved state."""
-
-    model_config = ConfigDict(strict=True, defer_build=True)
-
-
-class _TablePosition(_Saved):
+class _TablePosition(BaseModel, strict=True, defer_build=True):
     rows: NonNegativeInt
     due: list[_Row]
     lost: NonNegativeInt
     row: _Row
 
 
-class _State(_Saved):
+class _State(BaseModel, strict=True, defer_build=True):
     bytes: NonNegativeInt
     digest: str
     due: list[str]
@@ -229,11 +223,6 @@ class _State(_Saved):
     table: _TablePosition
     latest: dict[str, Any]
     runs: dict[str, int]
-
-
-def _plain(value: Any) -> Any:
-    """Return a tensor's or an array's numbers as Python's own."""
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
