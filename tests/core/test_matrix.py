@@ -66,15 +66,28 @@ def test_what_a_wheel_is_built_from_is_what_the_projects_name(matrix: ModuleType
         assert f'packages = ["{package if project == matrix.ROOT else f"src/{package}"}"]' in text
 
 
-def test_without_torch_the_tests_of_the_core_and_of_what_is_installed_are_run(matrix: ModuleType) -> None:
-    for at_floors in (False, True):
-        assert matrix.tests_with("core", at_floors=at_floors, has_torch=False) == ["tests/core"]
-        assert matrix.tests_with("plugins", at_floors=at_floors, has_torch=False) == matrix.OF_THE_INSTALLED
+RUNS = [("quick", False), ("full", False), ("quick", True)]  # of which ring, and whether at the floors
 
 
-def test_what_is_run_is_there_under_its_name(matrix: ModuleType) -> None:
-    for whom in ("core", "plugins"):
-        for at_floors in (False, True):
-            tests = matrix.tests_with(whom, at_floors=at_floors, has_torch=True)
-            assert [path for path in tests if not (matrix.ROOT / path).exists()] == []
+@pytest.mark.parametrize(("ring", "at_floors"), RUNS)
+def test_without_torch_the_tests_of_the_core_and_of_what_is_installed_are_run(
+    matrix: ModuleType, ring: str, at_floors: bool
+) -> None:
+    ran = [matrix.tests_with(whom, ring=ring, at_floors=at_floors, has_torch=False) for whom in ("core", "plugins")]
+    assert ran == [["tests/core"], matrix.OF_THE_INSTALLED]
+
+
+@pytest.mark.parametrize(("ring", "at_floors"), RUNS)
+@pytest.mark.parametrize("whom", ["core", "plugins"])
+def test_what_is_run_is_there_under_its_name(matrix: ModuleType, whom: str, ring: str, at_floors: bool) -> None:
+    tests = matrix.tests_with(whom, ring=ring, at_floors=at_floors, has_torch=True)
+    assert [path for path in tests if not (matrix.ROOT / path).exists()] == []
+
+
+def test_each_pattern_of_the_floors_names_a_file(matrix: ModuleType) -> None:
     assert [pattern for pattern in matrix.AT_FLOORS if not matrix.matching(matrix.ROOT, [pattern])] == []
+    plugins = {
+        pattern: [matrix.matching(plugin, [pattern]) for plugin in matrix.PLUGINS]
+        for pattern in matrix.OF_PLUGINS_AT_FLOORS
+    }
+    assert [pattern for pattern, found in plugins.items() if not any(found)] == []
