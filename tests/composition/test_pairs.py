@@ -28,8 +28,17 @@ TRIPLES = [
 ]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if pair not in REFUSED])
+IN_THE_QUICK_RING = [("cutmix", "selective_backprop"), ("ema", "sam"), ("blurpool", "label_smoothing")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(*pair, marks=() if pair in IN_THE_QUICK_RING else pytest.mark.full)
+        for pair in PAIRS
+        if pair not in REFUSED
+    ],
+)
 def test_a_pair_trains_to_the_same_end_in_both_orders_of_the_list(one, other):
     ends = []
     for names in ((one, other), (other, one)):

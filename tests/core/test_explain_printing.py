@@ -59,9 +59,10 @@ def test_what_is_printed_at_import_goes_to_stderr(loud, way):
     assert (list(json.loads(out)), err) == (["init"], "loud\n")
 
 
-@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="the C library has another name there")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["print", *(pytest.param(way, marks=pytest.mark.full) for way in WAYS if way != "print")]
+)
 def test_what_is_printed_by_a_constructor_goes_to_stderr(loud, way):
     out, err = loud(when_made=WAYS[way])
     assert (list(json.loads(out)), err) == (["init"], "loud\n")

@@ -49,7 +49,6 @@ def train(folder, **environment):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.full
 def test_results_and_files_are_those_of_the_whole_run(tmp_path):
     done = train(tmp_path)
     assert done.returncode == 0, done.stderr

@@ -61,8 +61,9 @@ USES = {
 }
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "use", ["in a with statement", pytest.param("left to the interpreter's exit", marks=pytest.mark.full)]
+)
 def test_ctrl_c_arrives_and_callbacks_are_closed_once_and_logs_are_flushed(use: str, tmp_path: Path) -> None:
     log, script = tmp_path / "log", tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAM).replace("{use}", USES[use]))
