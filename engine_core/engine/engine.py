@@ -274,8 +274,7 @@ class Engine:
         if self._profiler is not None:
             handler = spanning(handler, self._profiler, event)
         if (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
-            for spelling in (event, given):
-                self._handlers.remember(spelling, handler)
+            self._handlers.remember(handler, given, event)
         return handler
 
     def _handler(self, event: Event) -> Callable[[], Traces]:

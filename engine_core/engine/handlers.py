@@ -28,11 +28,13 @@ class Handlers(dict[str, Callable[[], Traces]]):
         super().__init__()
         self.unheard: set[str] = set()
 
-    def remember(self, spelling: str, handler: Callable[[], Traces]) -> None:
-        """From now on run an event like this, under this spelling of its name."""
-        self[spelling] = handler
-        if handler is Traces:
-            self.unheard.add(spelling)
+    def remember(self, handler: Callable[[], Traces], given: str, event: Event) -> None:
+        """From now on run `event` like this, under the name that was given and its own."""
+        # The given one first: where both are equal it stays the key, and a look-up under it need not compare strings.
+        for spelling in (given, event):
+            self[spelling] = handler
+            if handler is Traces:
+                self.unheard.add(spelling)
 
     def clear(self) -> None:
         """Forget them all."""
