@@ -35,7 +35,8 @@ def compute_outputs(state: State) -> Any:
     if state.loss_fn is None:
         return model(state.batch)
     batch = state.batch
-    if isinstance(batch, torch.Tensor):  # its rows would be taken for inputs and targets
+    # A tensor's rows would be taken for inputs and targets; asking a tuple whether it is one is slow.
+    if type(batch) is not tuple and isinstance(batch, torch.Tensor):
         raise _not_a_pair(batch)
     try:
         inputs = batch[0]
