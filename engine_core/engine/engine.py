@@ -41,6 +41,7 @@ class Engine:
     Attributes:
         unheard: events fired so far that have no listeners at present; a loop may skip these. It is emptied in place
             when a listener is added or removed.
+        may_create_graph: the algorithms with a `backwards_create_graph` of their own; a loop asks only if there are any.
 
     Example:
         >>> engine = Engine(State(), Logger())
@@ -150,9 +151,7 @@ class Engine:
     @property
     def backwards_create_graph(self) -> bool:
         """Does any algorithm need a graph of the backward pass?"""
-        if not self._differentiating:
-            return False
-        return any(algorithm.backwards_create_graph for algorithm in self._differentiating)
+        return any(algorithm.backwards_create_graph for algorithm in self.may_create_graph)
 
     @property
     def find_unused_parameters(self) -> bool:
@@ -229,7 +228,7 @@ class Engine:
         state.callbacks = self._callbacks = callbacks
         logger.destinations = self._destinations = destinations
         self._listed = [*algorithms, *callbacks, *destinations]
-        self._differentiating = [a for a in algorithms if overrides(a, "backwards_create_graph")]
+        self.may_create_graph = [a for a in algorithms if overrides(a, "backwards_create_graph")]
         self._connect()  # last: it reads all of the above
 
     def _connect(self) -> None:

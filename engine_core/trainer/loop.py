@@ -191,7 +191,7 @@ def run_fit(session: Session, end: Time) -> None:
         "before_backward" in unheard or fire("before_backward")
         loss: Any = state.loss
         scaled: Any = loss if scaler is None else scaler.scale(loss)
-        if not engine.backwards_create_graph:
+        if not (engine.may_create_graph and engine.backwards_create_graph):
             scaled.backward()
         elif warns_of_graph:
             warns_of_graph = False
