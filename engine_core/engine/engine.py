@@ -41,7 +41,7 @@ class Engine:
     Attributes:
         unheard: events fired so far that have no listeners at present; a loop may skip these. It is emptied in place
             when a listener is added or removed.
-        may_create_graph: the algorithms with a `backwards_create_graph` of their own; a loop asks only if there are any.
+        may_create_graph: algorithms with a `backwards_create_graph` of their own; a loop asks only if there are any.
 
     Example:
         >>> engine = Engine(State(), Logger())
@@ -285,7 +285,7 @@ class Engine:
         if self.host.monitors or self.host.listeners(event) > runs_inside:
             hook = getattr(self.host.hook, event.value)
             if not self._surrounded:
-                return with_algorithms(event, pipeline, call_directly(hook))
+                return with_algorithms(event, pipeline, call_directly(hook, self.state, self.logger))
             notify = call_hook(hook, event, self.state, self.logger)
             return with_algorithms(event, None if runs_inside else pipeline, notify)
         return Traces if pipeline is None else pipeline.run_alone

@@ -12,6 +12,7 @@ from ..logger import Logger
 from ..state import State
 from ..trace import SpanRecorder, Traces
 from .host import Adapter
+from .listeners import Noted
 from .pipeline import Pipeline
 
 __all__ = ["Handlers", "call_directly", "call_hook", "spanning", "surrounding", "with_algorithms"]
@@ -51,18 +52,32 @@ def call_hook(hook: pluggy.HookCaller, event: Event, state: State, logger: Logge
     return notify
 
 
-def call_directly(hook: pluggy.HookCaller) -> Callable[[Traces], object]:
-    """Return the same for a hook that only the engine's own adapters implement: their functions take no arguments.
+def call_directly(hook: pluggy.HookCaller, state: State, logger: Logger) -> Callable[[Traces], object]:
+    """Return the same for a hook that only the engine's own adapters implement.
 
-    It skips pluggy's handling of arguments and results, which is half of what a callback costs.
+    It skips pluggy's handling of arguments and results, which is half of what a callback costs, and the frame of the
+    adapter's function around a callback's method.
     """
-    functions = tuple(implementation.function for implementation in reversed(hook.get_hookimpls()))
+    listeners = tuple(_listener_of(implementation.function) for implementation in reversed(hook.get_hookimpls()))
 
     def notify(_: Traces) -> None:
-        for function in functions:
-            function()
+        for listener, noted in listeners:
+            try:
+                listener(state, logger)
+            except BaseException as error:
+                if noted is not None:
+                    noted.note(error)
+                raise
 
     return notify
+
+
+def _listener_of(function: Any) -> tuple[Callable[[State, Logger], object], Noted | None]:
+    """Return what to call for an adapter's function, and what to tell if that raises."""
+    noted = getattr(function, "__self__", None)
+    if isinstance(noted, Noted):
+        return noted.method, noted
+    return lambda *_: function(), None
 
 
 def with_algorithms(

@@ -91,7 +91,7 @@ def listen(
                 if id(callback) in isolated and event not in _BEFORE_TRAINING:
                     function = _isolated(callback, event.value, method, state, logger)
                 else:
-                    function = _noting(method, state, logger, f"callback {titled} at {event.name}")
+                    function = Noted(method, state, logger, f"callback {titled} at {event.name}").call
                 if profiler is not None:
                     function = _timed(function, profiler, f"callback/{name}/{event}")
                 adapter.add(event, function, tryfirst=event is Event.INIT and id(callback) in receives)
@@ -99,15 +99,24 @@ def listen(
     return adapters[::-1]
 
 
-def _noting(method: Listener, state: State, logger: Logger, where: str) -> Callable[[], None]:
-    def call() -> None:
+class Noted:
+    """A callback's method, with a note on whatever it raises."""
+
+    def __init__(self, method: Listener, state: State, logger: Logger, where: str) -> None:
+        self.method = method
+        self._state, self._logger, self._where = state, logger, where
+
+    def call(self) -> None:
+        """Call the method."""
         try:
-            method(state, logger)
+            self.method(self._state, self._logger)
         except BaseException as error:
-            add_note(error, f"raised by {where}")
+            self.note(error)
             raise
 
-    return call
+    def note(self, error: BaseException) -> None:
+        """Note on an exception of the method where that was."""
+        add_note(error, f"raised by {self._where}")
 
 
 def _isolated(destination: object, event: str, method: Listener, state: State, logger: Logger) -> Callable[[], None]:
