@@ -32,7 +32,7 @@ OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWAR
 
 def run_fit(session: Session, end: Time) -> None:
     """Train until the clock of `session.state` reaches `end`, or a stop is asked for."""
-    state, engine, status, device = session.state, session.engine, session.status, session.device
+    state, engine, status, feed, device = session.state, session.engine, session.status, session.feed, session.device
     # Each event costs a tiny step time even without listeners, so the loop skips the unheard ones.
     fire, unheard = engine.run_event, engine.unheard
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
@@ -74,7 +74,7 @@ def run_fit(session: Session, end: Time) -> None:
             status.reopens_epoch = False
         if session.batches is None:
             try:
-                session.batches = session.feed.start_epoch()
+                session.batches = feed.start_epoch()
             except BaseException as error:
                 lose_no_batch(session, error, checkpoint)
                 raise
@@ -83,11 +83,13 @@ def run_fit(session: Session, end: Time) -> None:
             try:
                 state.batch = next(session.batches)
             except StopIteration:
+                feed.is_exhausted = True
                 engine.run_marker_only_event("after_dataloader")
                 break
             except BaseException as error:
                 lose_no_batch(session, error, checkpoint)
                 raise
+            feed.taken += 1
             batch()
             if at_end():
                 if state.timestamp.batch_in_epoch == state.dataloader_len:
@@ -203,7 +205,7 @@ def run_fit(session: Session, end: Time) -> None:
 
     def end_epoch() -> None:
         """Count the epoch, step the per-epoch schedulers, evaluate."""
-        session.feed.end_epoch(session.batches)
+        feed.end_epoch(session.batches)
         session.batches = None
         before = state.timestamp
         if not before.batch_in_epoch:

@@ -69,7 +69,7 @@ def test_the_loaders_generators_continue_where_they_were(make, done):
     first = feed_of(make())
     list(first.start_epoch())
     iterator = first.start_epoch()
-    list(itertools.islice(iterator, done))
+    first.taken += len(list(itertools.islice(iterator, done)))
     position, generators = first.position(in_epoch=True), GlobalGenerators.capture(CPU)
     rest = shown(iterator), shown(first.start_epoch())
 
@@ -96,8 +96,8 @@ def test_a_batch_that_could_not_be_read_is_not_read_again(workers):
     next(iterator)
     with pytest.raises(OSError, match="for now"):
         next(iterator)
-    first.taken += 1  # as the loop does, when it has let savers save
     next(iterator)
+    first.taken = 3  # the loop counts the one that failed when it has let savers save
     rest = feed_of(DataLoader(Rows(), 3, num_workers=workers)).resume(first.position(in_epoch=True))
     assert shown(rest) == shown(iterator) == [[[9], [10]]]
 
@@ -105,6 +105,7 @@ def test_a_batch_that_could_not_be_read_is_not_read_again(workers):
 def test_a_resumed_epoch_continues_after_a_batch_that_could_not_be_read():
     first = feed_of(DataLoader(Rows(), 3))
     next(first.start_epoch())
+    first.taken = 1
     made = DataLoader(Rows(), 3)
     made.dataset.fails_at = 4
     rest = feed_of(made).resume(first.position(in_epoch=True))
@@ -148,7 +149,7 @@ def test_only_a_generator_is_treated_as_one_that_dies():
 def test_the_feed_keeps_no_worker_processes():
     feed = feed_of(DataLoader(Rows(), 3, num_workers=1))
     iterator = feed.start_epoch()
-    worker = iterator._next.__self__._workers[0]
+    worker = iterator._workers[0]
     del iterator
     worker.join(10)
     assert not worker.is_alive()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class Feed:
         self.taken = 0
         """How many batches of this epoch the loader gave or failed to give; the clock may have counted fewer."""
         self.is_exhausted = True
+        """Has the loader ended the epoch? The loop sets both: an iterator that does would cost a frame a step."""
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
@@ -131,7 +132,7 @@ class Feed:
 
     def _counted(self, iterator: Iterator[Any], taken: int) -> Iterator[Any]:
         self.taken, self.is_exhausted = taken, False
-        return (_CountedGenerator if isinstance(iterator, Generator) else _Counted)(iterator, self)
+        return iterator
 
     def _enter_epoch(self) -> Any:
         enter_loader(self._state)
@@ -140,36 +141,6 @@ class Feed:
         if set_epoch is not None:
             set_epoch(self._state.timestamp.epoch)
         return loader
-
-
-class _Counted:
-    """An iterator that reports each batch to a feed, which keeps neither it nor its worker processes alive."""
-
-    __slots__ = ("_feed", "_next")
-
-    def __init__(self, iterator: Iterator[Any], feed: Feed) -> None:
-        self._next, self._feed = iterator.__next__, feed
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            batch = self._next()
-        except StopIteration:
-            self._feed.is_exhausted = True
-            raise
-        self._feed.taken += 1
-        return batch
-
-
-class _CountedGenerator(_Counted):
-    """One that is dead once it has raised, like a generator."""
-
-    __slots__ = ()
-
-
-Generator.register(_CountedGenerator)
 
 
 def enter_loader(state: State) -> None:
