@@ -35,7 +35,6 @@ def interruptible(state: State) -> Iterator[None]:
 
     If no callback saves there is nothing to wait for, and outside the main thread Python allows no handlers.
     """
-    state.interrupted_by = None
     if not saver_folders(state.callbacks) or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -58,7 +57,6 @@ def interruptible(state: State) -> Iterator[None]:
         yield
     finally:
         put_back()
-        state.interrupted_by = None
 
 
 def raise_if_interrupted(state: State) -> None:

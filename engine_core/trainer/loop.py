@@ -23,17 +23,37 @@ from .optimizers import pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .resume import go_back, take_snapshot
 from .session import Session
-from .status import OwedEvaluation, Phase
-
-__all__ = ["run_fit"]
+from .status import Phase
 
 OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
 
 
 def run_fit(session: Session, end: Time) -> None:
     """Train until the clock of `session.state` reaches `end`, or a stop is asked for."""
+    state, engine, status = session.state, session.engine, session.status
+    with status.fitting():
+        session.counted_s = time.perf_counter()
+        fit, state.closure = loop_of(session, end)
+        state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
+        try:
+            with interruptible(state):
+                fit()
+        except BaseException as error:
+            status.reopens_epoch = Event.EPOCH_START in engine.undo(error) and session.batches is not None
+            session.readings.salvage(error)  # after the model is as the algorithms found it: this may log, and fail
+            raise
+        finally:
+            state.closure = state.snapshot = state.go_back = None
+
+
+def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[], torch.Tensor]]:
+    """Return `fit`, the loop, and `closure`, which computes the gradients of its batch again.
+
+    They and the parts of the loop are functions in one, so that a step finds what it needs in locals.
+    """
     state, engine, status, feed, device = session.state, session.engine, session.status, session.feed, session.device
-    # Each event costs a tiny step time even without listeners, so the loop skips the unheard ones.
+    # Even an unheard event costs something in a tiny step, so the loop skips those of each batch that are unheard, and
+    # simply fires those of an epoch or a fit.
     fire, unheard = engine.run_event, engine.unheard
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
     outputs_of, loss_of = session.precision.wrap(compute_outputs), session.precision.wrap(compute_loss)
@@ -41,7 +61,7 @@ def run_fit(session: Session, end: Time) -> None:
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(i for _, i in session.schedulers)))
     moves, reads_late = device.type != "cpu", readings.is_late
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
-    session.counted_s, warns_of_graph = time.perf_counter(), True
+    warns_of_graph = True
 
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
@@ -111,6 +131,7 @@ def run_fit(session: Session, end: Time) -> None:
             explain_out_of_memory(error, state, *place_in_training(state, samples, microbatch_size))
             raise
         before, now_s = state.timestamp, time.perf_counter()
+        # The clock first: schedulers, callbacks and savers see the batch as done.
         state.timestamp = after = before.to_next_batch(samples, 0, now_s - session.counted_s)
         session.counted_s = now_s
         if counts_batches:
@@ -118,6 +139,7 @@ def run_fit(session: Session, end: Time) -> None:
         "batch_end" in unheard or fire("batch_end")
         if counts_batches and session.eval_interval.passed(before, after):
             evaluate("batch_checkpoint")
+        # As in `checkpoint`, in line for the cost of a call.
         "batch_checkpoint" in unheard or fire("batch_checkpoint")
         if state.interrupted_by is not None:
             raise_if_interrupted(state)
@@ -233,14 +255,13 @@ def run_fit(session: Session, end: Time) -> None:
     def evaluate(then: str) -> None:
         """Read the loss that is held, then evaluate, once per position; `then` is the event that follows."""
         readings.flush()
-        owed, status.owed = status.owed, None
-        former, status.evaluated_at = status.evaluated_at, state.timestamp.batch
-        if former == state.timestamp.batch or not state.evaluators:
+        begun = status.begin_evaluation()
+        if begun is None or not state.evaluators:
             return
         try:
-            session.evaluate(state.evaluators, begun={} if owed is None else owed.results)
+            session.evaluate(state.evaluators, begun=begun)
         except EvaluationInterrupted as interruption:
-            status.evaluated_at, status.owed = former, OwedEvaluation(then, interruption.results)
+            status.owe_evaluation(then, interruption.results)
 
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal asked for it."""
@@ -260,18 +281,7 @@ def run_fit(session: Session, end: Time) -> None:
         finally:
             status.phase = Phase.STEPPING
 
-    with status.fitting():
-        state.closure = closure
-        state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
-        try:
-            with interruptible(state):
-                fit()
-        except BaseException as error:
-            status.reopens_epoch = Event.EPOCH_START in engine.undo(error) and session.batches is not None
-            readings.salvage(error)
-            raise
-        finally:
-            state.closure = state.snapshot = state.go_back = None
+    return fit, closure
 
 
 def end_test(state: State, end: Time, what: str) -> Callable[[], bool]:

@@ -38,8 +38,6 @@ class LossReader:
     def take(self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
         """Take the loss of the batch that the clock counts next."""
         logs = self._logger.destinations
-        if not logs and not self.is_late and self.was_finite and math.isfinite(loss.item()):
-            return
         now = self._state.timestamp
         rates = self._rates() if logs else {}
         reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, rates, self._state.skip_requested)

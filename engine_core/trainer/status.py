@@ -1,6 +1,8 @@
 """The phase of a run, across fits, and the evaluation it owes. Knows State, but neither loop nor Trainer.
 
-IDLE or RESUMED --fitting()--> TRAINING <--> STEPPING     a fit, and within it AFTER_TRAIN_BATCH
+IDLE --resume()--> RESUMED                                a checkpoint is loaded
+IDLE or RESUMED --fitting()--> TRAINING --> IDLE          a fit, whatever ends it
+TRAINING <--phase--> STEPPING                             within it, AFTER_TRAIN_BATCH
 any of these <--evaluating()--> EVALUATING                an evaluation, in a fit or on its own
 """
 
@@ -46,9 +48,11 @@ class RunStatus:
     """The phase of a run, its requests to end, and the evaluation that a resumed run has to finish.
 
     The requests are fields of State, since callbacks and algorithms set them there: `stop_requested`,
-    `pause_requested` and `interrupted_by` for `fit`, `skip_requested` for one step. Only this class resets them.
+    `pause_requested` and `interrupted_by` for `fit`, `skip_requested` for one step. A new fit drops them here; the
+    loop drops `skip_requested` after each step.
 
     Attributes:
+        phase: set here, but for STEPPING, which the loop sets and leaves: a block would cost each step.
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
         owed: an evaluation that was interrupted.
         reopens_epoch: an exception made algorithms undo what they did at EPOCH_START, so it has to fire again.
@@ -61,27 +65,34 @@ class RunStatus:
         self.reopens_epoch = False
         self._state = state
         self._resumed_at: int | None = None
+        self._evaluated_before: int | None = None
+
+    def check_can_fit(self) -> None:
+        """Raise EngineError if a fit or an evaluation is running."""
+        if self.phase is Phase.EVALUATING:
+            raise EngineError("an evaluation is running: fit() can't be called from its events")
+        if self.phase not in (Phase.IDLE, Phase.RESUMED):
+            raise EngineError("fit is already running: it can't be called from its own events")
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
         """Be TRAINING in the block, and drop the requests made to an earlier fit.
 
         Raises:
-            EngineError: if a fit or an evaluation is running.
+            EngineError: see `check_can_fit`.
         """
-        if self.phase not in (Phase.IDLE, Phase.RESUMED):
-            if self.phase is Phase.EVALUATING:
-                raise EngineError("an evaluation is running: fit() can't be called from its events")
-            raise EngineError("fit is already running: it can't be called from its own events")
+        self.check_can_fit()
         state = self._state
         if self.phase is not Phase.RESUMED or state.pause_requested:  # the saved run may have been asked to stop
             state.stop_requested = False
         state.pause_requested = state.skip_requested = False
+        state.interrupted_by = None
         self.phase = Phase.TRAINING
         try:
             yield
         finally:
             self.phase = Phase.IDLE
+            state.interrupted_by = None  # the signal has ended this fit; it says nothing about the next
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -97,6 +108,18 @@ class RunStatus:
             yield
         finally:
             self.phase = former
+
+    def begin_evaluation(self) -> dict[str, float] | None:
+        """Return the results that an interrupted evaluation has already; None: there was one at this position."""
+        owed, self.owed = self.owed, None
+        self._evaluated_before, self.evaluated_at = self.evaluated_at, self._state.timestamp.batch
+        if self._evaluated_before == self.evaluated_at:
+            return None
+        return {} if owed is None else owed.results
+
+    def owe_evaluation(self, then: str, results: dict[str, float]) -> None:
+        """Note that the evaluation that began was interrupted: it counts only when a later fit has finished it."""
+        self.evaluated_at, self.owed = self._evaluated_before, OwedEvaluation(then, results)
 
     @contextmanager
     def as_if_paused(self) -> Iterator[None]:

@@ -155,8 +155,10 @@ class Trainer:
         Raises:
             ArgumentError: (a ValueError) if there is no loader, optimizer, loss or duration.
             ClosedEngineError: (a RuntimeError) if the trainer is closed.
+            EngineError: if a fit or an evaluation is running.
         """
         self._check_open()
+        self._session.status.check_can_fit()  # before anything changes
         self._check_trainable()
         end = self._end_of_fit(duration)
         if end is None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from engine_core import State, Timestamp
+import pytest
+import torch
+
+from engine_core import Callback, Logger, State, Timestamp
 from engine_core.errors import CheckpointError, EngineError
 from engine_core.trainer.status import OwedEvaluation, Phase, RunStatus
+
+from .parts import batches, trainer
 
 
 def test_a_fit_is_training_and_idle_again_whatever_ends_it() -> None:
@@ -80,3 +85,57 @@ def test_what_is_owed_and_a_stop_survive_a_checkpoint_and_a_pause_does_not() -> 
     assert status.state_dict()["stop_requested"] is False
     with pytest.raises(CheckpointError, match="the checkpoint awaits 'fit_end', at which nothing is saved"):
         other.load_state_dict({**status.state_dict(), "awaited": "fit_end"})
+
+
+def test_an_interrupted_evaluation_is_owed_with_its_results_and_counts_only_when_it_is_finished() -> None:
+    state = State()
+    status = RunStatus(state)
+    status.evaluated_at = 3
+    state.timestamp = Timestamp(batch=5)
+    assert status.begin_evaluation() == {}
+    status.owe_evaluation("batch_checkpoint", {"eval/loss": 0.5})
+    assert (status.evaluated_at, status.owed) == (3, OwedEvaluation("batch_checkpoint", {"eval/loss": 0.5}))
+    assert status.begin_evaluation() == {"eval/loss": 0.5}
+    assert (status.evaluated_at, status.owed, status.begin_evaluation()) == (5, None, None)
+
+
+def test_a_signal_that_ended_a_fit_says_nothing_about_the_next() -> None:
+    state = State(interrupted_by=2)
+    status = RunStatus(state)
+    with status.fitting():
+        assert state.interrupted_by is None
+        state.interrupted_by = 15
+    assert state.interrupted_by is None
+
+
+class FitsAgain(Callback):
+    """Calls `fit` at each forward pass and evaluation, and keeps what a refusal could have changed."""
+
+    trainer: Any
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[object, object]] = []
+
+    def after_forward(self, state: State, logger: Logger) -> None:
+        before = self.now()
+        with pytest.raises(EngineError, match="is already running: it can't"):
+            self.trainer.fit("5ep")
+        self.seen.append((before, self.now()))
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        before = self.now()
+        with pytest.raises(EngineError, match="an evaluation is running: fit"):
+            self.trainer.fit("5ep")
+        self.seen.append((before, self.now()))
+
+    def now(self) -> tuple[object, ...]:
+        state, counted_s = self.trainer.state, self.trainer._session.counted_s
+        return state.max_duration, state.model.training, torch.get_rng_state().tolist(), counted_s, state.closure
+
+
+def test_a_refused_fit_changes_nothing() -> None:
+    callback = FitsAgain()
+    callback.trainer = trainer(callbacks=[callback], eval_dataloader=batches(8))
+    callback.trainer.fit()
+    assert len(callback.seen) == 3
+    assert [before for before, _ in callback.seen] == [after for _, after in callback.seen]
