@@ -248,7 +248,7 @@ class Engine:
             self._adapters.insert(0, surrounding(self._pipelines))
         for adapter in self._adapters:
             self.host.register(adapter)
-        self._connected_at = self.host.changes
+        self._connected_at = self.host.changes  # last: the lines above changed it
 
     def _pipeline(self, event: Event) -> Pipeline | None:
         """Return the pipeline of the algorithms that list `event`, or None if there is none."""

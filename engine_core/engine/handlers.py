@@ -58,6 +58,7 @@ def call_directly(hook: pluggy.HookCaller, state: State, logger: Logger) -> Call
     It skips pluggy's handling of arguments and results, which is half of what a callback costs, and the frame of the
     adapter's function around a callback's method.
     """
+    # Reversed, as pluggy runs what was registered last first; an adapter has neither wrappers nor arguments to choose.
     listeners = tuple(_listener_of(implementation.function) for implementation in reversed(hook.get_hookimpls()))
 
     def notify(_: Traces) -> None:
@@ -73,7 +74,7 @@ def call_directly(hook: pluggy.HookCaller, state: State, logger: Logger) -> Call
 
 
 def _listener_of(function: Any) -> tuple[Callable[[State, Logger], object], Noted | None]:
-    """Return what to call for an adapter's function, and what to tell if that raises."""
+    """Return what to call for an adapter's function, and what takes note if that raises."""
     noted = getattr(function, "__self__", None)
     if isinstance(noted, Noted):
         return noted.method, noted
