@@ -1,9 +1,7 @@
 """The phase of a run, across fits, and the evaluation it owes. Knows State, but neither loop nor Trainer.
 
-IDLE --resume()--> RESUMED                                a checkpoint is loaded
-IDLE or RESUMED --fitting()--> TRAINING --> IDLE          a fit, whatever ends it
-TRAINING <--phase--> STEPPING                             within it, AFTER_TRAIN_BATCH
-any of these <--evaluating()--> EVALUATING                an evaluation, in a fit or on its own
+IDLE --resume()--> RESUMED; IDLE or RESUMED --fitting()--> TRAINING --> IDLE     a fit, whatever ends it
+TRAINING <--> STEPPING; any of these <--evaluating()--> EVALUATING               AFTER_TRAIN_BATCH; an evaluation
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).parents[2]
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 300, 40, 6
 
 LONGER_FUNCTIONS = {
-    "trainer/loop.py:run_fit": "the loop: one nested function for each level, to be read top-down",
+    "trainer/loop.py:loop_of": "the loop: one nested function for each level, to be read top-down",
     "trainer/trainer.py:__init__": "the Trainer's arguments, one line each, frozen by a test",
     "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, two lines each: given and checked",
 }

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 TESTS = """
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.testing import AlgorithmConformance
@@ -52,7 +54,6 @@ def said(tmp_path_factory):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
-@pytest.mark.full
 def test_a_broken_rule_is_reported_with_what_was_seen_and_why_and_nothing_of_the_kit(said):
     _, _, report = said.partition("TestHalve.test_writes_declared")
     (line,) = report.partition("TestPickTarget")[0].strip("_ \n").splitlines()
