@@ -42,14 +42,15 @@ def _why_not_trusted(installed: Installed) -> str:
 
 def _why_unusable(installed: Installed, entry_point: EntryPoint) -> str:
     _, name, value = entry_point
+    report = f"report it to the authors of {installed.name}"
     if not re.fullmatch(r"\w+(?:\.\w+)*\s*:\s*\w+(?:\.\w+)*", value):
-        return f"{value!r} is not of the form 'module:attribute'; tell the authors of {installed.name}"
+        return f"{value!r} is not of the form 'module:attribute'; {report}"
     if not name or not name.isprintable() or set(name) & set(":,"):
-        return f"{name!r} can't be a name: it is empty, or has ':' or ',' in it; tell the authors of {installed.name}"
+        return f"{name!r} can't be a name: it is empty, or has ':' or ',' in it; {report}"
     values = sorted({p.value for p in installed.entry_points if p[:2] == entry_point[:2]})
     if len(values) > 1:
         both = " and as ".join(map(repr, values))
-        return f"registered twice under this name, as {both}; tell the authors of {installed.name}"
+        return f"registered twice under this name, as {both}; {report}"
     return ""
 
 

@@ -52,7 +52,7 @@ def _remedy_for(error: BaseException, installed: Installed, module: str) -> str:
             quoted = " ".join(f"'{requirement}'" for requirement in lacking)
             return f"{installed.name} requires {', '.join(lacking)}; run: pip install {quoted}"
         return (
-            f"{installed.name} does not declare what it needs for {readable(missing)!r}; tell its authors, and install "
-            "the distribution that has this module"
+            f"{installed.name} does not declare what it needs for {readable(missing)!r}; report it to its authors, and "
+            "install the distribution that has this module"
         )
     return ""

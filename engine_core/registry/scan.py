@@ -102,7 +102,7 @@ def _mark_foreign(sources: Mapping[PluginRecord, Source]) -> list[PluginRecord]:
         module = record.module
         owner = owner_among(module, claimants[module.partition(".")[0]])
         if record.status == "available" and owner not in (None, record.distribution):
-            authors = f"tell the authors of {record.distribution}"
+            authors = f"report it to the authors of {record.distribution}"
             marked[place] = _doubted(record, f"its entry point lies in {module!r}, a module of {owner}; {authors}")
     return marked
 
@@ -118,8 +118,8 @@ def _mark_ambiguous(records: list[PluginRecord]) -> list[PluginRecord]:
         sharing = claims[record.kind, record.name]
         if record.status == "available" and record.distribution != CORE and len(sharing) > 1:
             both = " and ".join(sorted(str(r.origin) for r in sharing))
-            rule = f"the bare name gives {CORE}'s, " if any(r.distribution == CORE for r in sharing) else ""
-            reason = f"{record.name!r} is claimed by {both}; {rule}{record.qualified_name!r} gives this one"
+            rule = f"the bare name means {CORE}'s; " if any(r.distribution == CORE for r in sharing) else ""
+            reason = f"{record.name!r} is claimed by {both}; {rule}use {record.qualified_name!r} for this one"
             marked[place] = replace(_doubted(record, reason), status="ambiguous")
     return marked
 

@@ -61,7 +61,7 @@ def test_a_plugin_that_needs_torch_where_there_is_none_is_reported(diagnose):
     assert diagnose("import torch\n" + GOOD.replace("\n    ", "\n"), torch=no_torch).problems == (
         (
             f"ModuleNotFoundError: No module named 'torch' (at {sys.path[0]}/torch.py:1); acme-plugin does not declare "
-            "what it needs for 'torch'; tell its authors, and install the distribution that has this module"
+            "what it needs for 'torch'; report it to its authors, and install the distribution that has this module"
         ),
     )
 
@@ -154,7 +154,7 @@ def test_a_name_that_two_claim_is_a_problem_of_both_and_both_are_imported(instal
     assert [(d.record.status, d.problems, d.imports_torch) for d in found] == [
         (
             "ambiguous",
-            (f"'acme' is claimed by one-plugin 1.0 and two-plugin 1.0; '{n}-plugin:acme' gives this one",),
+            (f"'acme' is claimed by one-plugin 1.0 and two-plugin 1.0; use '{n}-plugin:acme' for this one",),
             False,
         )
         for n in ("one", "two")

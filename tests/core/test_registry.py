@@ -115,7 +115,7 @@ def test_a_name_that_two_claim_is_an_error_that_lists_both_when_it_is_used(insta
         "one-plugin:fake (1.0, one_module:Fake), two-plugin:fake (1.0, two_module:Fake)"
     )
     assert [(r.status, r.reason) for r in records("one-plugin")] == [
-        ("ambiguous", "'fake' is claimed by one-plugin 1.0 and two-plugin 1.0; 'one-plugin:fake' gives this one")
+        ("ambiguous", "'fake' is claimed by one-plugin 1.0 and two-plugin 1.0; use 'one-plugin:fake' for this one")
     ]
 
 
@@ -132,8 +132,8 @@ def test_a_built_in_name_cannot_be_shadowed(install):
     assert (shadow.status, shadow.reason) == (
         "ambiguous",
         (
-            f"'profiler' is claimed by engine-core {VERSION} and evil-plugin 1.0; the bare name gives engine-core's, "
-            "'evil-plugin:profiler' gives this one"
+            f"'profiler' is claimed by engine-core {VERSION} and evil-plugin 1.0; the bare name means engine-core's; "
+            "use 'evil-plugin:profiler' for this one"
         ),
     )
     assert [r.status for r in records("engine-core")] == ["available"] * len(records("engine-core"))

@@ -58,7 +58,7 @@ def test_the_record_of_a_claimed_class_is_that_of_the_distribution_that_ships_it
 
 @pytest.mark.usefixtures("claimed")
 def test_an_entry_point_in_the_module_of_another_is_reported():
-    reason = "its entry point lies in 'acme_module', a module of acme-plugin; tell the authors of claim"
+    reason = "its entry point lies in 'acme_module', a module of acme-plugin; report it to the authors of claim"
     assert (record("claimed").status, record("claimed").reason) == ("available", reason)
     assert (record("acme").status, record("acme").reason) == ("available", "")
 
@@ -66,7 +66,8 @@ def test_an_entry_point_in_the_module_of_another_is_reported():
 def test_an_entry_point_in_the_core_is_reported(install):
     install("claim", {"callbacks": {"mine": "engine_core.callbacks.profiler:Profiler"}})
     assert record("mine").reason == (
-        "its entry point lies in 'engine_core.callbacks.profiler', a module of engine-core; tell the authors of claim"
+        "its entry point lies in 'engine_core.callbacks.profiler', a module of engine-core; report it to the authors "
+        "of claim"
     )
 
 

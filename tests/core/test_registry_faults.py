@@ -26,8 +26,8 @@ FAULTS = {
         "import there_is_no_such_module",
         (
             "ModuleNotFoundError: No module named 'there_is_no_such_module' (at FILE:1); broken-plugin does not "
-            "declare what it needs for 'there_is_no_such_module'; tell its authors, and install the distribution that "
-            "has this module"
+            "declare what it needs for 'there_is_no_such_module'; report it to its authors, and install the "
+            "distribution that has this module"
         ),
     ),
     "own module": (

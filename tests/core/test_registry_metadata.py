@@ -124,7 +124,7 @@ def test_an_entry_point_that_names_nothing_breaks_only_itself(install, value):
     install("acme-plugin", {"algorithms": {"acme": value, "fine": "acme_module:Fine"}}, {"acme_module": ""})
     assert (record().status, record().reason) == (
         "broken",
-        f"{value!r} is not of the form 'module:attribute'; tell the authors of acme-plugin",
+        f"{value!r} is not of the form 'module:attribute'; report it to the authors of acme-plugin",
     )
     assert Registry.scan().find("algorithms", "fine").status == "available"
 
@@ -166,7 +166,7 @@ def test_a_name_that_a_distribution_registers_twice_is_broken(install, site):
     Registry.scan(refresh=True)
     assert (record().status, record().reason) == (
         "broken",
-        "registered twice under this name, as 'one:Acme' and as 'two:Acme'; tell the authors of acme-plugin",
+        "registered twice under this name, as 'one:Acme' and as 'two:Acme'; report it to the authors of acme-plugin",
     )
 
 
@@ -185,7 +185,7 @@ def test_an_impossible_name_is_broken(install, name, monkeypatch):
     (found,) = (r for r in Registry.scan().records if r.distribution == "acme-plugin")
     assert (found.status, found.reason) == (
         "broken",
-        f"{name!r} can't be a name: it is empty, or has ':' or ',' in it; tell the authors of acme-plugin",
+        f"{name!r} can't be a name: it is empty, or has ':' or ',' in it; report it to the authors of acme-plugin",
     )
 
 

@@ -67,7 +67,7 @@ CASES = [
         "undeclared-dependency",
         "import acme_maths.linear\n" + algorithm("Bad"),
         "ModuleNotFoundError: No module named 'acme_maths' (at <file>:1); <name> does not declare "
-        "what it needs for 'acme_maths'; tell its authors, and install the distribution that has this module",
+        "what it needs for 'acme_maths'; report it to its authors, and install the distribution that has this module",
     ),
     Case(
         "unknown-event",

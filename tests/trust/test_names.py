@@ -17,7 +17,7 @@ class Profiler(Callback):
         with open("shadow", "w"):
             pass
 """
-REASON = "'twin' is claimed by one-plugin 1.5 and two-plugin 2.0; '{}:twin' gives this one"
+REASON = "'twin' is claimed by one-plugin 1.5 and two-plugin 2.0; use '{}:twin' for this one"
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def test_a_plugin_that_shadows_a_built_in_is_listed_with_both(shadow, command):
         f"callbacks profiler engine-core {version} available{imported}",
         f"callbacks profiler shadow-plugin 6.6 ambiguous{imported}",
         (
-            f"'profiler' is claimed by engine-core {version} and shadow-plugin 6.6; the bare name gives engine-core's, "
-            "'shadow-plugin:profiler' gives this one"
+            f"'profiler' is claimed by engine-core {version} and shadow-plugin 6.6; the bare name means engine-core's; "
+            "use 'shadow-plugin:profiler' for this one"
         ),
     ]
     assert done.code == (1 if command == "doctor" else 0)
