@@ -46,9 +46,10 @@ def fit_start(event: Event, state: State, logger: Logger, traces: Traces) -> Non
 
 @hookspec
 def epoch_start(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire before the first batch of an epoch; when `fit` continues one, only if an exception undid what ran here.
+    """Fire before the first batch of an epoch.
 
-    The loader is asked for an iterator after this event, so its sampler or dataset may be changed.
+    A `fit` that continues an epoch fires it only if an exception has undone what ran here. The loader is asked for
+    an iterator after this event, so its sampler or dataset may be changed.
     """
 
 
@@ -72,7 +73,7 @@ def batch_start(event: Event, state: State, logger: Logger, traces: Traces) -> N
 
 @hookspec
 def before_train_batch(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire with gradients cleared, before the batch is split into microbatches: the last moment to change it whole."""
+    """Fire with gradients cleared, before the split into microbatches: the last chance to change the whole batch."""
 
 
 @hookspec
@@ -186,5 +187,6 @@ def eval_batch_end(event: Event, state: State, logger: Logger, traces: Traces) -
 def eval_end(event: Event, state: State, logger: Logger, traces: Traces) -> None:
     """Fire when `state.metrics` holds the results of the evaluation loader, before they are logged.
 
-    They are logged and returned as computed. Swap out here what was swapped in at EVAL_START.
+    They are logged as computed, but `eval` returns `state.metrics`, which a callback may change here. Swap out here
+    what was swapped in at EVAL_START.
     """

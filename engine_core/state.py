@@ -134,7 +134,7 @@ class State:
     def pause_training(self) -> None:
         """Ask the loop to end `fit` after the current batch, as a signal does: the run is saved and can be resumed.
 
-        Then there is no final evaluation and a running one is aborted; both are made up for when the run resumes.
+        A running evaluation is interrupted, and the final one is skipped: both are left to the resumed run.
         """
         if not self.stop_requested:
             self.stop_requested = self.pause_requested = True

@@ -28,8 +28,8 @@ class RunFiles(LoggerDestination):
     """Writes every logged value to `folder/metrics.jsonl`, and one row a step to `folder/metrics.csv`.
 
     A line is in the file when `log_metrics` returns, the CSV's row when the next step begins, or at close. If the disk
-    is full, a warning says so once, and the latest 256 KiB for each file wait until there is room; no half of a line is
-    in a file, and `latest` and `runs` continue meanwhile. New columns are added to the CSV. Values that are not finite
+    is full, a warning says so once, and the latest 256 KiB for each file wait until there is room; no partial line is
+    left in a file, and `latest` and `runs` stay current. New columns are added to the CSV. Values that are not finite
     are `null` in JSON. Existing files are continued.
 
     Args:
