@@ -10,6 +10,7 @@ from ..arguments import check_number, check_whole
 from ..callback import Callback
 from ..errors import ArgumentError
 from ..logger import Logger
+from ..messages import enumerated
 from ..state import State
 from .monitor import Monitor
 
@@ -105,7 +106,7 @@ class EarlyStopper(_Stopper):
         """Restore the counts."""
         where = "in the state of EarlyStopper"
         if missing := sorted({"best", "waited", "counted_at"} - set(state)):
-            raise ArgumentError(f"there is no {', no '.join(missing)} {where}: {dict(state)!r}")
+            raise ArgumentError(f"the state of EarlyStopper lacks {enumerated([*map(repr, missing)])}: {dict(state)!r}")
         best, counted_at = state["best"], state["counted_at"]
         best = None if best is None else check_number("best", best, "(-inf, inf)", where)
         counted_at = None if counted_at is None else check_whole("counted_at", counted_at, "[0, inf)", where)

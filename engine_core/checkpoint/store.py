@@ -189,14 +189,14 @@ def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
 
 def _read_latest(file: Path) -> str:
     if not file.is_file():
-        raise CheckpointError(f"{str(file)!r} is not a file: remove it, or give a checkpoint itself")
+        raise CheckpointError(f"{str(file)!r} is not a file: remove it, or give the path of a checkpoint")
     try:
         with file.open("rb") as opened:
             name = opened.read(64).decode("ascii", "replace").strip()
     except OSError as error:
         raise CheckpointError(f"{str(file)!r} can't be read: {error.strerror}") from error
     if not _NAME.fullmatch(name):
-        raise CheckpointError(f"{str(file)!r} holds {name!r}, which names no checkpoint: give one itself")
+        raise CheckpointError(f"{str(file)!r} holds {name!r}, which is not a checkpoint's name; give the path of one")
     return name
 
 

@@ -87,7 +87,8 @@ class _Flattener:
             return self._dict(value, path, depth)
         raise CheckpointError(
             f"{path!r} is a {type(value).__module__}.{type(value).__qualname__}, and a checkpoint holds None, "
-            "booleans, numbers, strings, tensors, and lists, tuples and dicts of these: let state_dict() return such"
+            "booleans, numbers, strings, tensors, and lists, tuples and dicts of these: return only these from "
+            "state_dict()"
         )
 
     def _dict(self, value: dict[Any, Any], path: str, depth: int) -> Any:
@@ -95,7 +96,7 @@ class _Flattener:
             return {key: self.flatten(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
         if unusual := [key for key in value if not isinstance(key, (str, int, float, tuple, type(None)))]:
             kind = type(unusual[0]).__qualname__
-            raise CheckpointError(f"{path!r} has the key {unusual[0]!r}, a {kind}: let state_dict() have strings there")
+            raise CheckpointError(f"{path!r} has the key {unusual[0]!r}, a {kind}: use string keys")
         kind = next((name for name, cls in _KINDS.items() if type(value) is cls), "dict")
         pairs = [
             [self.flatten(key, f"{path}.key", depth + 1), self.flatten(item, f"{path}.{key}", depth + 1)]

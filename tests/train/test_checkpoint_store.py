@@ -106,7 +106,7 @@ def test_a_latest_that_is_not_a_file_is_refused(tmp_path):
 def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path, text):
     Store(tmp_path).save(at(0, 1), EMPTY)
     (tmp_path / "latest").write_text(text)
-    with pytest.raises(CheckpointError, match=r"latest' holds .*, which names no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"latest' holds .*, which is not a checkpoint's name"):
         resolve(tmp_path)
 
 

@@ -106,7 +106,7 @@ def endless():
         (Odd(), r"'state.x' is a .*Odd, and a checkpoint holds None"),
         ({1, 2}, "'state.x' is a builtins.set"),
         (b"bytes", "'state.x' is a builtins.bytes"),
-        ({Odd: 1}, "'state.x' has the key .*Odd.*: let state_dict"),
+        ({Odd: 1}, "'state.x' has the key .*Odd.*: use string keys"),
         (torch.eye(2).to_sparse(), "'state.x' is a Tensor of layout torch.sparse_coo"),
         (torch.empty(2, device="meta"), "'state.x' is a tensor of meta device"),
         (torch.zeros(1, dtype=torch.complex128), "of dtype torch.complex128"),

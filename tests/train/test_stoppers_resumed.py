@@ -71,7 +71,7 @@ def test_an_evaluation_that_a_signal_broke_off_is_counted_once(values: list[floa
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "there is no best, no counted_at, no waited in the state of EarlyStopper"),
+        ({}, "the state of EarlyStopper lacks 'best', 'counted_at' and 'waited'"),
         ({"best": "low", "waited": 0, "counted_at": 1}, r"best='low' \(str\) has to be a number"),
         ({"best": float("nan"), "waited": 0, "counted_at": 1}, "best=nan has to be a finite number"),
         ({"best": 0.5, "waited": -1, "counted_at": 1}, r"waited=-1 has to be within .* in the state of EarlyStopper"),

@@ -126,8 +126,8 @@ def test_idempotent(kit: PassKit) -> Fault | None:
         if twice is None or _same(once, twice) or (turns and _same(once, _arranged(kit, twice, event) or [])):
             continue
         return Fault(
-            f"for {_named(algorithms)} at {event.name} it gives {_named(once)}, and for that again "
-            f"{_places(once, twice)}, as places in its own result"
+            f"for {_named(algorithms)} at {event.name} it returned {_named(once)}; applied to that, it "
+            f"changed the order to {_places(once, twice)} (positions in its own result)"
         )
     return None
 

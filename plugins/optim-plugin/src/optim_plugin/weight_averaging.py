@@ -114,7 +114,7 @@ class WeightAveraging(Algorithm):
         if state:
             expected = ("average", *self._saved())
             missing = [f"no {name!r}, but {', '.join(map(repr, state))}" for name in expected if name not in state]
-            foreign = [f"a {name!r}, which it never has" for name in state if name not in expected]
+            foreign = [f"an unknown key {name!r}" for name in state if name not in expected]
             if wrong := missing + foreign:
                 raise ArgumentError(
                     f"the state of {self.metadata.name} has {wrong[0]}: give what its state_dict() returned"
