@@ -40,8 +40,8 @@ BrokenRule.__module__ = __package__  # the name by which it is imported, and whi
 
 ALGORITHM_RULES = {
     "test_metadata": Rule(
-        "Its metadata is a valid AlgorithmMetadata, and a name in it is the entry point's, or the class's in snake "
-        "case if no installed distribution ships the class.",
+        "Its metadata is a valid AlgorithmMetadata, and its name, if given, is the entry point's, or the class's in "
+        "snake case if no installed distribution ships the class.",
         "Configs, `before` and `after`, and error messages refer to an algorithm by that one name, and the engine "
         "decides by metadata alone what to ask and in which order.",
         "Make metadata with AlgorithmMetadata(...), which validates it, and give it the entry point's name.",
@@ -51,7 +51,7 @@ ALGORITHM_RULES = {
         "answer when asked again.",
         "All algorithms are asked before any is applied, and asked again when an exception has to be undone: a change "
         "in `match` changes what the others see.",
-        "Move what changes something to `apply`; let `match` depend on event, State and settings.",
+        "Move anything with an effect to `apply`; let `match` depend on event, State and settings.",
     ),
     "test_match_only_declared_events": Rule(
         "`match` is false at each event that metadata.events does not list.",
@@ -120,7 +120,7 @@ ALGORITHM_RULES = {
     "test_two_instances": Rule(
         "Two instances work in one run, or are refused when the Trainer is made, and what one does in its own run "
         "does not affect the other.",
-        "Sweeps and notebooks make several; state that the class shares mixes their runs silently.",
+        "Sweeps and notebooks create several instances; state that the class shares mixes their runs silently.",
         "Keep state on the instance, not on the class or module; to refuse a second one, declare a tag and conflicts "
         "with that tag.",
     ),
@@ -155,7 +155,8 @@ ALGORITHM_RULES = {
         "Convert with tensor.to(other.dtype) before mixing, or compute in float32.",
     ),
     "test_order_independent": Rule(
-        "Its results do not depend on its place among the other algorithms, or one of the two declares the order.",
+        "Its results don't depend on whether it runs before or after another algorithm, unless one of the two declares "
+        "the order.",
         "Users write a list; two runs with the same methods must not differ because the list was sorted.",
         "Declare `before` or `after` with the other's name or tag, or `conflicts`.",
     ),
@@ -186,8 +187,8 @@ PASS_RULES = {
         "Return the list in every branch, test for a class with isinstance, and read metadata with getattr.",
     ),
     "test_stable": Rule(
-        "What it does not distinguish, instances of one class and classes unknown to it, keeps its order, or is "
-        "reversed as a whole by a pass of stage `direction`.",
+        "Algorithms that it can't tell apart, of one class or of classes unknown to it, keep their order; a pass of "
+        "stage `direction` may reverse them all.",
         "The user's list decides wherever no rule of a pass does.",
         "Sort with sort_to_front or sort_to_back, or with a key that is the same for all others; `sorted` is stable.",
     ),

@@ -56,8 +56,8 @@ def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_h
         Kit().test_metadata()
 
     assert str(error.value) == (
-        "Doubled breaks the rule of test_metadata: Its metadata is a valid AlgorithmMetadata, and a name in it is the "
-        "entry point's, or the class's in snake case if no installed distribution ships the class. Seen: "
+        "Doubled breaks the rule of test_metadata: Its metadata is a valid AlgorithmMetadata, and its name, if given, "
+        "is the entry point's, or the class's in snake case if no installed distribution ships the class. Seen: "
         "metadata.name is 'double', but the class's name in snake case is 'doubled'. Why it matters: Configs, "
         "`before` and `after`, and error messages refer to an algorithm by that one name, and the engine decides by "
         "metadata alone what to ask and in which order. To fix it: Make metadata with AlgorithmMetadata(...), which "
