@@ -1,4 +1,4 @@
-"""Which kernel FusedLayerNorm takes: apex's where it is installed with it, on CUDA; else torch's.
+"""Which kernel FusedLayerNorm takes: apex's where apex is installed and includes it, on CUDA; else torch's.
 
 The apex here is an honest fake: the two functions have the real ones' signatures and their numbers.
 """

@@ -24,8 +24,8 @@ class ComputeDtypeLayerNorm(nn.LayerNorm):
     """Normalise as nn.LayerNorm does, under autocast in autocast's dtype.
 
     There torch converts to float32 and back on CUDA, and keeps the input's dtype on the CPU.
-    The kernel is apex's on CUDA if apex is installed with it, else torch's own; both accumulate in float32. Without
-    apex, and outside autocast, it equals nn.LayerNorm bit for bit. float64 is not converted, as in autocast.
+    The kernel is apex's on CUDA if apex is installed and includes it, else torch's own; both accumulate in float32.
+    Without apex, and outside autocast, it equals nn.LayerNorm bit for bit. float64 is not converted, as in autocast.
 
     Example:
         >>> norm = ComputeDtypeLayerNorm(4)
