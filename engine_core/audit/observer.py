@@ -109,6 +109,7 @@ class Observer:
     def __init__(self, on_finding: Callable[[Finding], None], fields: Iterable[str] = WRITABLE) -> None:
         self._on_finding = on_finding
         self._fields = tuple(fields)
+        self._registry = Registry.scan()
         self._opened: dict[tuple[int, Event | None], _Opened] = {}
         self._runs: dict[tuple[int, Event], tuple[tuple[int, int], int]] = {}
         self._owners = Owners()
@@ -179,7 +180,7 @@ class Observer:
         return repeat
 
     def _tell(self, kind: Kind, subject: _Subject, field: str, leaves: tuple[str, ...]) -> None:
-        origin = Registry.scan().origin_of(subject.algorithm)
+        origin = self._registry.origin_of(subject.algorithm)
         where = (subject.event, subject.ran, subject.writes, *subject.position, subject.repeat, subject.broke_off)
         self._on_finding(Finding(kind, subject.name, origin, field, leaves, *where))
 

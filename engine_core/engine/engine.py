@@ -61,7 +61,8 @@ class Engine:
         self._handlers = Handlers()
         self.unheard: AbstractSet[str] = self._handlers.unheard
         self.host = Host(on_change=self._handlers.clear)
-        self._passes = PassList(Registry.scan())
+        registry = Registry.scan()
+        self._passes = PassList(registry)
         for function, index in parse_passes(algorithm_passes):
             self._passes.insert(function, index)
         self._members: list[Member] = []
@@ -75,7 +76,7 @@ class Engine:
         self._callbacks: ObservedList[Any] = ObservedList()
         self._destinations: ObservedList[Any] = ObservedList()
         self._listeners: list[Callback] = []
-        self._admit()
+        self._admit(registry)
 
     def run_event(self, event: Event | str) -> Traces:
         """Run one event and return what its algorithms did.
@@ -188,7 +189,7 @@ class Engine:
 
     def _refresh(self) -> None:
         if not self._closed and not self._is_admitted():
-            self._admit()
+            self._admit(Registry.scan())
 
     def _is_admitted(self) -> bool:
         """Are the admitted algorithms, callbacks and destinations those listed now?"""
@@ -198,10 +199,9 @@ class Engine:
         listed = [item for items in lists for item in items]
         return len(listed) == len(self._listed) and all(a is b for a, b in zip(listed, self._listed, strict=True))
 
-    def _admit(self) -> None:
-        """Admit the algorithms, callbacks and destinations listed now, or refuse them all."""
+    def _admit(self, registry: Registry) -> None:
+        """Admit the algorithms, callbacks and destinations listed now, all by one registry, or refuse them all."""
         state, logger = self.state, self.logger
-        registry = Registry.scan()  # once for all that follows, since the environment may change meanwhile
         algorithms, callbacks = ObservedList.of(state.algorithms), ObservedList.of(state.callbacks)
         destinations = ObservedList.of(logger.destinations)
         # First whatever may refuse: until it is done the engine is unchanged, so the former ones stay in use.
@@ -210,7 +210,7 @@ class Engine:
         check_callbacks(callbacks, heard)
         check_destinations(destinations, heard)
         listeners = everybody(callbacks, destinations)
-        self.host.warn_of_deprecated(algorithms, listeners)
+        self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
         warn_of(members, self._passes)  # after the newcomers' passes are in: one of them may settle an order
@@ -261,7 +261,7 @@ class Engine:
         """Return how to run the event `given`, cached under that spelling until a listener is added or removed."""
         event = self._checked(given)
         if not self._is_admitted():
-            self._admit()
+            self._admit(Registry.scan())
         elif self.host.changes != self._connected_at:
             self._connect()
         if not self._started:

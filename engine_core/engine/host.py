@@ -60,7 +60,7 @@ class Host(pluggy.PluginManager):
         self._deprecated[name] = options
         return {**options, "warn_on_impl": None, "warn_on_impl_args": None}
 
-    def warn_of_deprecated(self, algorithms: Sequence[object], listeners: Sequence[object]) -> None:
+    def warn_of_deprecated(self, algorithms: Sequence[object], listeners: Sequence[object], registry: Registry) -> None:
         """Warn once per class about algorithms that list a deprecated event and callbacks that listen to one.
 
         An algorithm that lists no events has nothing to change: it is asked at every event there is.
@@ -69,7 +69,7 @@ class Host(pluggy.PluginManager):
             users = [a for a in algorithms if event in (getattr(getattr(a, "metadata", None), "events", None) or ())]
             users += [listener for listener in listeners if method_of(listener, event) is not None]
             for user in users:
-                self._warn(user, f"the event {event!r}", options["warn_on_impl"])
+                self._warn(user, f"the event {event!r}", options["warn_on_impl"], registry)
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Return pluggy's options for a hook implementation, or None if it is not one."""
@@ -163,15 +163,16 @@ class Host(pluggy.PluginManager):
     def _warn_of_deprecated_hooks(self, plugin: object) -> None:
         for hook, event, _ in self._hooks_of(plugin) if self._deprecated else ():
             if options := self._deprecated.get(event):
-                self._warn(plugin, f"the event {event!r}", options["warn_on_impl"])
+                registry = Registry.scan()
+                self._warn(plugin, f"the event {event!r}", options["warn_on_impl"], registry)
                 reasons = options["warn_on_impl_args"] or {}
                 for argument in inspect.signature(getattr(plugin, hook), follow_wrapped=False).parameters:
-                    self._warn(plugin, f"the argument {argument!r} of {event!r}", reasons.get(argument))
+                    self._warn(plugin, f"the argument {argument!r} of {event!r}", reasons.get(argument), registry)
 
-    def _warn(self, plugin: object, what: str, why: Warning | None) -> None:
+    def _warn(self, plugin: object, what: str, why: Warning | None, registry: Registry) -> None:
         key = (plugin if isinstance(plugin, ModuleType) else type(plugin), what)
         if why is not None and key not in self._warned:
-            warn(f"{_user(plugin)} uses {what}, which is deprecated: {why}", type(why))
+            warn(f"{_user(plugin, registry)} uses {what}, which is deprecated: {why}", type(why))
             self._warned.add(key)
 
 
@@ -183,11 +184,11 @@ def _title(plugin: object, name: str | None) -> str:
     return repr(name) if name else f"of type {type(plugin).__name__!r}"
 
 
-def _user(plugin: object) -> str:
+def _user(plugin: object, registry: Registry) -> str:
     """Return the plugin's class with its distribution or module; for a module, its name."""
     if isinstance(plugin, ModuleType):
         return f"module {plugin.__name__}"
-    home = Registry.scan().origin_of(plugin) or f"module {type(plugin).__module__}"
+    home = registry.origin_of(plugin) or f"module {type(plugin).__module__}"
     return f"{type(plugin).__name__} ({home})"
 
 

@@ -8,6 +8,7 @@ import pytest
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State, algorithm_pass
 from engine_core.errors import OrderError, PluginError
 from engine_core.passes import apply_declared_order, set_filo_order, warn_if_multiple_loss_interpolation
+from engine_core.registry import Registry
 
 FAKE = """
     from engine_core import Algorithm, algorithm_pass
@@ -108,6 +109,23 @@ def test_an_algorithm_that_joins_later_brings_them_too_and_the_users_are_inserte
     prune_first = sys.modules["prune_module"].prune_first
     installed = [apply_declared_order, prune_first, warn_if_multiple_loss_interpolation]
     assert engine.algorithm_passes == [set_filo_order, mine, *installed, mine]
+
+
+def test_a_plugin_installed_after_the_engine_was_made_brings_its_passes(install):
+    engine = Engine(State(algorithms=[A()]), Logger())
+    install("late-plugin", {"passes": {"prune_first": "late_module:prune_first"}}, {"late_module": FAKE})
+    engine.state.algorithms.append(import_module("late_module").Prune())
+    assert names_at(engine, "after_dataloader") == ["Prune", "A"]
+
+
+def test_all_that_an_engine_is_made_of_goes_by_one_scan(prune, monkeypatch):
+    scans, scan = [], Registry.scan
+    monkeypatch.setattr(Registry, "scan", lambda: scans.append(1) or scan())
+    engine = Engine(State(algorithms=[prune()]), Logger())
+    assert len(scans) == 1
+    engine.state.algorithms.append(A())
+    engine.run_event("init")
+    assert len(scans) == 2
 
 
 def test_a_subclass_of_the_users_belongs_to_the_same_distribution(prune):
