@@ -26,12 +26,13 @@ from .config import (
     find_target,
     make_factory,
 )
-from .config.building import load_plugin
+from .config.building import import_plugin
 from .errors import ArgumentError, ArgumentTypeError, CheckpointError, OrderError, add_note
 from .explain import explain_engine
 from .loggers.run_files import RunFiles, finite
 from .manifest import SCHEMA
 from .randomness import seed_generators
+from .registry import Registry
 from .trainer.arguments import check_seed, new_name
 from .trainer.interruption import saver_folders
 from .trainer.resume import clock_in, versions_of
@@ -195,8 +196,9 @@ def _settle(config: Config, folder: Path) -> Config:
 
 def _import_all(config: Config) -> None:
     """Import everything that is named, so that import errors come first and nothing is made before seeding."""
+    registry = Registry.scan()
     for index, entry in enumerate(config.algorithms):
-        load_plugin("algorithms", entry, config.place("algorithms", index))
+        import_plugin("algorithms", entry, config.place("algorithms", index), registry)
     for section in ("model", "data", "loss", "optimizer"):
         if (target := getattr(config, section)) is not None:
             find_target(target.target, config.place(section))
@@ -231,6 +233,7 @@ def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
     """Return what is needed to understand and repeat the run; see `engine_core.manifest.Manifest`."""
     state, explanation = trainer.state, explain_engine(trainer.engine)
+    _, passes = trainer.engine.lineup
     if explanation.problems:
         raise OrderError("\n".join(explanation.problems))
     return {
@@ -241,7 +244,7 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         "command": sys.argv,
         "device": str(state.device),
         "precision": state.precision,
-        "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations]),
+        "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations], passes.registry),
         "config_file": config.place().source.file,
         "config": config.model_dump(exclude_unset=True),
         **explanation.to_json(),

@@ -56,23 +56,22 @@ def bind(section: Target, place: Place) -> Any:
     return functools.partial(function, **section.args) if section.args else function
 
 
-def load_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
+def import_plugin(kind: Kind, entry: PluginEntry, place: Place, registry: Registry) -> Any:
     """Import an installed plugin by name, or a class of your own by target."""
     if entry.name is None:
         return find_target(entry.target or "", place)
-    return _asked(Registry.load, kind, entry.name, place)
+    return _asked(registry.load, kind, entry.name, place, registry)
 
 
-def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
+def find_plugin(kind: Kind, name: str, place: Place, registry: Registry) -> PluginRecord:
     """Return the record of an installed plugin; imports nothing."""
-    return _asked(Registry.find, kind, name, place)
+    return _asked(registry.find, kind, name, place, registry)
 
 
-def _asked(what: Callable[[Registry, Kind, str], T], kind: Kind, name: str, place: Place) -> T:
+def _asked(what: Callable[[Kind, str], T], kind: Kind, name: str, place: Place, registry: Registry) -> T:
     """Ask the registry; add to its errors the place, and where to look if no name is similar."""
-    registry = Registry.scan()
     try:
-        return what(registry, kind, name)
+        return what(kind, name)
     except PluginError as error:
         known = any(record.name == name.rpartition(":")[2] for record in registry.records)
         near = suggestion(name, [record.name for record in registry.records if record.kind == kind])
@@ -80,9 +79,9 @@ def _asked(what: Callable[[Registry, Kind, str], T], kind: Kind, name: str, plac
         raise place.error(f"{error}{hint}") from error
 
 
-def build_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
+def build_plugin(kind: Kind, entry: PluginEntry, place: Place, registry: Registry) -> Any:
     """Return an instance of an installed plugin or of a class of your own."""
-    return _called(load_plugin(kind, entry, place), entry.args, place)
+    return _called(import_plugin(kind, entry, place, registry), entry.args, place)
 
 
 def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, given: int | None) -> None:

@@ -10,7 +10,7 @@ from ..callback import LoggerDestination
 from ..errors import PluginError, did_you_mean
 from ..passes import AlgorithmPass, explicit_order
 from ..registry import CORE, Kind, Registry
-from .building import bind, build_plugin, find_plugin, load_plugin
+from .building import bind, build_plugin, find_plugin, import_plugin
 from .reading import Place
 from .schema import Config, PassEntry, Target
 
@@ -37,23 +37,24 @@ def check_plugins(config: Config) -> None:
     for section, kind in _KIND_OF.items():
         for index, entry in enumerate(getattr(config, section)):
             if entry.name is not None:
-                find_plugin(kind, entry.name, config.place(section, index))
+                find_plugin(kind, entry.name, config.place(section, index), registry)
 
 
 def build_algorithms(config: Config) -> list[Algorithm]:
     """Return the algorithms in the order in which they are listed."""
+    registry = Registry.scan()
     return [
-        build_plugin("algorithms", entry, config.place("algorithms", index))
+        build_plugin("algorithms", entry, config.place("algorithms", index), registry)
         for index, entry in enumerate(config.algorithms)
     ]
 
 
 def build_listeners(config: Config, section: Literal["callbacks", "loggers"]) -> list[Any]:
     """Return the callbacks or the loggers in the order in which they are listed."""
-    built = []
+    built, registry = [], Registry.scan()
     for index, entry in enumerate(getattr(config, section)):
         place = config.place(section, index)
-        listener = build_plugin("callbacks", entry, place)
+        listener = build_plugin("callbacks", entry, place, registry)
         if isinstance(listener, LoggerDestination) is not (section == "loggers"):
             what = "is a logger; list it under loggers" if section == "callbacks" else "is not a LoggerDestination"
             raise place.error(f"{type(listener).__name__} {what}")
@@ -70,7 +71,7 @@ def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[
     registry = Registry.scan()
     owners = {CORE, *map(registry.distribution_of, algorithms)}
     passes = [
-        (_build_pass(entry, config.place("passes", index), owners), entry.index)
+        (_build_pass(entry, config.place("passes", index), owners, registry), entry.index)
         for index, entry in enumerate(config.passes)
     ]
     if config.order:
@@ -79,15 +80,15 @@ def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[
     return passes
 
 
-def _build_pass(entry: PassEntry, place: Place, owners: set[str | None]) -> AlgorithmPass:
+def _build_pass(entry: PassEntry, place: Place, owners: set[str | None], registry: Registry) -> AlgorithmPass:
     if entry.name is None:
         return bind(Target(target=entry.target or "", args=entry.args), place)  # type: ignore[no-any-return]
     if entry.args:
         raise place.at("args").error(f"an installed pass takes no arguments, not {entry.args!r}")
-    owner = find_plugin("passes", entry.name, place).distribution
+    owner = find_plugin("passes", entry.name, place, registry).distribution
     if owner in owners:
         raise place.error(f"pass {entry.name!r} runs anyway, as {owner} is in use; remove it here")
-    return load_plugin("passes", entry, place)  # type: ignore[no-any-return]
+    return import_plugin("passes", entry, place, registry)  # type: ignore[no-any-return]
 
 
 def _check_order(config: Config, registered: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ Keys: TypeAlias = "tuple[str | int, ...]"
 """The path to a value, as in `("algorithms", 0, "args")`."""
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """The file that values came from, and the line of each; no file for values made in Python."""
 
     file: str = ""
@@ -28,7 +28,7 @@ class Source(NamedTuple):
 class Place(NamedTuple):
     """A value's place in a file, as in `run.yaml:12: algorithms[0].args`."""
 
-    source: Source = Source()
+    source: SourceFile = SourceFile()
     keys: Keys = ()
 
     def at(self, *keys: str | int) -> Place:
@@ -46,7 +46,7 @@ class Place(NamedTuple):
         return ": ".join(filter(None, (f"{self.source.file}{line}", path)))
 
 
-def read_yaml(path: Path | str) -> tuple[Any, Source]:
+def read_yaml(path: Path | str) -> tuple[Any, SourceFile]:
     """Return the content of a YAML file and the line of each key; ConfigError says what is wrong with the file."""
     path = Path(path)
     text = _text(path)
@@ -54,9 +54,9 @@ def read_yaml(path: Path | str) -> tuple[Any, Source]:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
-            return None, Source(str(path))
+            return None, SourceFile(str(path))
         lines = dict(_lines(node, (), str(path), ()))
-        return loader.construct_document(node), Source(str(path), lines)
+        return loader.construct_document(node), SourceFile(str(path), lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -92,7 +92,7 @@ def _lines(node: yaml.Node, keys: Keys, file: str, above: tuple[yaml.Node, ...])
         for key, value in node.value:
             line, name = key.start_mark.line + 1, str(key.value)
             if name in first and name != "<<":
-                place = Place(Source(file, {(*keys, name): line}), (*keys, name))
+                place = Place(SourceFile(file, {(*keys, name): line}), (*keys, name))
                 raise place.error(f"duplicate key, first used in line {first[name]}; remove one")
             first[name] = line
             yield (*keys, name), line

@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from ..errors import ConfigError, did_you_mean
 from ..event import Event
 from ..time import Time
-from .reading import Place, Source, read_yaml
+from .reading import Place, SourceFile, read_yaml
 
 
 class _Section(BaseModel):
@@ -193,7 +193,7 @@ class Config(_Section):
     order: dict[EventName, list[str]] = {}
     require_plugins: list[Annotated[str, AfterValidator(_is_requirement)]] = []
 
-    _source: Source = PrivateAttr(default=Source())
+    _source: SourceFile = PrivateAttr(default=SourceFile())
 
     @model_validator(mode="before")
     @classmethod
@@ -208,7 +208,7 @@ class Config(_Section):
 
     def model_post_init(self, context: Any) -> None:
         """Take the source file from the validation context."""
-        self._source = context or Source()
+        self._source = context or SourceFile()
 
     def place(self, *keys: str | int) -> Place:
         """Return where a value is in the file, for messages."""
@@ -236,13 +236,13 @@ def override(config: Config, **settings: Any) -> Config:
     """
     given = {name: value for name, value in settings.items() if value is not None}
     trainer = {**config.trainer.model_dump(exclude_unset=True), **given}
-    return _checked({**config.model_dump(exclude_unset=True), "trainer": trainer}, config.place().source, Source())
+    return _checked({**config.model_dump(exclude_unset=True), "trainer": trainer}, config.place().source, SourceFile())
 
 
 _KINDS = {list: "list", str: "text", int: "number", float: "number"}
 
 
-def _checked(values: Mapping[str, Any], source: Source, blamed: Source) -> Config:
+def _checked(values: Mapping[str, Any], source: SourceFile, blamed: SourceFile) -> Config:
     """Return the config; problems are reported with the lines of `blamed`."""
     try:
         return Config.model_validate(dict(values), context=source)
@@ -250,7 +250,7 @@ def _checked(values: Mapping[str, Any], source: Source, blamed: Source) -> Confi
         raise ConfigError("\n".join(_problems(error.errors(), blamed))) from None
 
 
-def _problems(details: Iterable[ErrorDetails], source: Source) -> list[str]:
+def _problems(details: Iterable[ErrorDetails], source: SourceFile) -> list[str]:
     """Return a line for each problem, in the order of the file."""
     errors = []
     for detail in details:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..algorithm import Algorithm
 from ..config import Config, build_algorithms, build_passes
 from ..config.building import build_plugin, find_plugin
-from ..config.reading import Place, Source
+from ..config.reading import Place, SourceFile
 from ..config.schema import PluginEntry
 from ..engine import Engine, doubts_about, problems_of, take_in
 from ..errors import OrderError
@@ -62,8 +62,9 @@ def explain_installed(names: Sequence[str]) -> Explanation:
     Raises:
         ConfigError: if a name is unknown, or its algorithm can't be made without arguments.
     """
+    registry = Registry.scan()
     return explain_algorithms(
-        [build_plugin("algorithms", PluginEntry(name=name), Place(Source(name))) for name in names]
+        [build_plugin("algorithms", PluginEntry(name=name), Place(SourceFile(name)), registry) for name in names]
     )
 
 
@@ -107,8 +108,9 @@ def _with_notes(error: BaseException) -> str:
 
 def _owners_of_listeners(config: Config) -> set[str]:
     """Return the distributions of the named callbacks and loggers; their passes run too."""
+    registry = Registry.scan()
     return {
-        find_plugin("callbacks", entry.name, config.place(section, index)).distribution
+        find_plugin("callbacks", entry.name, config.place(section, index), registry).distribution
         for section in ("callbacks", "loggers")
         for index, entry in enumerate(getattr(config, section))
         if entry.name is not None

@@ -17,7 +17,7 @@ from engine_core.config import (
     check_plugins,
     make_factory,
 )
-from engine_core.config.reading import Place, Source
+from engine_core.config.reading import Place, SourceFile
 
 PARTS = """
     from engine_core import Algorithm, Callback, LoggerDestination
@@ -51,7 +51,7 @@ PARTS = """
 
     number = 3
 """
-PLACE = Place(Source("run.yaml", {("model",): 7}), ("model",))
+PLACE = Place(SourceFile("run.yaml", {("model",): 7}), ("model",))
 
 
 @pytest.fixture

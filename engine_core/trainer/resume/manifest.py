@@ -21,7 +21,7 @@ from ..session import Session
 def describe_run(session: Session) -> dict[str, Any]:
     """Return a checkpoint's manifest: versions, machine, settings, training, algorithms, order, config."""
     engine, state = session.engine, session.state
-    members, _ = engine.lineup
+    members, passes = engine.lineup
     explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
     return {
         "run_name": state.run_name,
@@ -33,7 +33,7 @@ def describe_run(session: Session) -> dict[str, Any]:
         },
         "training": _training_of(session),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
-        "versions": versions_of([*state.algorithms, *state.callbacks]),
+        "versions": versions_of([*state.algorithms, *state.callbacks], passes.registry),
         "machine": _machine_of(session.device),
         "algorithms": [
             {
@@ -52,9 +52,8 @@ def describe_run(session: Session) -> dict[str, Any]:
     }
 
 
-def versions_of(plugins: Iterable[object]) -> dict[str, Any]:
+def versions_of(plugins: Iterable[object], registry: Registry) -> dict[str, Any]:
     """Return the versions of Python, torch, the core, and the distributions of these plugins."""
-    registry = Registry.scan()
     owners = {owner for owner in map(registry.distribution_of, plugins) if owner not in (None, CORE)}
     return {
         "python": platform.python_version(),
