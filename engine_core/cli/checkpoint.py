@@ -10,6 +10,7 @@ import click
 
 from ..errors import CheckpointError
 from ..messages import escaped
+from ..registry import Origin, title
 
 PATH = click.argument("path", type=click.Path(path_type=Path))
 
@@ -72,6 +73,6 @@ def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _described(entry: dict[str, Any]) -> str:
-    origin = f" ({entry['distribution']} {entry['version']})" if entry["distribution"] else ""
     settings = ", ".join(f"{name}={value!r}" for name, value in entry["settings"].items())
-    return f"{entry['name']}{origin} {settings}".rstrip()
+    titled = title(entry["name"], Origin.of(entry["distribution"], entry["version"]))
+    return f"{titled} {settings}".rstrip()

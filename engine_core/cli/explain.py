@@ -125,8 +125,7 @@ def _show(orders: Mapping[str, Sequence[Explained]]) -> None:
     for event, order in orders.items():
         table = Table("#", "algorithm", "from", "why", title=escape(printable(event)), title_justify="left")
         for place, explained in enumerate(order, start=1):
-            origin = f"{explained.distribution} {explained.version}" if explained.distribution else "you"
-            cells = (str(place), explained.algorithm, origin, explained.why)
+            cells = (str(place), explained.algorithm, str(explained.origin or "you"), explained.why)
             table.add_row(*(escape(printable(cell)) for cell in cells))
         Console().print(table)
 

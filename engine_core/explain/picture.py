@@ -28,9 +28,7 @@ def to_mermaid(orders: Mapping[str, Sequence[Explained]]) -> str:
     for number, (event, order) in enumerate(orders.items(), start=1):
         lines.append(f'  subgraph e{number}["{_quoted(event)}"]')
         for place, explained in enumerate(order, start=1):
-            origin = (
-                f"<br/>{_quoted(f'{explained.distribution} {explained.version}')}" if explained.distribution else ""
-            )
+            origin = f"<br/>{_quoted(str(explained.origin))}" if explained.origin else ""
             lines.append(f'    e{number}a{place}["{place}. {_quoted(explained.algorithm)}{origin}"]')
         for place, explained in enumerate(order[1:], start=1):
             reason = explained.why.partition(": ")[2]

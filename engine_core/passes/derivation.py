@@ -27,6 +27,11 @@ class Explained(NamedTuple):
     distribution: str | None = None
     version: str | None = None
 
+    @property
+    def origin(self) -> Origin | None:
+        """What ships it; None: the user's own."""
+        return Origin.of(self.distribution, self.version)
+
 
 class Reason(NamedTuple):
     """What decided that one algorithm comes before another, as a sentence and for programs.
@@ -57,9 +62,8 @@ class AlgorithmRecord:
     @classmethod
     def of(cls, member: Member) -> AlgorithmRecord:
         """Record a member."""
-        events, origin = member.metadata.events, member.origin
+        events, (distribution, version) = member.metadata.events, member.origin or (None, None)
         listed = None if events is None else tuple(str(event) for event in events)
-        distribution, version = (origin.distribution, origin.version) if origin else (None, None)
         return cls(member.name, member.registered, distribution, version, listed)
 
 
@@ -79,9 +83,7 @@ class PassRecord:
     @property
     def title(self) -> str:
         """The pass with its distribution's version."""
-        if not self.distribution:
-            return str(self)
-        return f"pass {self.name!r} of {Origin(self.distribution, self.version or '?')}"
+        return f"{self} {self.version or '?'}" if self.distribution else str(self)
 
     def is_core(self, name: str) -> bool:
         """Is it the core's own pass of this name?"""

@@ -36,7 +36,7 @@ class ActivePass:
     @property
     def record(self) -> PassRecord:
         """What can be saved of it."""
-        distribution, version = (self.origin.distribution, self.origin.version) if self.origin else (None, None)
+        distribution, version = self.origin or (None, None)
         events = None if self.metadata.events is None else tuple(str(event) for event in self.metadata.events)
         return PassRecord(name_of(self.function), distribution, version, self.metadata.stage, events)
 

@@ -14,8 +14,7 @@ CORE, PREFIX = "engine-core", "engine_core."
 ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The distribution that ships something, and its version; as text, `some-plugin 1.2`."""
 
     distribution: str
@@ -23,6 +22,11 @@ class Origin:
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}"
+
+    @classmethod
+    def of(cls, distribution: str | None, version: str | None) -> Origin | None:
+        """Return what was saved as two values; None: the user's own."""
+        return cls(distribution, version or "?") if distribution else None
 
 
 def title(name: str, origin: Origin | None) -> str:

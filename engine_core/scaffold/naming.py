@@ -96,8 +96,8 @@ def _why_not_beside_others(name: str, package: str) -> str:
     for record in namesakes:
         if record.kind == "algorithms":
             return (
-                f"{record.distribution} {record.version}, which is installed, has an algorithm {package!r}, and with "
-                "both that name would be ambiguous; choose another, or uninstall that"
+                f"{record.origin}, which is installed, has an algorithm {package!r}, and with both that name would be "
+                "ambiguous; choose another, or uninstall that"
             )
     found = _importable(package)
     return f"its package would be {package!r}, which is already importable: {found}" if found else ""

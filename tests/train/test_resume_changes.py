@@ -18,6 +18,7 @@ from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
 from engine_core.config import load_config
 from engine_core.errors import CheckpointError, CheckpointWarning, ConfigError
+from engine_core.trainer.resume.differences import differences
 
 from .parts import at, net, same, trainer
 from .test_checkpoint_fuzz import sign
@@ -229,6 +230,13 @@ def test_checkpoint_show_describes_the_machine(saved: Path) -> None:
     assert (rows["device"], rows["threads"]) == ("cpu", str(torch.get_num_threads()))
     manifest = json.loads((saved / "manifest.json").read_text())
     assert rows["instructions"] == manifest["machine"]["instructions"]
+
+
+def test_an_algorithm_from_another_distribution_or_from_none_is_reported() -> None:
+    shipped = {"name": "Pad", "distribution": "pad-plugin", "version": "1.0", "settings": {}}
+    own = {**shipped, "distribution": None, "version": None}
+    saved, now = ({"algorithms": [entry]} for entry in (shipped, own))
+    assert list(differences(saved, now)) == ["Pad comes from your own code, came from pad-plugin 1.0"]
 
 
 def test_only_what_a_constructor_was_given_can_differ(saved: Path, tmp_path: Path) -> None:

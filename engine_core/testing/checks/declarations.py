@@ -24,7 +24,7 @@ def test_metadata(kit: AlgorithmKit) -> Fault | None:
     if record is None:
         expected, whose = snake_case(type(algorithm).__name__), "the class's name in snake case"
     else:
-        expected, whose = record.name, f"the entry point of {record.distribution} {record.version}"
+        expected, whose = record.name, f"the entry point of {record.origin}"
     if metadata.name not in (None, expected):
         return Fault(f"metadata.name is {metadata.name!r}, but {whose} is {expected!r}")
     return None

@@ -60,7 +60,7 @@ def test_metadata(kit: PassKit) -> Fault | None:
         (r for r in registry.records if r.kind == "passes" and r.distribution == owner and _names(r, where)), None
     )
     expected = getattr(function, "__name__", metadata.name) if record is None else record.name
-    whose = "the function's name" if record is None else f"the entry point of {record.distribution} {record.version}"
+    whose = "the function's name" if record is None else f"the entry point of {record.origin}"
     if metadata.name not in (None, expected):
         return Fault(f"metadata.name is {metadata.name!r}, and {whose} is {expected!r}")
     return None

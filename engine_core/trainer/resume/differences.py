@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from ...errors import CheckpointError
 from ...messages import escaped, readable
+from ...registry import Origin
 
 
 def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -108,8 +109,10 @@ def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> It
 
 def _changes_of(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     if saved["distribution"] != now["distribution"]:
-        before, after = (f"{entry['distribution']} {entry['version']}" for entry in (saved, now))
-        yield f"{name} comes from {after}, came from {readable(before)}"
+        before, after = (
+            Origin.of(entry["distribution"], entry["version"]) or "your own code" for entry in (saved, now)
+        )
+        yield f"{name} comes from {after}, came from {readable(str(before))}"
     was, has = saved["settings"], now["settings"]
     every = dict.fromkeys({**was, **has})
     yield from _changed(f"{name}: ", {**every, **was}, {**every, **has})
