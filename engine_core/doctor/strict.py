@@ -27,10 +27,7 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
     """Return what is wrong with a plugin that was loaded, each in one sentence with its remedy."""
     problems = list(_of_metadata(plugin))
     if record.kind == "callbacks":
-        problems += [
-            f"{plugin.__name__}.{name} is never called: no event has that name; did you mean {near!r}?"
-            for name, near in misspelt_hooks(plugin)
-        ]
+        problems += misspelt_hooks(plugin)
     if record.kind == "algorithms" and not issubclass(plugin, Callback):
         problems += [
             f"{plugin.__name__}.{name} is never called: the engine calls match and apply of an algorithm; move its "

@@ -11,7 +11,7 @@ from ..callback import Callback, LoggerDestination, method_of
 from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note, nearest
 from ..event import Event
 from ..logger import Logger
-from ..registry import Registry, check_callback, title
+from ..registry import Registry, check_callback, lacking, title
 from ..state import State
 from ..trace import SpanRecorder
 from .host import Adapter
@@ -38,11 +38,10 @@ def watchers_of(listeners: Sequence[object], profiler: SpanRecorder | None) -> l
 def check_destinations(destinations: Sequence[object], known: Collection[int] = ()) -> None:
     """Refuse what can't be a logger destination; see `check_callbacks`."""
     for place, destination in enumerate(destinations):
-        missing = [name for name in _RECEIVES if not callable(getattr(destination, name, None))]
-        if missing and not isinstance(destination, type):
+        absent = lacking(destination, *_RECEIVES)
+        if absent and not isinstance(destination, type):
             raise ArgumentTypeError(
-                f"logger destination {place} ({destination!r}) has no {' and no '.join(missing)}; "
-                "a destination is a LoggerDestination"
+                f"logger destination {place} ({destination!r}) has {absent}; a destination is a LoggerDestination"
             )
     check_callbacks(destinations, known, "logger destination")
 
@@ -148,20 +147,20 @@ def _timed(function: Callable[[], None], profiler: SpanRecorder, span: str) -> C
     return call
 
 
-def misspelt_hooks(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield each public method whose name is nearly an event's, with that event's name."""
+def misspelt_hooks(cls: type) -> Iterator[str]:
+    """Yield a message for each public method whose name is nearly an event's.
+
+    Example:
+        >>> list(misspelt_hooks(type("Watch", (), {"epoch_strat": print})))
+        ["Watch.epoch_strat is never called: no event has that name; did you mean 'epoch_start'?"]
+    """
     for name in dir(cls):
         known = name.startswith("_") or name in _EVENTS or name in _CONTRACT
         near = None if known else nearest(name, _EVENTS, cutoff=0.8)
         if near is not None and callable(getattr(cls, name, None)):
-            yield name, near
+            yield f"{cls.__name__}.{name} is never called: no event has that name; did you mean {near!r}?"
 
 
 def _warn_of_near_names(callback: object) -> None:
-    for name, near in misspelt_hooks(type(callback)):
-        warnings.warn(
-            f"{type(callback).__name__}.{name} is never called: no event has that name; did you mean {near!r}? "
-            f"(a leading underscore silences this)",
-            HookNameWarning,
-            stacklevel=2,
-        )
+    for message in misspelt_hooks(type(callback)):
+        warnings.warn(f"{message} (a leading underscore silences this)", HookNameWarning, stacklevel=2)

@@ -118,7 +118,7 @@ def _how_to_get(reference: str, registry: Registry) -> str:
     ships = registry.algorithms_named(reference)
     if not ships:
         return "no installed distribution ships it; install one that does, and add it"
-    origins = " and ".join(str(record.origin) for record in ships)
+    origins = enumerated([str(record.origin) for record in ships])
     disabled = f", where it is disabled: {ships[0].reason}" if all(r.status == "disabled" for r in ships) else ""
     return f"add it, it is in {origins}{disabled}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ArgumentError, did_you_mean
+from ..messages import enumerated
 from ..passes import DECLARED, FILO, Derivation, Edge, precedes
 from .explanation import Explanation, changes_in
 
@@ -76,7 +77,7 @@ def why(explanation: Explanation, one: str, other: str, event: str) -> PairReaso
     if derivation is None or absent:
         reasons = [f"{name} lists {', '.join(listed[name] or ())}" for name in absent if listed.get(name)]
         verb = "do" if len(absent) > 1 else "does"
-        return "; ".join([f"{' and '.join(absent)} {verb} not run at {event}", *reasons])
+        return "; ".join([f"{enumerated(absent)} {verb} not run at {event}", *reasons])
     if (ahead := precedes(one, other, derivation.final)) is None:
         return _taken_out(derivation, one, other)
     first, second = (one, other) if ahead else (other, one)
@@ -120,7 +121,7 @@ def _effect(before: tuple[str, ...], after: tuple[str, ...]) -> str:
     if len(before) == len(after) == 2:
         return f"puts {after[0]} before {after[1]}"
     added, lost = set(after) - set(before), set(before) - set(after)
-    return " and ".join(f"{verb} {' and '.join(sorted(n))}" for verb, n in (("adds", added), ("takes out", lost)) if n)
+    return " and ".join(f"{verb} {enumerated(sorted(n))}" for verb, n in (("adds", added), ("takes out", lost)) if n)
 
 
 def _declared(derivation: Derivation, first: str, second: str) -> tuple[tuple[str, ...], ...]:

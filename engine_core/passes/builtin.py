@@ -7,7 +7,7 @@ from typing import Any
 
 from ..algorithm import Algorithm, algorithm_metadata
 from ..event import Event
-from ..messages import warn
+from ..messages import enumerated, warn
 from ..metadata import PassMetadata
 from .contract import AlgorithmPass, algorithm_pass, metadata_of
 from .member import declared_edges, members_of
@@ -47,7 +47,7 @@ def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: 
     mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in algorithm_metadata(a).tags]
     if len(mixing) > 1:
         warn(
-            f"{' and '.join(mixing)} all interpolate the loss: each adds the loss for its own second targets, "
+            f"{enumerated(mixing)} all interpolate the loss: each adds the loss for its own second targets, "
             "and none adds it for another's; let all but one interpolate targets instead",
             UserWarning,
         )

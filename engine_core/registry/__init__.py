@@ -2,7 +2,7 @@
 
 from .distributions import installed_distributions, installed_version, normalise
 from .loading import load_plugin
-from .plugin_checks import check_algorithm, check_callback
+from .plugin_checks import check_algorithm, check_callback, lacking
 from .records import CORE, KINDS, PREFIX, Kind, Origin, PluginRecord, Source, Status, title
 from .registry import Registry
 from .scan import read_records
@@ -21,6 +21,7 @@ __all__ = [
     "check_callback",
     "installed_distributions",
     "installed_version",
+    "lacking",
     "load_plugin",
     "normalise",
     "read_records",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..messages import enumerated
 from .distributions import EntryPoint, Installed, module_exists
 from .requirements import unmet
 
@@ -33,7 +34,7 @@ def _why_not_trusted(installed: Installed) -> str:
         )
     if installed.twins and installed.folder is not None:
         return (
-            f"{' and '.join(installed.twins)} of {installed.name} lie side by side in {installed.folder.parent}, and "
+            f"{enumerated(installed.twins)} of {installed.name} lie side by side in {installed.folder.parent}, and "
             f"it is unclear which of them owns the modules; run `pip uninstall {installed.name}` until none is left, "
             "then install one"
         )

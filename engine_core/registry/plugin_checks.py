@@ -8,6 +8,7 @@ from typing import Any
 
 from ..callback import method_of
 from ..event import Event
+from ..messages import enumerated
 from ..metadata import AlgorithmMetadata, PassMetadata
 from .records import PluginRecord
 
@@ -32,20 +33,22 @@ def check_plugin(record: PluginRecord, plugin: Any) -> None:
 
 def check_algorithm(algorithm: Any, title: str) -> None:
     """Raise TypeError unless a class or an instance can be matched and applied."""
-    methods = {name: getattr(algorithm, name, None) for name in ("match", "apply")}
-    missing = [n for n, m in methods.items() if not callable(m) or getattr(m, "__isabstractmethod__", False)]
-    if missing:
-        raise TypeError(
-            f"{title} has no {' and no '.join(missing)}; an algorithm has match(event, state) and apply(event, state, "
-            "logger)"
-        )
-    _check_method(algorithm, "match", methods["match"], ("event", "state"))
-    _check_method(algorithm, "apply", methods["apply"], ("event", "state", "logger"))
+    if absent := lacking(algorithm, "match", "apply"):
+        raise TypeError(f"{title} has {absent}; an algorithm has match(event, state) and apply(event, state, logger)")
+    _check_method(algorithm, "match", algorithm.match, ("event", "state"))
+    _check_method(algorithm, "apply", algorithm.apply, ("event", "state", "logger"))
     metadata = getattr(algorithm, "metadata", None)
     if metadata is not None and not isinstance(metadata, AlgorithmMetadata):
         raise TypeError(
             f"{_class_of(algorithm).__name__}.metadata is {metadata!r}; it has to be an AlgorithmMetadata(...)"
         )
+
+
+def lacking(thing: object, *methods: str) -> str:
+    """Return which of these methods a thing lacks, as in `no match and no apply`, or nothing."""
+    found = {name: getattr(thing, name, None) for name in methods}
+    missing = [n for n, m in found.items() if not callable(m) or getattr(m, "__isabstractmethod__", False)]
+    return enumerated([f"no {name}" for name in missing])
 
 
 def check_callback(callback: Any, title: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from ..errors import ArgumentError, ArgumentTypeError, PluginError
+from ..errors import ArgumentError, ArgumentTypeError, PluginError, nearest
 from .distributions import installed_version, normalise
 
 _NEAR = 0.85  # plugin distributions often have the same ending
@@ -89,8 +88,8 @@ def _why_missing(requirement: Requirement, name: str, installed: Mapping[str, st
     missing = f" and no plugin of {name} is installed (installed: {found or 'none'}); "
     if name in shipped:
         return f"{missing}{requirement.name!r} is a plugin of {shipped[name]}; require that distribution"
-    if near := difflib.get_close_matches(name, installed, n=1, cutoff=_NEAR):
-        return f"{missing}did you mean {near[0]!r}?"
+    if near := nearest(name, installed, cutoff=_NEAR):
+        return f"{missing}did you mean {near!r}?"
     return (
         f"{missing}install it: from engine-core's sources if it is part of them, else run: pip install '{requirement}'"
     )

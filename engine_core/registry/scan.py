@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from ..errors import suggestion
+from ..errors import nearest, suggestion
+from ..messages import enumerated
 from .distributions import EntryPoint, Installed, normalise
 from .entry_checks import what_is_doubtful, why_broken
 from .ownership import claimants_of, owner_among
@@ -60,8 +60,8 @@ def _is_misspelt(entry_point: EntryPoint) -> bool:
 def _read(installed: Installed, entry_point: EntryPoint, doubts: str) -> PluginRecord:
     group, name, value = entry_point
     last = re.sub(r"^engine[-_.]*core[-_.]*", "", group.lower())
-    near = difflib.get_close_matches(last, KINDS, n=1)
-    kind: Any = (near or difflib.get_close_matches(last, KINDS, n=1, cutoff=0.0))[0]
+    near = nearest(last, KINDS)
+    kind: Any = near or nearest(last, KINDS, cutoff=0.0)
     record = PluginRecord(kind, name, installed.name, installed.version, value, reason=doubts)
     if installed.name == CORE:
         return record
@@ -117,7 +117,7 @@ def _mark_ambiguous(records: list[PluginRecord]) -> list[PluginRecord]:
     for place, record in enumerate(records):
         sharing = claims[record.kind, record.name]
         if record.status == "available" and record.distribution != CORE and len(sharing) > 1:
-            both = " and ".join(sorted(str(r.origin) for r in sharing))
+            both = enumerated(sorted(str(r.origin) for r in sharing))
             rule = f"the bare name means {CORE}'s; " if any(r.distribution == CORE for r in sharing) else ""
             reason = f"{record.name!r} is claimed by {both}; {rule}use {record.qualified_name!r} for this one"
             marked[place] = replace(_doubted(record, reason), status="ambiguous")

@@ -14,6 +14,7 @@ from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
 from ..randomness import preserve_generators
+from ..registry import lacking
 from ..state import State, length_of
 from ..time import Timestamp
 from .arguments import check_loader
@@ -144,10 +145,9 @@ def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn:
     for name, metric in named.items():
         if isinstance(metric, type):
             raise ArgumentTypeError(f"metric {name!r} is the class {metric.__name__}; write {metric.__name__}(...)")
-        missing = [m for m in ("update", "compute", "reset") if not callable(getattr(metric, m, None))]
-        if missing:
+        if absent := lacking(metric, "update", "compute", "reset"):
             raise ArgumentTypeError(
-                f"metric {name!r} ({type(metric).__name__}) has no {' and no '.join(missing)}; "
+                f"metric {name!r} ({type(metric).__name__}) has {absent}; "
                 "a metric has update(outputs, targets), compute() and reset()"
             )
         if name == "loss":

@@ -117,7 +117,7 @@ def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: 
         (
             {"acc": nn.Identity()},
             (
-                "metric 'acc' (Identity) has no update and no compute and no reset; "
+                "metric 'acc' (Identity) has no update, no compute and no reset; "
                 "a metric has update(outputs, targets), compute() and reset()"
             ),
         ),

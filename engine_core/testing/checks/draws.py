@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...event import Event
+from ...messages import enumerated
 from ...state import State
 from ..generators import generator_states, moved_since, same_state
 from ..kit import AlgorithmKit, Fault
@@ -88,7 +89,7 @@ def _compared(what: str, found: list[str]) -> Iterator[None]:
     before = generator_states()
     yield
     if moved := moved_since(before):
-        found.append(f"{what} moved the global generator of {' and '.join(moved)}")
+        found.append(f"{what} moved the global generator of {enumerated(moved)}")
 
 
 def _draw_from_each() -> None:

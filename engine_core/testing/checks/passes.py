@@ -13,6 +13,7 @@ import pytest
 from ...algorithm import Algorithm
 from ...event import Event
 from ...logger import Logger
+from ...messages import enumerated
 from ...metadata import AlgorithmMetadata, PassMetadata
 from ...passes import metadata_of
 from ...registry import Registry
@@ -219,7 +220,7 @@ def _touching(kit: PassKit) -> Fault | None:
             if names := sorted(n for n in {*marks, *now} if marks.get(n) != now.get(n)):
                 return Fault(f"{where} changed {', '.join(names)} of {type(algorithm).__name__}")
         if moved := moved_since(generators):
-            return Fault(f"{where} moved the global generator of {' and '.join(moved)}")
+            return Fault(f"{where} moved the global generator of {enumerated(moved)}")
     return None
 
 
