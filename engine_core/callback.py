@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from .state import State
     from .trace import Traces
 
-__all__ = ["Callback", "LoggerDestination", "method_of"]
+__all__ = ["Callback", "LoggerDestination", "method_of", "saver_folders"]
 
 
 class Callback:
@@ -52,6 +53,12 @@ class LoggerDestination(Callback):
 
     def log_traces(self, traces: Traces) -> None:
         """Receive what the algorithms of an event did."""
+
+
+def saver_folders(callbacks: Iterable[Any]) -> list[Path]:
+    """Return the folders of the callbacks that save checkpoints, which have a `checkpoint_folder`."""
+    folders = (getattr(callback, "checkpoint_folder", None) for callback in callbacks)
+    return [Path(folder) for folder in folders if folder is not None]
 
 
 def method_of(listener: object, event: str) -> Any:

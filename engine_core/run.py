@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .callback import saver_folders
 from .callbacks.checkpoint_saver import CheckpointSaver
 from .checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
 from .config import (
@@ -34,7 +35,6 @@ from .manifest import SCHEMA
 from .randomness import seed_generators
 from .registry import Registry
 from .trainer.arguments import check_seed, new_name
-from .trainer.interruption import saver_folders
 from .trainer.resume import clock_in, versions_of
 from .trainer.trainer import Trainer
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 
-from ..callback import Callback
+from ..callback import Callback, saver_folders
 from ..errors import ArgumentError
 from ..logger import Logger
 from ..state import State
 from ..time import Interval, Time, TimeUnit
-from ..trainer.interruption import saver_folders
 
 __all__ = ["TimeLimit"]
 

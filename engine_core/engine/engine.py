@@ -22,7 +22,7 @@ from .handlers import Handlers, call_directly, call_hook, spanning, surrounding,
 from .host import Adapter, Host
 from .lifetime import Life
 from .lint import warn_of
-from .listeners import check_callbacks, check_destinations, everybody, listen, watchers_of
+from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
 from .members import admit, overrides
 from .pipeline import Pipeline
 from .undo import Begun, restoring, undo_after
@@ -209,7 +209,7 @@ class Engine:
         heard = {id(listener) for listener in self._listeners}
         check_callbacks(callbacks, heard)
         check_destinations(destinations, heard)
-        listeners = everybody(callbacks, destinations)
+        listeners = listeners_of(callbacks, destinations)
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)

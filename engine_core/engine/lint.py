@@ -45,7 +45,7 @@ Doubt: TypeAlias = tuple[str, type[Warning]]
 def warn_of(members: Sequence[Member], passes: PassList) -> None:
     """Warn about what is doubtful in the order, each thing once per engine."""
     for message, category in doubts_about(members, passes):
-        passes.tell(message, category)
+        passes.warn_once(message, category)
 
 
 def doubts_about(members: Sequence[Member], passes: PassList) -> list[Doubt]:

@@ -24,7 +24,7 @@ _BEFORE_TRAINING = (Event.INIT, Event.FIT_START)
 _RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
-def everybody(callbacks: Sequence[Callback], destinations: Sequence[LoggerDestination]) -> list[Callback]:
+def listeners_of(callbacks: Sequence[Callback], destinations: Sequence[LoggerDestination]) -> list[Callback]:
     """Return the callbacks, then the logger destinations; an object that is both counts as a callback."""
     return [*callbacks, *(d for d in destinations if not any(d is c for c in callbacks))]
 

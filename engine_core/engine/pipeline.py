@@ -24,7 +24,7 @@ class Pipeline:
     """What the algorithms do at one event. It knows nothing about callbacks or the engine.
 
     Args:
-        everybody: the algorithms of the engine, in the user's order.
+        admitted: the algorithms of the engine, in the user's order.
         watchers: callbacks with a method `around_apply`, entered before each `apply` and left after it.
     """
 
@@ -34,17 +34,17 @@ class Pipeline:
         state: State,
         logger: Logger,
         passes: PassList,
-        everybody: Sequence[Member],
+        admitted: Sequence[Member],
         watchers: Sequence[Any] = (),
     ) -> None:
         self.event = event
         self.state = state
         self.logger = logger
-        self.members = tuple(member for member in everybody if event in member.events)
+        self.members = tuple(member for member in admitted if event in member.events)
         self._asked = tuple((member.algorithm, member) for member in self.members)
         validates = event is Event.AFTER_DATALOADER
-        self.newcomers = tuple(member for member in everybody if validates and not member.validated)
-        self._known = {id(member.algorithm): member for member in everybody}
+        self.newcomers = tuple(member for member in admitted if validates and not member.validated)
+        self._known = {id(member.algorithm): member for member in admitted}
         self._named: dict[str, Member] = {}
         self._opens = event.is_before_event
         self._pair: Pair | None = None

@@ -53,7 +53,7 @@ class PassList:
         self.distributions: list[str] = []
         self._users: list[tuple[AlgorithmPass, int]] = []
         self._warned: list[AlgorithmPass] = []
-        self._told: set[str] = set()
+        self._issued: set[str] = set()
         self.active: tuple[ActivePass, ...] = ()
         self.use((), registry)
 
@@ -111,10 +111,10 @@ class PassList:
                 else:
                     yield f"{message}; disable that pass or fix its distribution", None
 
-    def tell(self, message: str, category: type[Warning]) -> None:
+    def warn_once(self, message: str, category: type[Warning]) -> None:
         """Warn once per engine."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._issued:
+            self._issued.add(message)
             warn(message, category)
 
     def arrange(self, members: Sequence[Member], event: Event, *, declared: bool = True) -> list[str]:

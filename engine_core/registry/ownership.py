@@ -9,7 +9,7 @@ from .distributions import Installed, normalise, ships
 from .records import CORE, PREFIX, PluginRecord, Source
 
 
-class Provenance:
+class Ownership:
     """The modules that belong to a single distribution, since only its entry points lie in them.
 
     If several claim a package, their files decide. A namespace that several distributions share belongs to none of

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, PluginError, did_you_mean
 from ..metadata import AlgorithmMetadata
 from .distributions import Installed, installed_distributions, normalise
 from .loading import load_plugin
-from .ownership import Provenance
+from .ownership import Ownership
 from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, Origin, PluginRecord, Source
 from .requirements import check_requirements
 from .scan import doubtful_items, read_records
@@ -45,7 +45,7 @@ class Registry:
         self._sources: dict[tuple[Kind, str], Source] = {_key(record): source for record, source in sources.items()}
         self._loaded: dict[tuple[Kind, str], Any] = {}
         self._failures: dict[tuple[Kind, str], BaseException] = {}
-        self._provenance = Provenance(sources)
+        self._ownership = Ownership(sources)
         self.doubts = tuple(doubtful_items(self.records, environ))
         """Probable mistakes in the allow-list and the deny-list."""
 
@@ -131,7 +131,7 @@ class Registry:
 
         It is that of the first class in the MRO shipped by a plugin; engine-core's only for what the core itself ships.
         """
-        return self._provenance.distribution_of(plugin)
+        return self._ownership.distribution_of(plugin)
 
     def origin_of(self, plugin: object) -> Origin | None:
         """Return what ships an instance, a class or a function, with the version; None for the user's own."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..callback import saver_folders
 from ..state import State
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -21,12 +21,6 @@ class EvaluationInterrupted(BaseException):
 
     def __init__(self, results: dict[str, float]) -> None:
         self.results = results
-
-
-def saver_folders(callbacks: Iterable[Any]) -> list[Path]:
-    """Return the folders of the callbacks that save checkpoints, which have a `checkpoint_folder`."""
-    folders = (getattr(callback, "checkpoint_folder", None) for callback in callbacks)
-    return [Path(folder) for folder in folders if folder is not None]
 
 
 @contextmanager

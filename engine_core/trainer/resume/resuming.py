@@ -10,12 +10,12 @@ from typing import Any
 
 from ...algorithm import unique_names
 from ...arguments import check_flag
+from ...callback import saver_folders
 from ...checkpoint import Content, has_checkpoint, read_content, read_manifest, read_resolved
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ...event import Event
 from ...messages import warn
 from ..arguments import check_seed
-from ..interruption import saver_folders
 from ..session import Session
 from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .manifest import describe_run
