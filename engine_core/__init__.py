@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .state import State
     from .time import Time, Timestamp, TimeUnit
     from .trace import Trace, Traces
-    from .trainer.trainer import Trainer
+    from .trainer import Trainer
 
 __all__ = [
     "Algorithm",
@@ -54,7 +54,7 @@ _HOMES = {
     "state": ("State",),
     "time": ("Time", "TimeUnit", "Timestamp"),
     "trace": ("Trace", "Traces"),
-    "trainer.trainer": ("Trainer",),
+    "trainer": ("Trainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, ValidationError
 
 from .errors import ArgumentError, suggestion
-from .explain.explanation import Told
-from .explain.text import printable
+from .explain import Told, printable
 
 __all__ = ["NAME", "SCHEMA", "Manifest", "is_run", "read_json", "read_manifest"]
 

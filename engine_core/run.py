@@ -25,18 +25,16 @@ from .config import (
     build_passes,
     check_plugins,
     find_target,
+    import_plugin,
     make_factory,
 )
-from .config.building import import_plugin
 from .errors import ArgumentError, ArgumentTypeError, CheckpointError, OrderError, add_note
 from .explain import explain_engine
 from .loggers.run_files import RunFiles, finite
 from .manifest import SCHEMA
 from .randomness import seed_generators
 from .registry import Registry
-from .trainer.arguments import check_seed, new_name
-from .trainer.resume import clock_in, versions_of
-from .trainer.trainer import Trainer
+from .trainer import Trainer, check_seed, clock_in, new_name, versions_of
 
 __all__ = ["RunResults", "choose_folder", "make_trainer", "train"]
 

@@ -120,11 +120,11 @@ class State:
         return length_of(self.train_dataloader)
 
     def batch_get_item(self, key: BatchKey) -> Any:
-        """Return the item of the current batch under `key`, see `items.get_item`."""
+        """Return the item of the current batch under `key`, see `engine_core.batch.get_item`."""
         return get_item(self.batch, key)
 
     def batch_set_item(self, key: BatchKey, value: Any) -> None:
-        """Replace the item of the current batch under `key`, see `items.set_item`."""
+        """Replace the item of the current batch under `key`, see `engine_core.batch.set_item`."""
         self.batch = set_item(self.batch, key, value)
 
     def stop_training(self) -> None:

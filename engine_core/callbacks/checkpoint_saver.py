@@ -83,7 +83,7 @@ class CheckpointSaver(Callback):
             self._is_off = True
             self._fail(error, state)
             return
-        from ..trainer.data import why_inexact  # noqa: PLC0415
+        from ..trainer import why_inexact  # noqa: PLC0415
 
         if state.train_dataloader is not None and (why := why_inexact(state.train_dataloader)):
             warn(f"this run can't be resumed exactly in the middle of an epoch: {why}", CheckpointWarning)

@@ -1,6 +1,6 @@
 """The order of algorithms at each event, and why: for a config, for installed algorithms, for a finished run."""
 
-from .explanation import Explanation, Skipped, Unordered
+from .explanation import Explanation, Skipped, Told, Unordered
 from .pair import PairReasons, Step, find_algorithm, why
 from .picture import to_mermaid, to_svg
 from .recording import explain_algorithms, explain_config, explain_engine, explain_installed
@@ -11,6 +11,7 @@ __all__ = [
     "PairReasons",
     "Skipped",
     "Step",
+    "Told",
     "Unordered",
     "explain_algorithms",
     "explain_config",

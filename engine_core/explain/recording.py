@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..algorithm import Algorithm
-from ..config import Config, build_algorithms, build_passes
-from ..config.building import build_plugin, find_plugin
-from ..config.reading import Place, SourceFile
-from ..config.schema import PluginEntry
+from ..config import Config, Place, PluginEntry, SourceFile, build_algorithms, build_passes, build_plugin, find_plugin
 from ..engine import Engine, doubts_about, problems_of, take_in
 from ..errors import OrderError
 from ..event import Event

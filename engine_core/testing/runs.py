@@ -20,7 +20,7 @@ from ..errors import EngineError, UnorderedWritersWarning
 from ..event import Event
 from ..passes import members_of, referred
 from ..randomness import preserve_generators
-from ..trainer.trainer import Trainer
+from ..trainer import Trainer
 from .kit import AlgorithmKit, Fault
 from .recording import RecordingDestination
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError
-from engine_core.trainer.precision import Precision
+from engine_core.trainer import Precision
 
 from .parts import Memory, at, batches, linear, net, same, trainer
 

@@ -16,7 +16,7 @@ from engine_core.batch import BatchKey, ItemSwap
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.losses import class_outputs, holds_loss
 from engine_core.randomness import OwnGenerator
-from engine_core.trainer.precision import Precision
+from engine_core.trainer import Precision
 
 from .dense import check_classes, check_dense
 from .pairings import Draw, check_alpha, draw, of_partners
