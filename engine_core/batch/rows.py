@@ -12,8 +12,6 @@ import torch
 from ..errors import ArgumentError
 from .items import copy_mapping
 
-__all__ = ["count_rows", "map_batch", "move_batch", "slice_rows", "split_batch", "take_rows"]
-
 
 def map_batch(batch: Any, on_leaf: Callable[[Any], Any]) -> Any:
     """Return the batch with `on_leaf` applied to what its tuples, lists, mappings and dataclasses hold.

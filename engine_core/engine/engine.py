@@ -27,8 +27,6 @@ from .members import admit, overrides
 from .pipeline import Pipeline
 from .undo import Begun, restoring, undo_after
 
-__all__ = ["Engine"]
-
 
 class Engine:
     """Runs events: matches, orders, verifies and applies algorithms, then notifies callbacks and destinations.

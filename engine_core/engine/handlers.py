@@ -15,8 +15,6 @@ from .host import Adapter
 from .listeners import Noted
 from .pipeline import Pipeline
 
-__all__ = ["Handlers", "call_directly", "call_hook", "spanning", "surrounding", "with_algorithms"]
-
 
 class Handlers(dict[str, Callable[[], Traces]]):
     """How each event is run, and which have no listeners, until a listener is added or removed.

@@ -14,8 +14,6 @@ from ..trace import Trace, Traces
 from .members import enlist
 from .undo import Begun, Pair
 
-__all__ = ["Pipeline"]
-
 REMEMBERED = 256
 """How many orders an event caches, one for each set of algorithms that matched together."""
 

@@ -14,8 +14,6 @@ from ..passes import name_of
 from .kit import AlgorithmKit, Fault, PassKit
 from .rules import ALGORITHM_RULES, PASS_RULES, BrokenRule
 
-__all__ = ["AlgorithmConformance", "PassConformance"]
-
 
 def _of_algorithm(module: str, check: str) -> Callable[[AlgorithmKit], None]:
     """Return a test that runs a check, restores generators and threads, and raises if the rule was broken."""

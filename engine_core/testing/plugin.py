@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["pytest_report_collectionfinish", "pytest_runtest_makereport"]
-
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Report which engine-core and which plugins the kit finds."""

@@ -8,8 +8,6 @@ from typing import Any
 from ..callback import LoggerDestination
 from ..trace import Traces
 
-__all__ = ["RecordingDestination"]
-
 
 class RecordingDestination(LoggerDestination):
     """Keeps what is logged, in the order it came.

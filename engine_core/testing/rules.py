@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ALGORITHM_RULES", "PASS_RULES", "BrokenRule", "Rule"]
-
 
 class Rule(NamedTuple):
     """What a check demands, why that matters, and how to fix what breaks it: three sentences."""

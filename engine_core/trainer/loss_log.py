@@ -13,8 +13,6 @@ from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
 from ..state import State
 
-__all__ = ["LossReader"]
-
 
 class _Reading(NamedTuple):
     step: int

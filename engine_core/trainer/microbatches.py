@@ -10,8 +10,6 @@ from torch.nn import functional as F
 from ..batch import split_batch
 from ..losses import base_loss, loss_setting
 
-__all__ = ["is_sum", "split_with_shares"]
-
 _DEFAULT_IGNORED = -100  # the default in the signatures of cross_entropy and nll_loss
 
 

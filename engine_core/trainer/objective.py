@@ -11,8 +11,6 @@ import torch
 from ..errors import ArgumentError, ArgumentTypeError
 from ..state import State
 
-__all__ = ["check_objective", "compute_loss", "compute_outputs", "reduce_loss"]
-
 
 def check_objective(state: State) -> None:
     """Raise if the model has neither a `loss_fn` nor a `loss` of its own."""

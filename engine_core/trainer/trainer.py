@@ -31,8 +31,6 @@ from .resume import find_resumed, hyperparameters_of, start_over
 from .session import Session
 from .status import Phase, RunStatus
 
-__all__ = ["Trainer"]
-
 
 class Trainer:
     """Trains a model, with algorithms, callbacks and loggers given as instances or by the names of installed plugins.
