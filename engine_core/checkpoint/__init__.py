@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .files import Content, Snapshot, export_weights, read_content, read_manifest, write_content
-from .store import LATEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
+from .store import RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
 from .tree import Tensors, check_tensor, flatten, restore
 from .writer import BackgroundWriter
 
 __all__ = [
-    "LATEST",
     "RUN_CHECKPOINTS",
     "BackgroundWriter",
     "Content",

@@ -3,20 +3,18 @@
 from .distributions import installed_distributions, installed_version, normalise
 from .loading import load_plugin
 from .plugin_checks import check_algorithm, check_callback, lacking
-from .records import CORE, KINDS, PREFIX, Kind, Origin, PluginRecord, Source, Status, title
+from .records import CORE, PREFIX, Kind, Origin, PluginRecord, Source, title
 from .registry import Registry
 from .scan import read_records
 
 __all__ = [
     "CORE",
-    "KINDS",
     "PREFIX",
     "Kind",
     "Origin",
     "PluginRecord",
     "Registry",
     "Source",
-    "Status",
     "check_algorithm",
     "check_callback",
     "installed_distributions",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
 
+from ..core import test_layers as tested
+from ..core.tree import FOLDERS, MODULES, own_imports, parents
 from .conftest import DOCS, ROOT, blocks_of
 
 PAGE = DOCS / "explanation" / "design.md"
 TEXT = PAGE.read_text()
 PACKAGE, AROUND = (block.text for block in blocks_of(PAGE) if block.language == "text")
-TESTED = runpy.run_path(str(ROOT / "tests" / "core" / "test_layers.py"))
 ONE_LINE = ("scaffold/templates", "scaffold/licenses")  # folders whose files are not code, and are not listed
 LEFT_BY_TOOLS = {"__pycache__", "_build", "build", "dist", "runs"}
 
@@ -59,10 +59,10 @@ def test_each_line_of_a_tree_says_what_it_is(tree):
 def test_the_rooms_of_the_tree_are_in_the_order_of_the_layers():
     rooms = [Path(path).stem for path in listed(PACKAGE) if path.count("/") == 1]
 
-    assert rooms == [room for layer in TESTED["LAYERS"] for room in layer]
+    assert rooms == [room for layer in tested.LAYERS for room in layer]
 
 
-@pytest.mark.parametrize(("folder", "files"), TESTED["READING_ORDER"].items(), ids=list(TESTED["READING_ORDER"]))
+@pytest.mark.parametrize(("folder", "files"), tested.READING_ORDER.items(), ids=list(tested.READING_ORDER))
 def test_the_files_of_a_folder_of_the_core_are_in_the_order_in_which_to_read_them(folder, files):
     assert [Path(path).stem for path in listed(PACKAGE) if path.startswith(f"engine_core/{folder}/")] == files
 
@@ -75,39 +75,52 @@ def test_each_file_imports_only_from_files_above_it():
     late = [
         (name, other)
         for place, name in enumerate(modules)
-        if name in TESTED["MODULES"] and TESTED["MODULES"][name].name != "__init__.py"
-        for other in TESTED["own_imports"](name)
+        if name in MODULES and name not in FOLDERS
+        for other in own_imports(name)
         if ready[other] >= place
     ]
     assert late == []
 
 
-def parents(module: str) -> list[str]:
-    """Return the folders that a module lies in."""
-    parts = module.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts))]
-
-
 def test_the_house_has_the_layers_that_are_tested():
-    rows = re.findall(r"^\| (\d+) \| (.*?) \| \S.* \|$", section("The house"), re.MULTILINE)
+    rows = rows_of_the_house()
 
-    assert [(int(number), re.findall(r"`(.*?)`", rooms)) for number, rooms in rows] == list(
-        reversed(list(enumerate(TESTED["LAYERS"])))
-    )
+    assert [(int(number), rooms) for number, rooms, _ in rows] == list(reversed(list(enumerate(tested.LAYERS))))
+
+
+def test_the_house_says_which_lower_rooms_a_room_does_without():
+    without: dict[str, set[str]] = {}
+    for _, rooms, cell in rows_of_the_house():
+        for part in filter(None, cell.split(";")):
+            importers, colon, imported = part.rpartition(":")
+            for room in quoted(importers) if colon else rooms:
+                without[room] = set(quoted(imported))
+
+    assert without == tested.NOT
+
+
+def rows_of_the_house() -> list[tuple[str, list[str], str]]:
+    """Return the number, the rooms and the last cell of each layer, from the top."""
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| \S.* \| (.*?) ?\|$", section("The house"), re.MULTILINE)
+    return [(number, quoted(rooms), without) for number, rooms, without in rows]
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`(.*?)`", text)
 
 
 @pytest.mark.parametrize(
     ("begin", "end", "named"),
     [
-        ("folders are closed: ", " No module", "FACES"),
+        ("without a door: ", " Their", "OPEN"),
         ("5 only ", " import", "NEEDS_TORCH"),
         ("it ", " don't", "WITHOUT_TORCH"),
     ],
 )
-def test_the_house_names_the_closed_folders_and_what_needs_torch(begin, end, named):
+def test_the_house_names_the_open_folders_and_what_needs_torch(begin, end, named):
     text = re.search(rf"\b{begin}(`.*?){end}", section("The house"), re.DOTALL)[1]
 
-    assert sorted(re.findall(r"`(.*?)`", text)) == sorted(TESTED[named])
+    assert sorted(quoted(text)) == sorted(getattr(tested, named))
 
 
 @pytest.mark.parametrize("title", ["Three ways through the files", "The heart, cut by subject", "Decisions"])
@@ -122,7 +135,7 @@ def test_a_file_that_the_page_names_is_in_the_tree(title):
 def test_the_files_of_the_engine_each_have_their_subject_named():
     named = re.findall(r"^\| `engine/(\w+)\.py` \|", section("The heart, cut by subject"), re.MULTILINE)
 
-    assert [*named, "engine"] == TESTED["READING_ORDER"]["engine"]
+    assert [*named, "engine"] == tested.READING_ORDER["engine"]
 
 
 def section(title: str) -> str:
