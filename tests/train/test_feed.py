@@ -1,6 +1,7 @@
 """The rest of an epoch, resumed in another process: the same batches, and nothing read that was trained on."""
 
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -64,6 +65,32 @@ class Rereadable:
         return iter(torch.arange(4))
 
 
+class OnlyNext:
+    """An iterator that can't be asked for one, which `next` and a loop's own `iter` do without."""
+
+    def __init__(self):
+        self.batches = iter(torch.arange(4))
+
+    def __next__(self):
+        return next(self.batches)
+
+
+class GivesOnlyNext:
+    def __iter__(self):
+        return OnlyNext()
+
+
+class Reshuffling:
+    """Its own iterator, which shuffles each time that it is asked for one."""
+
+    def __iter__(self):
+        self.batches = iter(torch.randperm(9))
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+
 def loader(dataset=None, **settings):
     return DataLoader(Rows() if dataset is None else dataset, batch_size=3, **settings)
 
@@ -94,6 +121,8 @@ FOREIGN = {
     "no batching": lambda: DataLoader(Rows(), batch_size=None, shuffle=True),
     "a stream": lambda: loader(Stream()),
     "an iterable": Rereadable,
+    "an iterable that is its own iterator": Reshuffling,
+    "an iterable whose iterator has only __next__": GivesOnlyNext,
 }
 # Each starts processes: here for the full ring; the quick one has the loaders with a persistent worker.
 SLOW = {name: pytest.param(make, marks=pytest.mark.full) for name, make in LOADERS.items() if name == "two workers"}
@@ -116,6 +145,12 @@ def take(feed, iterator):
     batch = next(iterator)
     feed.taken += 1
     return batch
+
+
+def left(iterator):
+    """Yield the rest of the batches, asking only for the next one, as the loop does."""
+    while (batch := next(iterator, None)) is not None:
+        yield batch
 
 
 def after(batches, made):
@@ -141,22 +176,22 @@ def test_the_rest_of_the_run_is_that_of_the_uninterrupted_one(make, done, epoch)
     torch.manual_seed(7)
     first = feed_of(make())
     for earlier in range(epoch):
-        list(started(first, earlier))
+        list(left(started(first, earlier)))
     in_epoch = done != "between"
-    iterator = itertools.islice(started(first, epoch), 99) if in_epoch else None
+    iterator = left(started(first, epoch)) if in_epoch else None
     for _ in range(done if in_epoch else 0):
         take(first, iterator)
     position, generators = first.position(in_epoch=in_epoch), GlobalGenerators.capture(CPU)
     rest = shown(iterator or ())
-    after = shown(started(first, epoch + in_epoch)), torch.rand(1)
+    after = shown(left(started(first, epoch + in_epoch))), torch.rand(1)
 
     torch.manual_seed(99)
     second = feed_of(make(), epoch=epoch)
     resumed = second.resume(position)
     generators.restore()
     assert (resumed is not None) == in_epoch
-    assert shown(() if resumed is None else resumed) == rest
-    assert (shown(started(second, epoch + in_epoch)), torch.rand(1)) == after
+    assert shown(() if resumed is None else left(resumed)) == rest
+    assert (shown(left(started(second, epoch + in_epoch))), torch.rand(1)) == after
 
 
 @pytest.mark.parametrize("make", list(LOADERS.values())[:-3], ids=list(LOADERS)[:-3])
@@ -247,6 +282,24 @@ def test_a_loader_that_has_become_shorter_is_refused():
     position, _ = after(3, iter_of(4))
     with pytest.raises(CheckpointError, match="has fewer than the 3 batches"):
         feed_of(iter_of(2)).resume(position)
+
+
+def test_a_skipped_batch_is_freed_before_the_next_is_made():
+    made = []
+
+    def make(number):
+        assert all(batch() is None for batch in made)
+        batch = torch.tensor(number)
+        made.append(weakref.ref(batch))
+        return batch
+
+    class Making:
+        def __iter__(self):
+            return map(make, range(4))
+
+    position, _ = after(3, Rereadable())
+    assert shown(feed_of(Making()).resume(position)) == [3]
+    assert len(made) == 4
 
 
 def iter_of(count):

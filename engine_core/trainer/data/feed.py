@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,7 +66,11 @@ class Feed:
             next(batches, None)
 
     def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
-        """Return an iterator over what is left of the epoch, None between epochs; the global generators change."""
+        """Return an iterator over what is left of the epoch, None between epochs; the global generators change.
+
+        Raises:
+            CheckpointError: if the position is invalid or does not match this loader.
+        """
         loader: Any = self._state.train_dataloader
         in_epoch = _entry(position, "in_epoch", bool)
         own, persists = _entry(position, "own", list), _entry(position, "persists", bool)
@@ -79,7 +82,8 @@ class Feed:
             return self._resume_by_state(position, in_epoch=in_epoch)
         if in_epoch:
             return self._resume_epoch(position, own)
-        restart_workers(loader, persists=persists)  # starting them draws, which is undone below
+        # Starting them draws. Here only the loader's own generators are put back; the caller restores the global ones.
+        restart_workers(loader, persists=persists)
         if len(own) == len(own_generators(loader)):
             _put_back(loader, own)
         return None
@@ -194,6 +198,11 @@ def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
     if isinstance(loader, (list, tuple)):
         return iter(loader[batches:])
     iterator: Iterator[Any] = iter(loader)
-    if sum(1 for _ in itertools.islice(iterator, batches)) < batches:
-        raise CheckpointError(f"the train_dataloader has fewer than the {batches} batches of the saved run")
+    for _ in range(batches):
+        try:
+            next(iterator)  # as the loop does: a second iter() may shuffle again, or be refused
+        except StopIteration:
+            raise CheckpointError(
+                f"the train_dataloader has fewer than the {batches} batches of the saved run"
+            ) from None
     return iterator
