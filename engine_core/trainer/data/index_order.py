@@ -39,7 +39,7 @@ class IndexOrder:
         rest = _Rest(self._whole, batches)
         self._passes.append(rest)
         iterator = self._iterate(loader)
-        iter(rest)  # after torch has drawn the workers' seed, and before anything else draws
+        rest.begin()  # after torch has drawn the workers' seed, and before anything else draws
         return iterator
 
     def _iterate(self, loader: torch_data.DataLoader[Any]) -> Iterator[Any]:
@@ -52,13 +52,16 @@ class IndexOrder:
 
 
 class _Rest:
-    """The batches of indices from a number on, drawn by the first `iter` rather than at the first `next`."""
+    """The batches of indices from a number on, drawn by `begin` rather than at the first `next`."""
 
     def __init__(self, whole: Iterable[Any], number: int) -> None:
         self._whole, self._number = whole, number
         self._batches: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        return self.begin()
+
+    def begin(self) -> Iterator[Any]:
         """Draw the skipped batches, or else the first one."""
         if self._batches is None:
             whole = iter(self._whole)
