@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from .precision import Precision
 
 
 class Measured(Protocol):
-    """What a run has to provide, as a Session does."""
+    """What an evaluation works with, as a Session provides it."""
 
     engine: Engine
     metrics: Mapping[str, Any]
@@ -35,32 +35,38 @@ class Measured(Protocol):
 
 
 def run_eval(
-    run: Measured, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
+    session: Measured, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
 
     Args:
         begun: results of an interrupted evaluation, whose loaders are skipped; None: it can't be interrupted.
+
+    Raises:
+        EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
+
+    Losses are means weighted by the rows of each batch. Module modes, the position in training, the current batch and
+    the global random generators are restored afterwards.
     """
-    state = run.engine.state
+    state = session.engine.state
     results = dict(begun or {})
     done = {name.partition("/")[0] for name in results}
-    with _preserving(state, results), preserve_generators(run.device), _eval_mode(state.model), torch.no_grad():
+    with _preserving(state, results), preserve_generators(session.device), _eval_mode(state.model), torch.no_grad():
         for label, loader in loaders.items():
             if label in done:
                 continue
             state.dataloader, state.dataloader_label = loader, label
             state.dataloader_len = length_of(loader)
             state.eval_timestamp = Timestamp()
-            with run.engine.restoring():
-                _evaluate_loader(run, loader, may_end=begun is not None)
+            with session.engine.restoring():
+                _evaluate_loader(session, loader, may_end=begun is not None)
     return dict(state.metrics)
 
 
-def _evaluate_loader(run: Measured, loader: Iterable[Any], *, may_end: bool) -> None:
-    state, fire, metrics = run.engine.state, run.engine.run_event, run.metrics
+def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool) -> None:
+    state, fire, metrics = session.engine.state, session.engine.run_event, session.metrics
     label = state.dataloader_label
-    forward, loss_of = run.precision.wrap(_forward), run.precision.wrap(compute_loss)
+    forward, loss_of = session.precision.wrap(_forward), session.precision.wrap(compute_loss)
     for metric in metrics.values():
         metric.reset()
     losses: list[tuple[torch.Tensor, int]] = []
@@ -68,14 +74,8 @@ def _evaluate_loader(run: Measured, loader: Iterable[Any], *, may_end: bool) -> 
     for batch in loader:
         started_s, rows = time.perf_counter(), count_rows(batch)
         try:
-            state.batch = move_batch(batch, run.device) if run.device.type != "cpu" else batch
-            fire(Event.EVAL_BATCH_START)
-            fire(Event.EVAL_BEFORE_FORWARD)
-            targets = forward(state)
-            fire(Event.EVAL_AFTER_FORWARD)
-            state.loss, _ = reduce_loss(loss_of(state), None)
-            for metric in metrics.values():
-                metric.update(state.outputs, state.batch[1] if targets is None else targets)
+            state.batch = move_batch(batch, session.device) if session.device.type != "cpu" else batch
+            _measure(session, forward, loss_of)  # its targets end with it, before the next batch is made
         except Exception as error:
             place = f"in the evaluation on {label!r} with batches of {rows} rows"
             explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
@@ -90,10 +90,23 @@ def _evaluate_loader(run: Measured, loader: Iterable[Any], *, may_end: bool) -> 
         results |= _flat(f"{label}/{name}", metric.compute())
     state.metrics = {**state.metrics, **results}
     fire(Event.EVAL_END)
-    run.engine.logger.log_metrics(results)
+    session.engine.logger.log_metrics(results)
+
+
+def _measure(session: Measured, forward: Callable[[State], Any], loss_of: Callable[[State], Any]) -> None:
+    """Run the model on the current batch, set its loss, and update the metrics."""
+    state, fire = session.engine.state, session.engine.run_event
+    fire(Event.EVAL_BATCH_START)
+    fire(Event.EVAL_BEFORE_FORWARD)
+    targets = forward(state)
+    fire(Event.EVAL_AFTER_FORWARD)
+    state.loss, _ = reduce_loss(loss_of(state), None)
+    for metric in session.metrics.values():
+        metric.update(state.outputs, state.batch[1] if targets is None else targets)
 
 
 def _mean(losses: list[tuple[torch.Tensor, int]], label: str | None, state: State) -> float:
+    """Return the mean of the batches' losses, weighted by their rows; a summed loss already is."""
     if not losses:
         raise EngineError(
             f"the evaluation loader {label!r} gave no batches; "

@@ -1,5 +1,6 @@
 """What an evaluation gives, and when it runs."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -117,6 +118,22 @@ def test_a_model_with_its_own_loss_is_evaluated_by_it() -> None:
     expected = F.cross_entropy(outputs, rows(6, seed=0)[1]) + outputs.pow(2).mean()
     made = trainer(dicts(6), model, loss_fn=None, eval_dataloader=dicts(6))
     assert made.eval() == {"eval/loss": pytest.approx(expected.item())}
+
+
+def test_the_targets_of_a_batch_are_freed_before_the_next_forward() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    class MakesTargets(OwnLoss):
+        def eval_forward(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+            alive.append(sum(earlier() is not None for earlier in made))
+            targets = batch["y"].clone()
+            made.append(weakref.ref(targets))
+            return self(batch), targets
+
+    data = [{"x": inputs, "y": targets} for inputs, targets in batches(8, 3, 8)]
+    trainer(data, MakesTargets(), loss_fn=None, eval_dataloader=data).eval()
+    assert alive == [0, 0, 0]
 
 
 def test_eval_forward_gives_outputs_and_targets_to_loss_and_metrics() -> None:
