@@ -1,7 +1,6 @@
 """The rest of an epoch, resumed in another process: the same batches, and nothing read that was trained on."""
 
 import itertools
-import weakref
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     Sampler,
-    SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
@@ -278,34 +276,6 @@ def test_a_loader_of_another_kind_than_the_saved_one_is_refused(saved, now):
         feed_of(now()).resume(position)
 
 
-def test_a_loader_that_has_become_shorter_is_refused():
-    position, _ = after(3, iter_of(4))
-    with pytest.raises(CheckpointError, match="has fewer than the 3 batches"):
-        feed_of(iter_of(2)).resume(position)
-
-
-def test_a_skipped_batch_is_freed_before_the_next_is_made():
-    made = []
-
-    def make(number):
-        assert all(batch() is None for batch in made)
-        batch = torch.tensor(number)
-        made.append(weakref.ref(batch))
-        return batch
-
-    class Making:
-        def __iter__(self):
-            return map(make, range(4))
-
-    position, _ = after(3, Rereadable())
-    assert shown(feed_of(Making()).resume(position)) == [3]
-    assert len(made) == 4
-
-
-def iter_of(count):
-    return itertools.repeat(torch.zeros(1), count)
-
-
 @pytest.mark.parametrize("make", [*LOADERS.values(), *LISTS.values(), Counted], ids=[*LOADERS, *LISTS, "state"])
 def test_loaders_that_are_resumed_exactly_cause_no_warning(make):
     assert why_inexact(make()) is None
@@ -315,13 +285,6 @@ def test_loaders_that_are_resumed_exactly_cause_no_warning(make):
 def test_the_reason_is_given_for_others(make):
     why = why_inexact(make())
     assert "read again" in why and "StatefulDataLoader" in why
-
-
-def test_a_subclass_of_a_known_sampler_may_do_anything():
-    class Other(SequentialSampler):
-        pass
-
-    assert "a Other, has no state_dict" in why_inexact(loader(sampler=Other(Rows())))
 
 
 def test_a_loader_that_iterates_in_its_own_way_may_do_anything():

@@ -9,12 +9,12 @@ from collections.abc import Generator
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
 from engine_core import Callback, State, Trainer
 from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.randomness import GlobalGenerators
-from engine_core.trainer.data import Feed
+from engine_core.trainer.data import Feed, why_inexact
 
 CPU = torch.device("cpu")
 
@@ -248,3 +248,45 @@ def test_a_loader_that_does_not_know_its_state_is_refused():
     first = feed_of(Keeping([1]))
     with pytest.raises(CheckpointError, match="can't load its state: KeyError"):
         feed_of(Keeping([1])).resume(first.position(in_epoch=False))
+
+
+class Foreign:
+    """Four batches that `make` makes, read again when they are skipped."""
+
+    def __init__(self, make=torch.tensor, count=4):
+        self.make, self.count = make, count
+
+    def __iter__(self):
+        return map(self.make, range(self.count))
+
+
+def after_three():
+    first = feed_of(Foreign())
+    next(itertools.islice(first.start_epoch(), 2, None))
+    first.taken += 3
+    return first.position(in_epoch=True)
+
+
+def test_a_loader_that_has_become_shorter_is_refused():
+    with pytest.raises(CheckpointError, match="has fewer than the 3 batches"):
+        feed_of(Foreign(count=2)).resume(after_three())
+
+
+def test_a_skipped_batch_is_freed_before_the_next_is_made():
+    made = []
+
+    def make(number):
+        assert all(batch() is None for batch in made)
+        batch = torch.tensor(number)
+        made.append(weakref.ref(batch))
+        return batch
+
+    assert shown(feed_of(Foreign(make)).resume(after_three())) == [3]
+    assert len(made) == 4
+
+
+def test_a_subclass_of_a_known_sampler_may_do_anything():
+    class Other(SequentialSampler):
+        pass
+
+    assert "a Other, has no state_dict" in why_inexact(DataLoader(Rows(), 3, sampler=Other(Rows())))
