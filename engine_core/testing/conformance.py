@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,13 +12,31 @@ import pytest
 from ..errors import EngineError
 from ..passes import name_of
 from .kit import AlgorithmKit, Fault, PassKit
-from .rules import ALGORITHM_RULES, PASS_RULES, BrokenRule
+from .rules import ALGORITHM_RULES, PASS_RULES, BrokenRule, Rule
 
 
-def _of_algorithm(module: str, check: str) -> Callable[[AlgorithmKit], None]:
-    """Return a test that runs a check, restores generators and threads, and raises if the rule was broken."""
+class _Check:
+    """Becomes, under the name that the class gives it, a test that runs the check of that name."""
 
-    def test(kit: AlgorithmKit) -> None:
+    def __init__(self, run: Callable[[Any, str], None], rules: Mapping[str, Rule]) -> None:
+        self._run, self._rules = run, rules
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        run = self._run
+
+        def test(kit: Any) -> None:
+            __tracebackhide__ = True
+            run(kit, name)
+
+        test.__name__, test.__qualname__ = name, f"{owner.__qualname__}.{name}"
+        test.__doc__ = self._rules[name].says
+        setattr(owner, name, test)
+
+
+def _of_algorithm(module: str) -> Any:
+    """Return a check of an algorithm, restoring generators and threads; `module` is the one in `checks` that has it."""
+
+    def run(kit: AlgorithmKit, check: str) -> None:
         __tracebackhide__ = True
         if importlib.util.find_spec("torch") is None:
             pytest.skip("torch is not installed; the checks of an algorithm train with it")
@@ -29,8 +47,7 @@ def _of_algorithm(module: str, check: str) -> Callable[[AlgorithmKit], None]:
             who = type(kit.make_algorithm()).__name__
             raise BrokenRule(who, check, ALGORITHM_RULES[check], fault.seen) from fault.cause
 
-    test.__name__, test.__doc__ = check, ALGORITHM_RULES[check].says
-    return test
+    return _Check(run, ALGORITHM_RULES)
 
 
 def _judged(kit: AlgorithmKit, check: str, judge: Callable[[AlgorithmKit], Any]) -> Any:
@@ -53,17 +70,16 @@ def _judged(kit: AlgorithmKit, check: str, judge: Callable[[AlgorithmKit], Any])
     return fault
 
 
-def _of_pass(check: str) -> Callable[[PassKit], None]:
-    """Return a test that runs a check, and raises if the rule was broken."""
+def _of_pass() -> Any:
+    """Return a check of a pass."""
 
-    def test(kit: PassKit) -> None:
+    def run(kit: PassKit, check: str) -> None:
         __tracebackhide__ = True
         fault: Fault | None = getattr(importlib.import_module(".checks.passes", __package__), check)(kit)
         if fault is not None:
             raise BrokenRule(name_of(kit.make_pass()), check, PASS_RULES[check], fault.seen) from fault.cause
 
-    test.__name__, test.__doc__ = check, PASS_RULES[check].says
-    return test
+    return _Check(run, PASS_RULES)
 
 
 class AlgorithmConformance(AlgorithmKit):
@@ -78,26 +94,26 @@ class AlgorithmConformance(AlgorithmKit):
         ...         return Halve(factor=0.5)
     """
 
-    test_metadata = _of_algorithm("declarations", "test_metadata")
-    test_match_is_pure = _of_algorithm("matching", "test_match_is_pure")
-    test_match_only_declared_events = _of_algorithm("matching", "test_match_only_declared_events")
-    test_match_is_fast = _of_algorithm("cost", "test_match_is_fast")
-    test_writes_declared = _of_algorithm("changes", "test_writes_declared")
-    test_restores = _of_algorithm("changes", "test_restores")
-    test_restores_after_an_exception = _of_algorithm("changes", "test_restores_after_an_exception")
-    test_no_global_random_draw = _of_algorithm("draws", "test_no_global_random_draw")
-    test_arguments = _of_algorithm("arguments", "test_arguments")
-    test_state_dict = _of_algorithm("saving", "test_state_dict")
-    test_resume = _of_algorithm("saving", "test_resume")
-    test_two_instances = _of_algorithm("instances", "test_two_instances")
-    test_second_run = _of_algorithm("instances", "test_second_run")
-    test_batches = _of_algorithm("batches", "test_batches")
-    test_ragged_batches = _of_algorithm("batches", "test_ragged_batches")
-    test_microbatches = _of_algorithm("batches", "test_microbatches")
-    test_autocast = _of_algorithm("execution", "test_autocast")
-    test_order_independent = _of_algorithm("orders", "test_order_independent")
-    test_compile = _of_algorithm("execution", "test_compile")
-    test_unmatched_cost = _of_algorithm("cost", "test_unmatched_cost")
+    test_metadata = _of_algorithm("declarations")
+    test_match_is_pure = _of_algorithm("matching")
+    test_match_only_declared_events = _of_algorithm("matching")
+    test_match_is_fast = _of_algorithm("cost")
+    test_writes_declared = _of_algorithm("changes")
+    test_restores = _of_algorithm("changes")
+    test_restores_after_an_exception = _of_algorithm("changes")
+    test_no_global_random_draw = _of_algorithm("draws")
+    test_arguments = _of_algorithm("arguments")
+    test_state_dict = _of_algorithm("saving")
+    test_resume = _of_algorithm("saving")
+    test_two_instances = _of_algorithm("instances")
+    test_second_run = _of_algorithm("instances")
+    test_batches = _of_algorithm("batches")
+    test_ragged_batches = _of_algorithm("batches")
+    test_microbatches = _of_algorithm("batches")
+    test_autocast = _of_algorithm("execution")
+    test_order_independent = _of_algorithm("orders")
+    test_compile = _of_algorithm("execution")
+    test_unmatched_cost = _of_algorithm("cost")
 
 
 class PassConformance(PassKit):
@@ -112,10 +128,10 @@ class PassConformance(PassKit):
         ...         return sort_halve_last
     """
 
-    test_metadata = _of_pass("test_metadata")
-    test_total = _of_pass("test_total")
-    test_stable = _of_pass("test_stable")
-    test_idempotent = _of_pass("test_idempotent")
-    test_deterministic = _of_pass("test_deterministic")
-    test_loses_nobody = _of_pass("test_loses_nobody")
-    test_fast = _of_pass("test_fast")
+    test_metadata = _of_pass()
+    test_total = _of_pass()
+    test_stable = _of_pass()
+    test_idempotent = _of_pass()
+    test_deterministic = _of_pass()
+    test_loses_nobody = _of_pass()
+    test_fast = _of_pass()
