@@ -11,28 +11,36 @@ class BackgroundWriter:
     """Runs one function at a time in a thread of its own."""
 
     def __init__(self) -> None:
-        self._pending: Future[None] | None = None
+        self._pending: tuple[Future[None], threading.Thread] | None = None
 
     @property
     def is_busy(self) -> bool:
         """Is a write under way?"""
-        return self._pending is not None and not self._pending.done()
+        return self._pending is not None and not self._pending[0].done()
 
     def start(self, write: Callable[[], None]) -> None:
         """Begin a write; wait for the previous one first, and raise what it raised."""
         self.wait()
-        pending: Future[None] = Future()
+        result: Future[None] = Future()
 
         def run() -> None:
+            if not result.set_running_or_notify_cancel():
+                return
             try:
                 write()
             except BaseException as error:  # noqa: BLE001  raised where it can be caught
-                pending.set_exception(error)
+                result.set_exception(error)
             else:
-                pending.set_result(None)
+                result.set_result(None)
 
-        threading.Thread(target=run, name="engine-core checkpoint").start()
-        self._pending = pending  # only now: a thread that could not start would never be done
+        thread = threading.Thread(target=run, name="engine-core checkpoint")
+        self._pending = result, thread  # before it starts: a signal handler may raise as soon as it runs
+        try:
+            thread.start()
+        except BaseException:
+            if result.cancel():  # it has not begun to write, and won't
+                self._pending = None
+            raise
 
     def raise_error(self) -> None:
         """Raise what the previous write raised, once; don't wait for one that is under way."""
@@ -40,9 +48,11 @@ class BackgroundWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the write to end, and raise what it raised, once."""
+        """Wait for the write and its thread to end, and raise what it raised, once."""
         if self._pending is not None:
-            error = self._pending.exception()  # interrupted here, it stays pending for the next call
+            result, thread = self._pending
+            error = result.exception()  # interrupted here, it stays pending for the next call
+            thread.join()  # only now: interrupted by a signal handler, a join claims that the thread has ended
             self._pending = None
             if error is not None:
                 raise error

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,6 @@ from torch.utils.data import get_worker_info
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, resolve
-from engine_core.checkpoint.writer import BackgroundWriter
 
 from .injected import (
     DATA,
@@ -206,25 +203,3 @@ def test_when_a_worker_process_dies(begin: Any, whole: Any, tmp_path: Path) -> N
     raised = failed(tmp_path, None, data=DATA["workers"](dies))
     assert raised.errisinstance((RuntimeError, EOFError, OSError))  # the latter if it dies while a batch is handed over
     assert_resumes(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers that signal are POSIX's")
-def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for() -> None:
-    """Like torch's, which a signal handler raises when a worker process dies."""
-
-    def handle(*_: Any) -> None:
-        raise InjectedError
-
-    may_end, writer = threading.Event(), BackgroundWriter()
-    writer.start(lambda: may_end.wait() and None)
-    former = signal.signal(signal.SIGALRM, handle)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(InjectedError):
-            writer.wait()
-        assert writer.is_busy
-    finally:
-        signal.signal(signal.SIGALRM, former)
-        may_end.set()
-        writer.wait()
-    assert not writer.is_busy

@@ -1,0 +1,99 @@
+"""A write in a thread: it is waited for whatever interrupts the wait or the start, and nothing of it is left after."""
+
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from engine_core.checkpoint import BackgroundWriter
+
+from .injected import InjectedError
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers that signal are POSIX's")
+def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for() -> None:
+    """Like torch's, which a signal handler raises when a worker process dies."""
+
+    def handle(*_: Any) -> None:
+        raise InjectedError
+
+    may_end, writer = threading.Event(), BackgroundWriter()
+    writer.start(lambda: may_end.wait() and None)
+    former = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(InjectedError):
+            writer.wait()
+        assert writer.is_busy
+    finally:
+        signal.signal(signal.SIGALRM, former)
+        may_end.set()
+        writer.wait()
+    assert not writer.is_busy
+
+
+class FreedSlowly:
+    """Held by a write, and thus freed in its thread."""
+
+    def __init__(self, freed: list[str]) -> None:
+        self.freed, self.may_end = freed, threading.Event()
+
+    def write(self) -> None:
+        assert self.may_end.wait(9)
+
+    def __del__(self) -> None:
+        time.sleep(0.1)
+        self.freed.append(threading.current_thread().name)
+
+
+def test_after_the_wait_the_thread_has_ended_and_what_the_write_held_is_freed() -> None:
+    freed: list[str] = []
+    writer = BackgroundWriter()
+    held = FreedSlowly(freed)
+    may_end = held.may_end
+    writer.start(held.write)
+    del held
+    may_end.set()
+    writer.wait()
+    assert freed == ["engine-core checkpoint"]
+    assert [thread for thread in threading.enumerate() if thread.name == "engine-core checkpoint"] == []
+
+
+def test_a_write_whose_start_is_interrupted_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may raise when the thread runs already."""
+    start, written, may_end = threading.Thread.start, [], threading.Event()
+
+    def starting(thread: threading.Thread) -> None:
+        start(thread)
+        assert began.wait(9)
+        raise InjectedError
+
+    def write() -> None:
+        began.set()
+        assert may_end.wait(9)
+        written.append("all of it")
+
+    began, writer = threading.Event(), BackgroundWriter()
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    with pytest.raises(InjectedError):
+        writer.start(write)
+    assert writer.is_busy
+    may_end.set()
+    writer.wait()
+    assert written == ["all of it"]
+
+
+def test_a_write_whose_thread_can_not_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starting(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    writer, written = BackgroundWriter(), []
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start new thread"):
+        patch.setattr(threading.Thread, "start", starting)
+        writer.start(lambda: written.append(1))
+    assert not writer.is_busy
+    writer.start(lambda: written.append(2))
+    writer.wait()
+    assert written == [2]
