@@ -42,7 +42,7 @@ OURS = {"engine-core", *(plugin.name for plugin in PLUGINS)}
 # What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
 # Tests of the project's own text. It is the same in each environment, so only those with torch run them.
-OF_THE_TEXT = [f"tests/core/test_{name}.py" for name in ("layers", "rings", "sizes")]
+OF_THE_TEXT = [f"tests/core/test_{name}.py" for name in ("doors", "layers", "rings", "sizes")]
 # Left out at the floors: these, and tests of processes that hang, print and die.
 NOT_AT_FLOORS = [*OF_THE_TEXT, *(f"tests/core/test_{name}.py" for name in ("doctor", "explain_printing"))]
 # At the floors torch is the same. So of the training tests only those that use another dependency run there.

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from ..errors import CheckpointError, EngineError
 from ..state import State
 
-__all__ = ["OwedEvaluation", "Phase", "RunStatus"]
-
 
 class Phase(Enum):
     """What a run is doing, one thing at a time."""
