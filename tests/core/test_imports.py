@@ -76,7 +76,7 @@ def test_the_public_names_are_the_promised_ones_and_are_listed():
 def test_none_sets_a_signal_handler_an_exit_handler_a_thread_or_a_warning_filter():
     program = f"""
 import atexit, importlib, json, logging, signal, sys, threading, warnings
-import click, importlib_metadata, pluggy, pydantic, yaml
+import click, importlib_metadata, pluggy, pydantic, pytest, yaml  # whose own effects are not ours
 def world():
     handlers = [repr(signal.getsignal(s)) for s in signal.valid_signals()]
     excepthooks = [repr(sys.excepthook), repr(threading.excepthook)]
