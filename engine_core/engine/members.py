@@ -95,7 +95,7 @@ def conflicting(members: Sequence[Member]) -> dict[frozenset[str], EngineError]:
         for reference in member.metadata.conflicts:
             for other in referred(reference, member, members):
                 problem = EngineError(
-                    f"{member.title} can't run together with {other.title}: it declares conflicts={reference!r}; "
+                    f"{_title(member)} can't run together with {_title(other)}: it declares conflicts={reference!r}; "
                     "leave one of them out"
                 )
                 found.setdefault(frozenset((member.name, other.name)), problem)
@@ -108,7 +108,7 @@ def _missing(members: Sequence[Member], registry: Registry) -> Iterator[EngineEr
             if not referred(reference, member, members):
                 meant = meant_by(reference, member, members, registry)
                 remedy = f"did you mean {meant!r}?" if meant else _how_to_get(reference, registry)
-                what = f"{member.title} requires {reference!r}, and no such algorithm is listed"
+                what = f"{_title(member)} requires {reference!r}, and no such algorithm is listed"
                 yield EngineError(f"{what}; {remedy}")
 
 
@@ -147,3 +147,8 @@ def meant_by(reference: str, member: Member, members: Sequence[Member], registry
 
 def _bare(name: str) -> str:
     return re.sub(r"[_.\-]", "", name).lower()
+
+
+def _title(member: Member) -> str:
+    origin = "" if member.origin is None else f" of {member.origin}"
+    return f"{member.registered!r} ({member.name}{origin})"

@@ -187,9 +187,9 @@ def test_algorithms_that_exclude_each_other_are_explained_with_all_problems_and_
     assert (code, list(json.loads(out))) == (2, ["init", "before_loss"])
     assert err == (
         "Error: these algorithms can't run together:\n"
-        "- Rival (rival-plugin 0.2) can't run together with Late (pace-plugin 1.0): it declares "
+        "- 'rival' (Rival of rival-plugin 0.2) can't run together with 'late' (Late of pace-plugin 1.0): it declares "
         "conflicts='late'; leave one of them out\n"
-        "- Rival (rival-plugin 0.2) requires 'sleep', and no such algorithm is listed; no installed "
+        "- 'rival' (Rival of rival-plugin 0.2) requires 'sleep', and no such algorithm is listed; no installed "
         "distribution ships it; install one that does, and add it\n"
     )
 

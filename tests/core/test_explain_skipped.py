@@ -130,12 +130,12 @@ PROBLEMS = [
         "  C before B: declared by C (before='b')\n"
         "at INIT"
     ),
-    "A can't run together with B: it declares conflicts='b'; leave one of them out",
+    "'a' (A) can't run together with 'b' (B): it declares conflicts='b'; leave one of them out",
     (
-        "A requires 'none_has', and no such algorithm is listed; no installed distribution ships it; install one "
+        "'a' (A) requires 'none_has', and no such algorithm is listed; no installed distribution ships it; install one "
         "that does, and add it"
     ),
-    "A requires '@needed', and no such algorithm is listed; add one with that tag",
+    "'a' (A) requires '@needed', and no such algorithm is listed; add one with that tag",
 ]
 
 
@@ -178,11 +178,11 @@ def test_distributions_are_named_on_both_sides_and_so_is_the_one_that_ships_what
     install("needy-plugin", {"algorithms": points}, {"needy_module": text}, version="0.4")
     assert list(explain_algorithms([import_module("needy_module").Needy(), prune()]).problems) == [
         (
-            "Needy (needy-plugin 0.4) can't run together with Prune (prune-plugin 1.0): it "
+            "'needy' (Needy of needy-plugin 0.4) can't run together with 'prune' (Prune of prune-plugin 1.0): it "
             "declares conflicts='prune'; leave one of them out"
         ),
         (
-            "Needy (needy-plugin 0.4) requires 'other', and no such algorithm is listed; "
+            "'needy' (Needy of needy-plugin 0.4) requires 'other', and no such algorithm is listed; "
             "add it, it is in needy-plugin 0.4"
         ),
     ]

@@ -68,7 +68,9 @@ def test_the_name_of_another_installed_algorithm_causes_no_warning(install):
 def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
     with pytest.raises(EngineError) as error:
         made(algorithm("Small", requires=("BigThing",)), algorithm("BigThing"))
-    assert str(error.value) == ("Small requires 'BigThing', and no such algorithm is listed; did you mean 'big_thing'?")
+    assert str(error.value) == (
+        "'small' (Small) requires 'BigThing', and no such algorithm is listed; did you mean 'big_thing'?"
+    )
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_cycle_is_refused_when_the_engine_is_made_with_what_each_algorithm_dec
     assert refusal.value.__notes__ == ["at AFTER_LOSS"]
 
 
-def test_a_conflict_is_refused_with_both_names():
+def test_a_conflict_is_refused_with_both_registered_names():
     class Mix(Always):
         metadata = AlgorithmMetadata(name="mixup", conflicts=("@cutting",))
 
@@ -125,7 +125,8 @@ def test_a_conflict_is_refused_with_both_names():
         metadata = AlgorithmMetadata(tags=("cutting",))
 
     assert refusal([CutMix(), Mix()]) == (
-        "Mix can't run together with CutMix: it declares conflicts='@cutting'; leave one of them out"
+        "'mixup' (Mix) can't run together with 'cut_mix' (CutMix): it declares conflicts='@cutting'; "
+        "leave one of them out"
     )
 
 
@@ -134,7 +135,7 @@ def test_a_missing_requirement_is_refused_with_its_name():
         metadata = AlgorithmMetadata(requires=("a", "none_has"))
 
     assert refusal([A(), Needy()]) == (
-        "Needy requires 'none_has', and no such algorithm is listed; no installed distribution ships it; "
+        "'needy' (Needy) requires 'none_has', and no such algorithm is listed; no installed distribution ships it; "
         "install one that does, and add it"
     )
 

@@ -186,7 +186,7 @@ def test_pictures_are_smoothed_along_dimension_1() -> None:
 
 
 def test_two_of_them_are_refused_as_targets_would_be_smoothed_twice() -> None:
-    with pytest.raises(EngineError, match=r"LabelSmoothing.*can't run together"):
+    with pytest.raises(EngineError, match=r"label_smoothing.*can't run together"):
         Engine(State(algorithms=[LabelSmoothing(0.1), LabelSmoothing(0.2)]), Logger())
 
 
