@@ -48,6 +48,14 @@ def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str) -> Any:
         raise
 
 
+def check_model(model: Any) -> torch.nn.Module:
+    """Return the model if it can be trained."""
+    if isinstance(model, type) or not isinstance(model, torch.nn.Module):
+        hint = f"; write {model.__name__}()" if isinstance(model, type) else ""
+        raise ArgumentTypeError(f"model has to be a torch.nn.Module, not {model!r}{hint}")
+    return model
+
+
 def check_loss_fn(loss_fn: Any) -> Any:
     """Return the loss function if it can be called with outputs and targets."""
     if isinstance(loss_fn, type):
@@ -95,11 +103,8 @@ def progress_bar(given: object) -> list[str]:
     return ["progress_bar"] if is_wanted else []
 
 
-def choose_device(given: str | torch.device, model: Any) -> torch.device:
-    """Return the device to train a module on: `auto` is its own unless that is the CPU, else the best one."""
-    if isinstance(model, type) or not isinstance(model, torch.nn.Module):
-        hint = f"; write {model.__name__}()" if isinstance(model, type) else ""
-        raise ArgumentTypeError(f"model has to be a torch.nn.Module, not {model!r}{hint}")
+def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.device:
+    """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one."""
     homes: dict[torch.device, str] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         homes.setdefault(tensor.device, name)

@@ -18,7 +18,16 @@ from ..randomness import seed_generators
 from ..state import State
 from ..surgery import follow_parameters
 from ..time import Interval, Time
-from .arguments import as_plugins, check_loader, check_loss_fn, check_positive, check_seed, choose_device, new_name
+from .arguments import (
+    as_plugins,
+    check_loader,
+    check_loss_fn,
+    check_model,
+    check_positive,
+    check_seed,
+    choose_device,
+    new_name,
+)
 from .arguments import progress_bar as bar
 from .data import Feed
 from .evaluation import as_loaders, check_metrics
@@ -108,7 +117,7 @@ class Trainer:
         load_strict: bool = True,
         load_changed: Literal["error", "warn", "adopt"] = "warn",
     ) -> None:
-        self._device = choose_device(device, model)
+        self._device = choose_device(device, check_model(model))
         self._precision = Precision(precision, self._device)
         self._metrics = check_metrics(metrics, model, has_loss_fn=loss_fn is not None)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
