@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..algorithm import algorithm_metadata
+from ..algorithm import Algorithm, algorithm_metadata
 from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError, AuditWarning, did_you_mean
 from ..event import Event
+from ..logger import Logger
 from ..metadata import WRITABLE
+from ..state import State
 from ..time import Time, TimeUnit
 
 if TYPE_CHECKING:
-    from ..algorithm import Algorithm
     from ..audit import Finding, Observer
-    from ..logger import Logger
-    from ..state import State
 
 __all__ = ["Audit"]
 

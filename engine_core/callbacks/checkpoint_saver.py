@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
+from ..logger import Logger
 from ..messages import warn
+from ..state import State
 from ..time import Interval, Time, Timestamp
 from .monitor import Monitor
 from .ranking import Ranking
 
 if TYPE_CHECKING:
     from ..checkpoint import Snapshot
-    from ..logger import Logger
-    from ..state import State
 
 __all__ = ["CheckpointSaver"]
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, EngineError, NonFiniteLossError, NonFiniteLossWarning, did_you_mean
+from ..logger import Logger
 from ..messages import warn
+from ..state import State
 
 if TYPE_CHECKING:
     import torch
 
-    from ..logger import Logger
-    from ..state import State
     from .checkpoint_saver import CheckpointSaver
 
 __all__ = ["LossGuard"]

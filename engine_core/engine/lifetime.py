@@ -7,14 +7,11 @@ import functools
 import logging
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..callback import Callback
 from ..errors import EngineError
-
-if TYPE_CHECKING:
-    from ..logger import Logger
-    from ..state import State
+from ..logger import Logger
+from ..state import State
 
 log = logging.getLogger("engine_core")
 
