@@ -63,32 +63,36 @@ def write_content(folder: Path, content: Content) -> None:
     Raises:
         CheckpointError: if it can't be written, or could not be read again; the partial write is removed.
     """
-    begun = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    replaced = folder.with_name(f".{folder.name}.old")
     try:
-        shutil.rmtree(begun, ignore_errors=True)
-        begun.mkdir(parents=True)
-        try:
-            _save(begun / MODEL, content.model)
-            _save(begun / _TENSORS, content.tensors)
-            _write_json(begun / _STATE, content.state)
-            files = {name: {"bytes": (begun / name).stat().st_size, "sha256": _digest(begun / name)} for name in _FILES}
-            manifest = {**content.manifest, "schema": SCHEMA, "files": files}
-            _write_json(begun / MANIFEST, {**manifest, "checksum": _checksum(manifest)})
-            sync(begun)  # before the rename, or a crash may leave the new name with half of the files
-            if folder.exists():  # else `replaced` is the only copy
-                shutil.rmtree(replaced, ignore_errors=True)
-                folder.rename(replaced)
-            begun.rename(folder)
-            sync(folder.parent)
-        except BaseException:
-            shutil.rmtree(begun, ignore_errors=True)
-            if replaced.exists() and not folder.exists():
-                replaced.rename(folder)
-            raise
-        shutil.rmtree(replaced, ignore_errors=True)  # only now is the new one on the disk
+        _write_content(folder, content)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{str(folder)!r} can't be written: {error}") from error
+
+
+def _write_content(folder: Path, content: Content) -> None:
+    begun = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    replaced = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(begun, ignore_errors=True)
+    begun.mkdir(parents=True)
+    try:
+        _save(begun / MODEL, content.model)
+        _save(begun / _TENSORS, content.tensors)
+        _write_json(begun / _STATE, content.state)
+        files = {name: {"bytes": (begun / name).stat().st_size, "sha256": _digest(begun / name)} for name in _FILES}
+        manifest = {**content.manifest, "schema": SCHEMA, "files": files}
+        _write_json(begun / MANIFEST, {**manifest, "checksum": _checksum(manifest)})
+        sync(begun)  # before the rename, or a crash may leave the new name with half of the files
+        if folder.exists():  # else `replaced` is the only copy
+            shutil.rmtree(replaced, ignore_errors=True)
+            folder.rename(replaced)
+        begun.rename(folder)
+        sync(folder.parent)
+    except BaseException:
+        shutil.rmtree(begun, ignore_errors=True)
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)  # only now is the new one on the disk
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -121,7 +125,7 @@ def read_content(folder: Path) -> Content:
         CheckpointError: if the folder is not a checkpoint, or is damaged, with the file.
     """
     manifest = read_manifest(folder)
-    try:  # before a file is parsed, so that parsers meet only what was written
+    try:  # before the other files are parsed, so that parsers meet only what was written
         _check_files(folder, manifest.pop("files", None))
     except OSError as error:
         raise CheckpointError(f"{str(folder)!r} can't be read: {error}") from error

@@ -176,7 +176,11 @@ def resolve(path: Path) -> Path:
 
 
 def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
-    """Return the checkpoint that a path means, and what `read` makes of it; if a live run removes it, the next one."""
+    """Return the checkpoint that a path means, and what `read` makes of it; if a live run removes it, the then latest.
+
+    Raises:
+        CheckpointError: if there is none, or it can't be read.
+    """
     checkpoint = resolve(path)
     while True:
         try:
@@ -230,8 +234,13 @@ _locked: weakref.WeakSet[Store] = weakref.WeakSet()
 @functools.cache
 def _let_go_in_children() -> None:
     """Keep forked processes, such as a loader's workers, from holding a folder longer than the run that locked it."""
-    if hasattr(os, "register_at_fork"):  # `unlock` closes the child's descriptor; the parent's keeps the lock
-        os.register_at_fork(after_in_child=lambda: list(map(Store.unlock, list(_locked))))
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_let_go)
+
+
+def _let_go() -> None:
+    for store in list(_locked):
+        store.unlock()  # closes the child's descriptor; the parent's keeps the lock
 
 
 def _lock_file(file: IO[str]) -> None:
