@@ -23,6 +23,7 @@ def describe_run(session: Session) -> dict[str, Any]:
     engine, state = session.engine, session.state
     members, passes = engine.lineup
     explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
+    records = [(member, AlgorithmRecord.of(member)) for member in members]
     return {
         "run_name": state.run_name,
         "seed": state.seed,
@@ -44,8 +45,7 @@ def describe_run(session: Session) -> dict[str, Any]:
                 "required_on_load": bool(getattr(member.algorithm, "required_on_load", bool)()),
                 "settings": _settings_of(member.algorithm),
             }
-            for member in members
-            for record in [AlgorithmRecord.of(member)]
+            for member, record in records
         ],
         "order": {event: names for event, names in explained.items() if names},
         "config": state.config,
