@@ -74,8 +74,10 @@ class Monitor:
 
     def is_better(self, value: float, than: float | None, by_more_than: float = 0.0) -> bool:
         """Is the value better by more than `by_more_than`? A finite one is better than None."""
-        if than is None or not math.isfinite(value):
-            return math.isfinite(value)
+        if not math.isfinite(value):
+            return False
+        if than is None:
+            return True
         gain = than - value if self.smaller_is_better else value - than
         return gain > by_more_than
 

@@ -70,7 +70,8 @@ class Explanation(Mapping[str, "list[Explained]"]):
                 for place, reason in places
             ]
         for event, unordered in self.unordered.items():
-            why, none = f"no order: {unordered.why}", {"kind": "none", "by": None, "distribution": None}
+            why = f"no order: {unordered.why}"
+            none = {"kind": "none", "by": None, "distribution": None}
             told = [Explained(m.algorithm, m.name, why, m.distribution, m.version) for m in unordered.members]
             found[event] = [{**place._asdict(), "reason": none} for place in told]
         return found
