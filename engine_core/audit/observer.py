@@ -110,7 +110,7 @@ class Observer:
         self._on_finding = on_finding
         self._fields = tuple(fields)
         self._registry = Registry.scan()
-        self._opened: dict[tuple[int, Event | None], _Opened] = {}
+        self._opened: dict[tuple[int, Event], _Opened] = {}
         self._runs: dict[tuple[int, Event], tuple[tuple[int, int], int]] = {}
         self._owners = Owners()
 
@@ -120,7 +120,7 @@ class Observer:
         subject = _Subject(algorithm, name, event, self._repeat(algorithm, event, state), position_of(event, state))
         # One that was left open is judged before this apply, which may put a half of its own in its place.
         self._judge_left(state, [(id(algorithm), event)])
-        opened = self._opened.pop((id(algorithm), event.partner if event.is_after_event else event), None)
+        opened = self._opened.pop((id(algorithm), _first_half(event)), None)
         before, held = fingerprint_state(state, self._fields), self._owners.look(state.batch)
         yield  # without try: an apply that raises is not judged, and its pair is already popped
         after = fingerprint_state(state, self._fields)
@@ -159,11 +159,11 @@ class Observer:
         """
         self._judge_left(state, [key for key in self._opened if not (starts_anew and key[1] is Event.FIT_START)])
 
-    def _judge_left(self, state: State, keys: Iterable[tuple[int, Event | None]]) -> None:
+    def _judge_left(self, state: State, keys: Iterable[tuple[int, Event]]) -> None:
         """Judge those first halves that were never followed by the second."""
         self._judge([k for k in keys if k in self._opened and k[1] not in _MAY_STAY_ALONE], state, broke_off=True)
 
-    def _judge(self, keys: Iterable[tuple[int, Event | None]], state: State, *, broke_off: bool = False) -> None:
+    def _judge(self, keys: Iterable[tuple[int, Event]], state: State, *, broke_off: bool = False) -> None:
         for key in keys:
             opened = self._opened.pop(key)
             subject = opened.subject.at_partner(state, broke_off=broke_off)
@@ -225,6 +225,10 @@ class _Opened(NamedTuple):
             )
             if leaves:
                 yield field, leaves
+
+
+def _first_half(event: Event) -> Event:
+    return event.partner if event.is_after_event and event.partner is not None else event
 
 
 def position_of(event: Event, state: State) -> tuple[int, int | None]:
