@@ -11,6 +11,7 @@ from torch import nn
 from engine_core import AlgorithmMetadata, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, CheckpointError, CheckpointWarning
+from engine_core.trainer.resume.weights import is_by_weights
 
 from .parts import linear, same, trainer
 from .test_resume import Noise, loader
@@ -116,3 +117,15 @@ def test_a_run_that_begins_with_weights_is_resumed_as_a_whole(tmp_path: Path) ->
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 made.fit("4ba" if batches == 0 else None)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"average": {"0.bias": torch.ones(2)}, "count": 3}, True),
+        ({"average": {"1.bias": torch.ones(2)}}, False),
+        ({"0.bias": 3}, False),
+    ],
+)
+def test_is_by_weights_if_tensors_are_under_the_names_of_weights(state: Any, expected: bool) -> None:
+    assert is_by_weights(state, {"0.bias": torch.zeros(2)}) is expected

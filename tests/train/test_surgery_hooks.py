@@ -12,6 +12,8 @@ from torch.nn.utils import parametrizations, prune
 
 from engine_core.errors import ArgumentError
 from engine_core.surgery import replace_modules
+from engine_core.surgery.hooks import machinery_of
+from engine_core.surgery.plan import title
 
 from .test_surgery import Wrap, wrap
 
@@ -270,3 +272,13 @@ def test_after_a_refusal_a_module_that_took_backward_hooks_takes_any_kind_again(
     with pytest.raises(ArgumentError, match="'1' and the Linear that replaces it have backward hooks of two kinds"):
         replace_modules(model, {nn.Linear: lambda module, name: made[int(name)]})
     made[0].register_backward_hook(lambda *arguments: None)  # torch refuses this beside full ones
+
+
+def test_machinery_of_a_module_is_named_in_words() -> None:
+    assert machinery_of(parametrizations.weight_norm(nn.Linear(2, 2))) == ["a parametrization of 'weight'"]
+    assert machinery_of(nn.Linear(2, 2)) == []
+
+
+def test_the_title_of_a_module_is_its_name_and_class() -> None:
+    assert title("features.0", nn.ReLU()) == "'features.0' (ReLU)"
+    assert title("", nn.ReLU()) == "the model itself (ReLU)"
