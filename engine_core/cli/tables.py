@@ -10,7 +10,9 @@ _WIDEST, _LONGEST = 100, 3000  # characters of a cell, and of a line below
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]]) -> str:
-    """Return a table in columns, `below` each row its lines; the unprintable is escaped, since plugins choose names.
+    """Return a table in columns, each row followed by its lines of `below`, indented.
+
+    What is not printable is escaped, since plugins choose names.
 
     Example:
         >>> print(format_table(["NAME", "STATUS"], [["pad", "broken"], ["tilt", "available"]], [["no disk"], []]))

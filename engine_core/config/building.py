@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 
 def find_target(target: str, place: Place) -> Any:
-    """Import the callable that `module:attribute` names; an error inside the module gets a note of the place."""
+    """Import the callable that `module:attribute` names; an error inside the module gets a note of the place.
+
+    Raises:
+        ConfigError: if there is no such module or attribute, with the nearest name.
+    """
     module_name, _, path = target.partition(":")
     found: Any = _import(module_name, place)
     for name in path.split("."):

@@ -76,7 +76,11 @@ class PassList:
         return all(p.metadata.pure for p in self.active if p.runs_at(event))
 
     def order(self, members: Sequence[Member], event: Event) -> list[Algorithm]:
-        """Return the matched algorithms in running order, with those that passes added."""
+        """Return the matched algorithms in running order, with those that passes added.
+
+        Raises:
+            OrderError: if a distribution's pass returns nonsense or breaks a declared constraint.
+        """
         edges = declared_edges(members, event)
         steps = self._run(members, event, edges)
         ids = {member.name: id(member.algorithm) for member in members}
@@ -118,7 +122,10 @@ class PassList:
             warn(message, category)
 
     def arrange(self, members: Sequence[Member], event: Event, *, declared: bool = True) -> list[str]:
-        """Return the names as the passes that move algorithms, or those but `apply_declared_order`, arrange them."""
+        """Return the members' names as the passes that move algorithms arrange them.
+
+        `declared=False` leaves `apply_declared_order` out.
+        """
         movers = [p for p in self.active if p.metadata.stage != "check"]
         if not declared:
             movers = [p for p in movers if p.function is not apply_declared_order]

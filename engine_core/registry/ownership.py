@@ -28,7 +28,7 @@ class Ownership:
         self._known: dict[str, str | None] = {}
 
     def distribution_of(self, plugin: object) -> str | None:
-        """See `Registry.distribution_of`."""
+        """Return that of the first class in the MRO shipped by a plugin; the core's only for what the core ships."""
         owners = [self._owner(module) for module in _modules(plugin)]
         return next((owner for owner in owners if owner not in (None, CORE)), None) or (owners[0] if owners else None)
 

@@ -26,6 +26,10 @@ def check_requirements(
         installed: versions of the distributions that ship plugins.
         unusable: why a distribution can't be used although it is installed, by distribution.
         shipped: which distribution ships a plugin, by the plugin's name, since the two are easily confused.
+
+    Raises:
+        PluginError: names the requirement and what is installed instead.
+        ArgumentError: (a ValueError) for an invalid requirement.
     """
     if isinstance(requirements, str):
         raise ArgumentTypeError(f"requirements are a list; write [{requirements!r}]")
@@ -50,7 +54,10 @@ def check_requirements(
 
 
 def unmet(requirements: Iterable[str]) -> list[tuple[str, str]]:
-    """Return a distribution's unmet requirements, each with what is installed; none for extras, no malformed ones."""
+    """Return a distribution's unmet requirements, each with what is installed instead.
+
+    Those for extras and malformed ones are skipped.
+    """
     found = []
     for text in requirements:
         try:

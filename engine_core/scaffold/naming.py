@@ -45,7 +45,11 @@ class PluginNames(NamedTuple):
 
 
 def name_plugin(name: str) -> PluginNames:
-    """Return the names that follow from the name of a distribution, if it works alongside what is installed.
+    """Return the names that follow from the name of a distribution.
+
+    Raises:
+        ArgumentError: if no plugin can have that name, or none that works alongside what is installed.
+        ArgumentTypeError: for anything but a string.
 
     Example:
         >>> name_plugin("My.Awkward-name_2")

@@ -40,6 +40,9 @@ def move_hooks(old: nn.Module, new: nn.Module, name: str, undo: ExitStack) -> No
     those that `new` already had, no longer remove anything.
 
     The hooks that `new` already had run inside those that move: after them on the way in, before on the way out.
+
+    Raises:
+        ArgumentError: if full and non-full backward hooks would end up on one module.
     """
     for kind, extras in KINDS.items():
         moving = _moving(old, kind)

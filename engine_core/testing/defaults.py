@@ -1,7 +1,4 @@
-"""What a kit gives if it says nothing else: a tiny net and its parts, and the installed algorithms.
-
-Imports torch only in the functions that need it: a pass is checked without it.
-"""
+"""A kit's defaults: a tiny net and its parts, and the installed algorithms. Imports torch only where one needs it."""
 
 from __future__ import annotations
 

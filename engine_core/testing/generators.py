@@ -1,4 +1,4 @@
-"""The states of the global random generators of torch, NumPy and random, as far as they are in use. Imports neither."""
+"""The states of the global generators of torch, NumPy and random, where in use. Imports neither torch nor NumPy."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run produced: weights and states, the last metrics, how often each ran as in `{"Halve/AFTER_LOSS": 8}`."""
+    """What a run produced; `applied` is how often each algorithm ran, as in `{"Halve/AFTER_LOSS": 8}`."""
 
     weights: dict[str, Any]
     optimizers: list[Any]

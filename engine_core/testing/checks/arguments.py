@@ -33,7 +33,10 @@ def test_arguments(kit: AlgorithmKit) -> Fault | None:
 
 
 def recorded(kit: AlgorithmKit) -> tuple[Any, inspect.BoundArguments | None]:
-    """Return a new algorithm and the arguments of its constructor, wrapped to record them; None if that can't be."""
+    """Return a new algorithm and the arguments that its constructor was called with, None if that can't be recorded.
+
+    To record them, `__init__` of its class is wrapped while make_algorithm runs.
+    """
     cls: Any = type(kit.make_algorithm())
     signature, original = inspect.signature(cls), cls.__init__
     if original is object.__init__:

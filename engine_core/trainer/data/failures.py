@@ -33,7 +33,8 @@ def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[
             if at.batch:
                 _save_before(session, error, checkpoint)
     finally:
-        session.feed.taken += is_failure  # after the save, to retry it there; here a DataLoader continues after it
+        # Only now: what was saved retries this batch, while in this process a DataLoader continues after it.
+        session.feed.taken += is_failure
         if isinstance(session.batches, Generator):  # a dead generator looks exhausted to the next fit
             session.batches = None
 

@@ -47,7 +47,7 @@ class Resumed:
         return saved
 
     def resume(self, session: Session, seed: int | None) -> None:
-        """Load the checkpoint into an initialised run; `seed` is what the user asked for."""
+        """Load the checkpoint, fire AFTER_LOAD, restore generators and loader; `seed` is what the user asked for."""
         if self.weights_only:
             load_weights(session.state.model, self.content.model, strict=self.strict, casts=True)
             session.engine.run_event(Event.AFTER_LOAD)
@@ -73,7 +73,7 @@ class Resumed:
         kept = f"it keeps the seed {saved['seed']} of the saved run; seed={seed} is ignored"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
         changes = [*map(what_is_missing, missing), *others, *differences(saved, now)]
-        # Before the fatal ones, which it lists with all others at once.
+        # Checked first: this error lists the fatal differences too.
         if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
             lines = "".join(f"\n  {change}" for change in found)
             raise CheckpointError(
@@ -105,7 +105,12 @@ def find_resumed(
     strict: bool,  # noqa: FBT001
     changed: str,
 ) -> Resumed | None:
-    """Return the checkpoint that the run starts from, or None."""
+    """Return the checkpoint that the run starts from, or None.
+
+    Raises:
+        ArgumentError: (a ValueError) for autoresume without a saver, or load_weights_only without a load_path.
+        CheckpointError: if `load_path` is not a checkpoint, or the latest one is damaged.
+    """
     weights_only = check_flag("load_weights_only", weights_only)
     strict = check_flag("load_strict", strict)
     if changed not in _POLICIES:

@@ -22,7 +22,11 @@ from .weights import is_by_weights, load_weights
 
 
 def take_snapshot(session: Session) -> Snapshot:
-    """Return everything that the rest of the run depends on, between two batches."""
+    """Return everything that the rest of the run depends on, between two batches.
+
+    Raises:
+        CheckpointError: for a state that a checkpoint can't hold, with its path.
+    """
     session.readings.flush()  # first: it logs, and the destinations' states have to contain that
     model: Any = session.state.model
     values = model.state_dict()
@@ -74,6 +78,9 @@ def go_back(session: Session, content: Content) -> None:
     """Roll back to a checkpoint: weights, loss function, states of optimizers, scaler and algorithms.
 
     Clock, schedules, loader and generators stay as they are, so that training continues on different data.
+
+    Raises:
+        CheckpointError: if the content is not of such a run, with the part that differs.
     """
     saved = restore(content.state, content.tensors)
     optimizers = session.state.optimizers
