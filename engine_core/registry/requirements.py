@@ -54,10 +54,7 @@ def check_requirements(
 
 
 def unmet(requirements: Iterable[str]) -> list[tuple[str, str]]:
-    """Return a distribution's unmet requirements, each with what is installed instead.
-
-    Those for extras and malformed ones are skipped.
-    """
+    """Return the unmet requirements, each with what is installed instead; skip those for extras and malformed ones."""
     found = []
     for text in requirements:
         try:

@@ -33,10 +33,7 @@ def test_arguments(kit: AlgorithmKit) -> Fault | None:
 
 
 def recorded(kit: AlgorithmKit) -> tuple[Any, inspect.BoundArguments | None]:
-    """Return a new algorithm and the arguments that its constructor was called with, None if that can't be recorded.
-
-    To record them, `__init__` of its class is wrapped while make_algorithm runs.
-    """
+    """Return a new algorithm and its constructor's arguments; None if wrapping `__init__` can't record them."""
     cls: Any = type(kit.make_algorithm())
     signature, original = inspect.signature(cls), cls.__init__
     if original is object.__init__:
