@@ -17,7 +17,7 @@ _LONG = 8  # a name this long is hardly one slip away from another by chance
 
 
 def admit(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registry: Registry) -> list[Member]:
-    """Return a member for each algorithm; raise one EngineError with all problems if metadata rules them out together."""
+    """Return a member for each algorithm; raise one EngineError with all problems if metadata rules out the list."""
     members = take_in(algorithms, known, registry)
     problems = problems_of(members, registry)
     if len(problems) == 1:
