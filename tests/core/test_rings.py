@@ -27,7 +27,7 @@ def names(listed):
 def commands_of(environment):
     """Return the commands of an environment of tox.ini, each as its words; `{posargs}` and the like are left out."""
     section = f"testenv:{environment}"
-    lines = TOX[section if section in TOX else "testenv"]["commands"].splitlines()
+    lines = TOX[section if TOX.has_option(section, "commands") else "testenv"]["commands"].splitlines()
     found = []
     for line in filter(None, lines):
         factors, _, command = line.rpartition(": ") if re.match(r"[\w!-]+: ", line) else ("", "", line)
