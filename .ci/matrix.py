@@ -3,7 +3,7 @@
     python .ci/matrix.py install [--plugins] [--require-torch]
     python .ci/matrix.py core --ring quick|full [--floors] [pytest's arguments]
     python .ci/matrix.py plugins --ring quick|full [--floors] [pytest's arguments]
-    python .ci/matrix.py alone [pytest's arguments]
+    python .ci/matrix.py alone --ring quick|full [pytest's arguments]
 
 tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment is used for all of it, one after
 the other: torch is unpacked once, and `core`, `plugins` and `alone` install and uninstall the plugins as they need.
@@ -19,6 +19,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -27,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Those that need only torch. Others, `engine-core-<library>`, need a third party's library, and are tested elsewhere.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 WHEELS = ROOT / ".tox" / "wheels"
+TORCHES = ROOT / ".tox" / "torch"
+OF_A_LINK = ("METADATA", "WHEEL", "entry_points.txt")  # what a wheel that points to torch takes from torch's own
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
 # How pytest selects the tests of a ring.
 RINGS = {"quick": "not full", "full": "full"}
@@ -68,7 +73,7 @@ def main() -> int:
         install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
         return 0
     if options.command == "alone":
-        return test_each_alone(rest)
+        return test_each_alone(options.ring, rest)
     return test_with(options.command, ring=options.ring, at_floors=options.floors, arguments=rest)
 
 
@@ -128,17 +133,62 @@ def name_of(project: Path) -> str:
 
 
 def install_torch() -> str:
-    """Install the CPU build of torch; return why not if there is none for this Python, raise for any other failure."""
-    command = pip_command("--no-deps", "-r", str(TORCH))
+    """Install the CPU build of torch; return why not if there is none for this Python, raise for any other failure.
+
+    It is unpacked once, for all environments of this Python: what each gets is a wheel of the same name and version
+    that only points to it. `.ci/torch-link.txt` shows that wheel to pip in the environments which tests create; where
+    it was not built pip takes the real one.
+    """
+    digest = hashlib.sha256(TORCH.read_bytes()).hexdigest()[:16]
+    folder = TORCHES / f"{sys.implementation.cache_tag}-{digest}"
+    if not folder.exists():
+        TORCHES.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=TORCHES) as new:
+            if reason := unpack_torch(Path(new, folder.name)):
+                return reason
+            try:
+                Path(new, folder.name).rename(folder)  # all of it at once
+            except OSError:  # the environment beside this one was quicker
+                if not folder.exists():
+                    raise
+    pip_install("--no-deps", str(link_to_torch(folder)))
+    return ""
+
+
+def unpack_torch(folder: Path) -> str:
+    """Install torch into a folder of its own; return why not if there is no build for this Python."""
+    command = pip_command("--no-deps", "--ignore-installed", "--prefix", str(folder), "-r", str(TORCH))
     environment = {**os.environ, "PIP_CONSTRAINT": ""}  # else pip reports a conflict of pins, not the missing build
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, stdout=PIPE, stderr=STDOUT, check=False)
     if done.returncode == 0:
+        (info,) = folder.rglob("torch-*.dist-info")
+        info.rename(folder / info.name)  # off the path: the wheel that points here brings its own
         return ""
     missing = MISSING.search(done.stdout)
     if not missing:
         sys.exit(f"{done.stdout}\ncan't install torch, and not because there is no such build: see above")
     here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     return f"pip's indexes have no {missing[1] or missing[2]} for {here}"
+
+
+def link_to_torch(folder: Path) -> Path:
+    """Build the wheel that points to the torch in a folder, and return it."""
+    (info,) = folder.glob("torch-*.dist-info")
+    (package,) = folder.rglob("site-packages/torch")
+    name, version = info.name.removesuffix(".dist-info").split("-")
+    (tag, *_) = re.findall(r"^Tag: (.+)$", (info / "WHEEL").read_text(), re.MULTILINE)
+    wheel = TORCHES / "wheels" / f"{name}-{version}-1-{tag}.whl"  # by its build number pip prefers it to the real one
+    files = {path.name: path.read_text() for path in map(info.joinpath, OF_A_LINK) if path.exists()}
+    files = {f"{info.name}/{path}": text for path, text in files.items()}
+    files["torch.pth"] = f"{package.parent}\n"
+    files[f"{info.name}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info.name}/RECORD"))
+    wheel.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TORCHES) as new:
+        with zipfile.ZipFile(Path(new, wheel.name), "w") as archive:
+            for path, text in files.items():
+                archive.writestr(path, text)
+        Path(new, wheel.name).replace(wheel)  # all of it at once
+    return wheel
 
 
 def requirements_without_torch() -> list[str]:
@@ -173,7 +223,8 @@ def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) ->
     ignored = NOT_AT_FLOORS if at_floors else [] if has_torch else OF_THE_TEXT
     # `worksteal` keeps most tests of a file together, which share fixtures, and leaves no core idle.
     processes = ("--numprocesses=auto", "--dist=worksteal")
-    code = run_pytest(*tests, *(f"--ignore={path}" for path in ignored), "-m", RINGS[ring], *processes, *arguments)
+    left_out = (f"--ignore={path}" for path in ignored)
+    code = run_pytest(*tests, *left_out, "-m", RINGS[ring], *processes, *arguments).returncode
     return 0 if (ring, code) == ("full", NO_TESTS) else code  # these may all be quick
 
 
@@ -185,8 +236,7 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     elif has_torch and at_floors:
         tests = [*tests, "tests/docs", *(path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))]
     elif has_torch:
-        own = map(tests_of, PLUGINS) if ring == "quick" else ()  # for the full ring `alone` runs all of them
-        tests = [*tests, "tests/docs", "tests/composition", *own]
+        tests = [*tests, "tests/docs", "tests/composition"]  # `alone` runs the plugins' own
     return tests
 
 
@@ -201,19 +251,35 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in sorted(found)]
 
 
-def test_each_alone(arguments: list[str]) -> int:
+def test_each_alone(ring: str, arguments: list[str]) -> int:
     """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
         return 0
-    codes = []
-    for plugin in PLUGINS:
-        uninstall(PLUGINS)  # the previous one, and what an earlier command left
-        pip_install("--no-deps", *map(str, wheels_of([plugin])))
-        print(f"{plugin.name}, alone with the core", flush=True)
-        # In one process: each further one takes longer to import torch and to collect than it saves.
-        codes.append(run_pytest(tests_of(plugin), *arguments))
+    uninstall(PLUGINS)  # those that an earlier command left
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for plugin, wheel in zip(PLUGINS, wheels_of(PLUGINS), strict=True):
+            pip_install("--quiet", "--no-deps", "--target", str(Path(folder, plugin.name)), str(wheel))
+        running = {
+            # One process each: what xdist starts takes longer to import torch than it saves.
+            plugin.name: pool.submit(
+                run_pytest,
+                *(tests_of(plugin), "-m", RINGS[ring], *arguments),
+                environment={"PYTHONPATH": str(Path(folder, plugin.name))},
+                stdout=PIPE,  # they run side by side
+            )
+            for plugin in sorted(PLUGINS, key=size_of_tests, reverse=True)
+        }
+        codes = []
+        for name, done in ((name, future.result()) for name, future in running.items()):
+            print(f"{name}, alone with the core\n{done.stdout}", flush=True)
+            codes.append(done.returncode)
     return next((code for code in codes if code), 0)
+
+
+def size_of_tests(plugin: Path) -> int:
+    """Return how much there is to test about a plugin: the size of its test files."""
+    return sum(file.stat().st_size for file in (plugin / "tests").glob("*.py"))
 
 
 def uninstall(projects: list[Path]) -> None:
@@ -222,10 +288,13 @@ def uninstall(projects: list[Path]) -> None:
     subprocess.run([sys.executable, "-I", "-m", "pip", "uninstall", "--quiet", "--yes", *names], cwd=ROOT, check=True)
 
 
-def run_pytest(*arguments: str) -> int:
-    """Run pytest on what is installed here."""
+def run_pytest(
+    *arguments: str, environment: Mapping[str, str] | None = None, stdout: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run pytest on what is installed here, with these variables beside those of this environment."""
     pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
-    return subprocess.run([pytest, *arguments], cwd=ROOT, check=False).returncode
+    variables = {**os.environ, **(environment or {})}
+    return subprocess.run([pytest, *arguments], cwd=ROOT, env=variables, stdout=stdout, text=True, check=False)
 
 
 if __name__ == "__main__":

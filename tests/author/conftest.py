@@ -89,7 +89,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     (wheel,) = (folder / "dist").glob("*.whl")
     constraints = folder / "constraints.txt"
     pins = [(ROOT / file).read_text() for file in ("constraints.txt", ".ci/torch-cpu.txt")]
-    constraints.write_text("\n".join([*pins, f"engine-core @ {wheel.as_uri()}\n"]))
+    # One torch for all environments, if tox has unpacked it: .ci/torch-link.txt, whose path is relative to it.
+    link = f"--find-links {(ROOT / '.tox' / 'torch' / 'wheels').as_uri()}"
+    constraints.write_text("\n".join([*pins, link, f"engine-core @ {wheel.as_uri()}\n"]))
     ready = Workplace(folder, wheel.name.split("-")[1], environ_with(constraints))
     venv.create(ready.home, with_pip=True)
     ready.pip("install", "--no-compile", f"{wheel}[examples]")

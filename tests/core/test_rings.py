@@ -30,8 +30,8 @@ def commands_of(environment):
     lines = TOX[section if TOX.has_option(section, "commands") else "testenv"]["commands"].splitlines()
     found = []
     for line in filter(None, lines):
-        factors, _, command = line.rpartition(": ") if re.match(r"[\w!-]+: ", line) else ("", "", line)
-        if set(filter(None, factors.split("-"))) <= set(environment.split("-")):
+        condition, command = re.fullmatch(r"(?:([\w{}, -]+): )?(.*)", line).groups()
+        if any(set(factors.split("-")) <= set(environment.split("-")) for factors in names(condition or environment)):
             other = re.fullmatch(r"\{\[testenv:(\w+)\]commands\}", command)
             found += commands_of(other[1]) if other else [shlex.split(re.sub(r"\{posargs\}", "", command))]
     return found
@@ -86,13 +86,21 @@ def runs(environment, matrix):
     return found
 
 
-@pytest.mark.parametrize("python", ["py310", "py311", "py312", "py313"])
-def test_what_the_quick_ring_leaves_out_the_same_python_runs_in_the_full_one(python, matrix):
-    quick, rest = runs(f"{python}-latest", matrix), runs(f"{python}-full", matrix)
+@pytest.mark.parametrize(
+    ("quick", "rest"), [("py311-latest", "py311-full"), *((f"py3{n}-latest", f"py3{n}-lowest") for n in (10, 12, 13))]
+)
+def test_what_the_quick_ring_leaves_out_the_same_python_runs_in_the_full_one(quick, rest, matrix):
+    assert rest in LABELS["rest"]
+    quick, rest = runs(quick, matrix), runs(rest, matrix)
     assert {ring for *_, ring in quick} == {"quick"}
-    by_the_rest = {(whom, path) for whom, path, ring in rest if ring in ("full", "both")}
-    assert [(whom, path) for whom, path, _ in quick if not {(whom, path), ("alone", path)} & by_the_rest] == []
+    assert {(whom, path, "full") for whom, path, _ in quick} <= rest
     assert set(matrix.RINGS.items()) == {("quick", "not full"), ("full", "full")}
+
+
+def test_each_plugins_own_tests_are_run_with_that_plugin_alone_in_both_rings(matrix):
+    own = set(map(matrix.tests_of, matrix.PLUGINS))
+    for environment, ring in (("py311-latest", "quick"), ("py311-full", "full")):
+        assert {path for whom, path, of in runs(environment, matrix) if (whom, of) == ("alone", ring)} == own
 
 
 def test_each_test_file_is_run_with_the_latest_dependencies_in_the_full_ring(matrix):

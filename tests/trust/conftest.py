@@ -191,7 +191,7 @@ def make_environment(
     def make(plugins: Sequence[Plugin], beside: Path = base) -> Environment:
         home = tmp_path_factory.mktemp("environment")
         venv.create(home)
-        (site_packages(home) / "base.pth").write_text(f"{beside}\n")
+        (site_packages(home) / "base.pth").write_text(f"import site; site.addsitedir({str(beside)!r})\n")
         environment = Environment(home, beside, wheels)
         if plugins:
             environment.install(*plugins)
