@@ -16,6 +16,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,14 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "conformance", "destinations", "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
     "signature",
 )]  # fmt: skip
+# At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.
+HARSH = {
+    "PYTHONOPTIMIZE": "1",
+    "PYTEST_ADDOPTS": '-W "ignore:assertions not in test modules:pytest.PytestConfigWarning"',
+    "LC_ALL": "C",
+    "PYTHONCOERCECLOCALE": "0",
+    "PYTHONUTF8": "0",
+}
 # Of the plugins' tests at the floors: those that use other dependencies than torch.
 OF_PLUGINS_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("conformance", "training", "readme", "state")]
 
@@ -224,7 +233,8 @@ def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) ->
     # `worksteal` keeps most tests of a file together, which share fixtures, and leaves no core idle.
     processes = ("--numprocesses=auto", "--dist=worksteal")
     left_out = (f"--ignore={path}" for path in ignored)
-    return run_pytest(*tests, *left_out, *processes, *arguments, ring=ring).returncode
+    environment = HARSH if at_floors else {}
+    return run_pytest(*tests, *left_out, *processes, *arguments, ring=ring, environment=environment).returncode
 
 
 def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> list[str]:
@@ -258,7 +268,7 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
     uninstall(PLUGINS)  # those that an earlier command left
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         for plugin, wheel in zip(PLUGINS, wheels_of(PLUGINS), strict=True):
-            pip_install("--quiet", "--no-deps", "--target", str(Path(folder, plugin.name)), str(wheel))
+            shutil.unpack_archive(wheel, Path(folder, plugin.name), "zip")  # which installs it, much sooner than pip
         running = {
             # One process each: what xdist starts takes longer to import torch than it saves.
             plugin.name: pool.submit(
@@ -289,12 +299,12 @@ def uninstall(projects: list[Path]) -> None:
 
 
 def run_pytest(
-    *arguments: str, ring: str, environment: Mapping[str, str] | None = None, stdout: int | None = None
+    *arguments: str, ring: str, environment: Mapping[str, str], stdout: int | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the tests of a ring on what is installed here, with these variables beside those of this environment."""
     pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
     command = [pytest, "-m", RINGS[ring], *arguments]
-    variables = {**os.environ, **(environment or {})}
+    variables = {**os.environ, **environment}
     done = subprocess.run(command, cwd=ROOT, env=variables, stdout=stdout, text=True, check=False)
     if (ring, done.returncode) == ("full", NO_TESTS):
         done.returncode = 0  # these may all be quick
