@@ -70,7 +70,7 @@ def install(tmp_path):
         lines = []
         for kind, entries in (entry_points or {}).items():
             lines += [f"[engine_core.{kind}]", *(f"{entry} = {value}" for entry, value in entries.items())]
-        (folder / "entry_points.txt").write_text("\n".join(lines))
+        (folder / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
         if metadata:
             (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         for module, text in (modules or {}).items():

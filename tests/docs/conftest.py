@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 def blocks_of(page: Path) -> list[Block]:
     """Return the fenced blocks of a page in order; that of a directive `{code-block} toml` is of language toml."""
-    source, found = page.read_text(), []
+    source, found = page.read_text(encoding="utf-8"), []
     for fence in _FENCE.finditer(source):
         text, start, options = fence["text"], fence.start("text"), {}
         if fence["info"].startswith("{"):

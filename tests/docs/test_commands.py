@@ -68,7 +68,7 @@ def test_the_command_exists_with_these_options(page, command):
     if "tox" in command.words and "-e" in command.words:
         assert is_environment(command.words[command.words.index("-e") + 1])
     if "tox" in command.words and "-m" in command.words[command.words.index("tox") :]:
-        assert f"\n    {command.words[-1]} = " in (ROOT / "tox.ini").read_text()
+        assert f"\n    {command.words[-1]} = " in (ROOT / "tox.ini").read_text(encoding="utf-8")
 
 
 def parse(command: click.Command, arguments: list[str]) -> None:
@@ -84,7 +84,9 @@ def parse(command: click.Command, arguments: list[str]) -> None:
 def is_environment(name: str) -> bool:
     """Is it a section of tox.ini, or one of its matrix?"""
     matrix = r"py31[0-3]-(lowest|latest|full)"
-    return f"[testenv:{name}]" in (ROOT / "tox.ini").read_text() or re.fullmatch(matrix, name) is not None
+    return (
+        f"[testenv:{name}]" in (ROOT / "tox.ini").read_text(encoding="utf-8") or re.fullmatch(matrix, name) is not None
+    )
 
 
 @pytest.mark.full
@@ -92,7 +94,7 @@ def is_environment(name: str) -> bool:
 def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
     for block in blocks_of(page):
         if "caption" in block.options and block.text:
-            (tmp_path / block.options["caption"]).write_text(block.text)
+            (tmp_path / block.options["caption"]).write_text(block.text, encoding="utf-8")
     for command in commands_of(page):
         if command.printed:
             assert command.ours is not None, f"{command.words} shows an output that is not checked"
@@ -124,8 +126,10 @@ def test_the_example_ends_with_the_table_that_the_tutorial_shows(tmp_path):
     same = ("trained", "SelectiveBackprop/INIT", "SelectiveBackprop/AFTER_DATALOADER", "selective_backprop/kept")
     assert {name: shown[name] for name in same} == {name: printed[name] for name in same}
     pruned, batches = printed[same[2]].removesuffix("x"), re.findall(r"(\d+) batches", printed["trained"])[0]
-    assert f"pruned {pruned} of the {batches} batches" in page.read_text()
-    assert {file.name for file in (tmp_path / "run").iterdir()} == set(re.findall(r"`(\w+\.\w+)`", page.read_text()))
+    assert f"pruned {pruned} of the {batches} batches" in page.read_text(encoding="utf-8")
+    assert {file.name for file in (tmp_path / "run").iterdir()} == set(
+        re.findall(r"`(\w+\.\w+)`", page.read_text(encoding="utf-8"))
+    )
 
 
 def table(text: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from ..core.tree import FOLDERS, MODULES, own_imports, parents
 from .conftest import DOCS, ROOT, blocks_of
 
 PAGE = DOCS / "explanation" / "design.md"
-TEXT = PAGE.read_text()
+TEXT = PAGE.read_text(encoding="utf-8")
 PACKAGE, AROUND = (block.text for block in blocks_of(PAGE) if block.language == "text")
 ONE_LINE = ("scaffold/templates", "scaffold/licenses")  # folders whose files are not code, and are not listed
 LEFT_BY_TOOLS = {"__pycache__", "_build", "build", "dist", "runs"}
@@ -147,5 +147,5 @@ def test_the_readme_shows_no_tree_and_links_to_the_page():
     readme = ROOT / "README.md"
 
     assert [block.language for block in blocks_of(readme) if "├" in block.text or "engine_core/\n" in block.text] == []
-    assert "## The tree" not in readme.read_text()
-    assert "](docs/explanation/design.md)" in readme.read_text()
+    assert "## The tree" not in readme.read_text(encoding="utf-8")
+    assert "](docs/explanation/design.md)" in readme.read_text(encoding="utf-8")

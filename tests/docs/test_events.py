@@ -10,8 +10,10 @@ from engine_core import Event, hookspecs
 
 from .conftest import DOCS, ROOT
 
-PAGE = (DOCS / "reference" / "events.md").read_text()
-TESTS = "\n".join(file.read_text() for file in sorted(ROOT.glob("tests/**/*.py")) if file.parent.name != "docs")
+PAGE = (DOCS / "reference" / "events.md").read_text(encoding="utf-8")
+TESTS = "\n".join(
+    file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("tests/**/*.py")) if file.parent.name != "docs"
+)
 VALUES = [event.value for event in Event]
 
 

@@ -39,7 +39,7 @@ def run(block: Block, page: Path, names: dict[str, object]) -> None:
 @pytest.mark.parametrize("program", sorted((DOCS / "examples").glob("*.py")), ids=name_of)
 def test_a_program_in_the_docs_runs(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(program.read_text(), program, "exec"), {"__name__": "__main__"})
+    exec(compile(program.read_text(encoding="utf-8"), program, "exec"), {"__name__": "__main__"})
 
 
 def test_an_example_that_shows_something_else_fails(tmp_path):

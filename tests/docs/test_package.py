@@ -24,14 +24,14 @@ def project(tmp_path):
         if "caption" in block.options:
             file = tmp_path / block.options["caption"]
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.text)
+            file.write_text(block.text, encoding="utf-8")
     return tmp_path
 
 
 @pytest.fixture
 def run(project):
     """Return a function that runs a module in a Python where the project is installed as an editable one is."""
-    declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     info = project / "site" / f"{declared['name'].replace('-', '_')}-{declared['version']}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: {declared['version']}\n")

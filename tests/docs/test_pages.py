@@ -15,14 +15,14 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)|^```\{(?:include|literalinclud
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_files_that_a_page_links_to_exist(page):
-    targets = [link or included for link, included in LINK.findall(page.read_text())]
+    targets = [link or included for link, included in LINK.findall(page.read_text(encoding="utf-8"))]
     files = [target for target in targets if not target.startswith(("http://", "https://"))]
 
     assert [target for target in files if not (page.parent / target).exists()] == []
 
 
 def test_each_page_is_in_the_table_of_contents():
-    listed = re.findall(r"^\w+(?:/[\w-]+)?$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\w+(?:/[\w-]+)?$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
     pages = [page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")]
 
     assert sorted(listed) == sorted(set(pages) - {"index"})
@@ -47,7 +47,7 @@ SPEAKING = [
 
 @pytest.mark.parametrize("page", SPEAKING, ids=name_of)
 def test_what_a_page_calls_by_its_full_name_exists(page):
-    names = set(re.findall(r"(?<![\w.-])engine_core(?:\.\w+)+", page.read_text()))
+    names = set(re.findall(r"(?<![\w.-])engine_core(?:\.\w+)+", page.read_text(encoding="utf-8")))
     names -= {"engine_core.algorithms"}  # a group of entry points, which no module is named after
 
     assert [name for name in sorted(names) if not is_there(name)] == []
@@ -64,4 +64,4 @@ def is_there(name: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_mentions_no_particular_machine(page):
-    assert re.findall(r"(?<![\w.])/(?:home|root|tmp|opt|work|Users)/\S*", page.read_text()) == []
+    assert re.findall(r"(?<![\w.])/(?:home|root|tmp|opt|work|Users)/\S*", page.read_text(encoding="utf-8")) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from .conftest import DOCS, ROOT, blocks_of
 
 README = ROOT / "README.md"
-TEXT = README.read_text()
+TEXT = README.read_text(encoding="utf-8")
 
 
 def test_quick_start_is_two_commands_in_one_block():

@@ -15,7 +15,7 @@ from engine_core.config.schema import TrainerSettings
 
 from .conftest import DOCS
 
-REFERENCE = {page.stem: page.read_text() for page in (DOCS / "reference").glob("*.md")}
+REFERENCE = {page.stem: page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md")}
 
 
 @pytest.mark.parametrize("name", engine_core.__all__)
@@ -60,4 +60,4 @@ def commands(group: click.Group, before: str = "") -> list[str]:
 
 @pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
 def test_an_environment_variable_is_explained(variable):
-    assert f"| `{variable}` |" in (DOCS / "howto" / "plugins.md").read_text()
+    assert f"| `{variable}` |" in (DOCS / "howto" / "plugins.md").read_text(encoding="utf-8")

@@ -14,15 +14,17 @@ from engine_core.metadata import WRITABLE
 from .conftest import DOCS
 
 GENERATOR = DOCS / "metadata_schema.py"
-PAGE = (DOCS / "reference" / "metadata.md").read_text()
-SCHEMA = json.loads((DOCS / "reference" / "metadata.schema.json").read_text())
+PAGE = (DOCS / "reference" / "metadata.md").read_text(encoding="utf-8")
+SCHEMA = json.loads((DOCS / "reference" / "metadata.schema.json").read_text(encoding="utf-8"))
 MODELS = [AlgorithmMetadata, PassMetadata]
 
 
 def test_the_published_schema_is_that_of_the_models():
     generated = runpy.run_path(str(GENERATOR))["as_text"]()
 
-    assert generated == (DOCS / "reference" / "metadata.schema.json").read_text(), "run: python docs/metadata_schema.py"
+    assert generated == (DOCS / "reference" / "metadata.schema.json").read_text(encoding="utf-8"), (
+        "run: python docs/metadata_schema.py"
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
