@@ -32,7 +32,7 @@ def listed(tree: str) -> list[str]:
 
 def test_the_tree_lists_each_file_of_the_package_and_nothing_else():
     package = ROOT / "engine_core"
-    there = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.name != "__pycache__"}
+    there = {path.relative_to(package).as_posix() for path in package.rglob("*") if "__pycache__" not in path.parts}
     there = {path for path in there if not path.endswith((".pyc", "__init__.py", "py.typed"))}
     there = {path for path in there if not path.startswith(tuple(f"{folder}/" for folder in ONE_LINE))}
 
