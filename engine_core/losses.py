@@ -54,7 +54,7 @@ def _inner(loss_fn: Any) -> Any:
 
 
 def is_torch_loss(loss_fn: Any, losses: Mapping[type[nn.Module], Callable[..., Any]]) -> bool:
-    """Is this one of torch's losses, as class or function? A subclass with a `forward` of its own is not.
+    """Is this one of torch's losses, as class or function? One with a `forward` or `__call__` of its own is not.
 
     Args:
         losses: torch's classes, each with the function that it calls.
@@ -66,7 +66,10 @@ def is_torch_loss(loss_fn: Any, losses: Mapping[type[nn.Module], Callable[..., A
     base = base_loss(loss_fn)
     if any(base is function for function in losses.values()):
         return True
-    return any(isinstance(base, kind) and type(base).forward is kind.forward for kind in losses)
+    if not isinstance(base, nn.Module) or type(base).__call__ is not nn.Module.__call__:
+        return False
+    forward = getattr(base.forward, "__func__", None)  # of the object, which may have been given another one
+    return any(isinstance(base, kind) and forward is kind.forward for kind in losses)
 
 
 def class_outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from .items import BatchKey, ItemSwap, get_item, set_item
 
 if TYPE_CHECKING:
-    from .rows import count_rows, map_batch, move_batch, slice_rows, split_batch, take_rows
+    from .rows import are_samples, count_rows, map_batch, move_batch, slice_rows, split_batch, take_rows
 
 __all__ = [
     "BatchKey",
     "ItemSwap",
+    "are_samples",
     "count_rows",
     "get_item",
     "map_batch",

@@ -31,10 +31,11 @@ def map_batch(batch: Any, on_leaf: Callable[[Any], Any]) -> Any:
 
 
 def count_rows(batch: Any) -> int:
-    """Return the number of samples in a batch: the first dimension of the tensor (or array) nearest to the top.
+    """Return the number of samples in a batch.
 
-    A list of mappings is a list of samples, as detection models take them. Without tensors or samples it is the
-    length of the first list of values.
+    That is the first dimension of the tensor (or array) nearest to the top, or the length of a list of samples, see
+    `are_samples`. Of a list of tensors whose first dimensions differ it is the length, and without tensors or samples
+    that of the first list of values. A tensor without dimensions has no rows.
 
     Raises:
         ArgumentError: if there is none of these.
@@ -43,28 +44,47 @@ def count_rows(batch: Any) -> int:
         >>> count_rows((torch.zeros(8, 3), torch.zeros(8)))
         8
     """
-    if type(batch) is tuple or type(batch) is list:
-        try:
-            shape = batch[0].shape  # half the cost of size(0)
-            if isinstance(shape, tuple):
-                return shape[0]  # type: ignore[no-any-return]
-        except (LookupError, AttributeError):  # not a tensor, or one without dimensions
-            pass
-    level, lengths = [batch], list[int]()
-    opens: Callable[[Any], bool] = _is_batch
+    try:  # the usual batches, without the search
+        if type(batch) is tuple and isinstance(shape := batch[0].shape, tuple):  # half the cost of size(0)
+            return shape[0]  # type: ignore[no-any-return]
+        if type(batch) is list and len(rows := {item.shape[0] for item in batch}) == 1:
+            return rows.pop()  # type: ignore[no-any-return]
+    except (LookupError, AttributeError, TypeError):  # not a tensor, or one without dimensions
+        pass
+    if are_samples(batch) or len(_first_dimensions(batch)) > 1:
+        return len(batch)
+    level, lengths = list(_items(batch)) if _is_batch(batch) else [batch], list[int]()
     while level:
         tensors = [item.shape[0] for item in level if _is_array(item) and item.shape]
-        samples = [len(item) for item in level if _are_samples(item)]
+        samples = [len(item) for item in level if _are_samples_inside(item)]
         if tensors or samples:
             return (tensors or samples)[0]
-        lengths += [len(item) for item in level if isinstance(item, (list, tuple)) and not opens(item)]
-        level, opens = [item for above in level if opens(above) for item in _items(above)], _is_container
+        lengths += [len(item) for item in level if isinstance(item, (list, tuple)) and not _is_container(item)]
+        level = [item for above in level if _is_container(above) for item in _items(above)]
     if not lengths:
         raise ArgumentError(
             f"a batch of type {type(batch).__name__} holds no tensor whose rows could be counted; "
             "give tensors in tuples, lists, mappings or dataclasses"
         )
     return lengths[0]
+
+
+def are_samples(batch: Any) -> bool:
+    """Is this batch a list of samples, whose rows are its items, and not a container of parts?
+
+    Its type decides: a list whose items are all mappings, all tuples, or all instances of one dataclass is one. Lists
+    of tuples of nothing but strings are parts: torch's own collate makes them of several strings per sample.
+
+    Example:
+        >>> image = torch.zeros(3, 4, 4)
+        >>> are_samples([(image, "cat"), (image, "dog")]), are_samples([image, image])
+        (True, False)
+    """
+    if not isinstance(batch, list) or not batch or isinstance(batch[0], torch.Tensor):
+        return False
+    if not all(isinstance(item, tuple) for item in batch):
+        return _are_records(batch)
+    return not all(isinstance(value, (str, bytes)) for item in batch for value in item)
 
 
 def move_batch(batch: Any, device: torch.device) -> Any:
@@ -91,6 +111,9 @@ def slice_rows(batch: Any, rows: int, start: int, stop: int) -> Any:
 def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
     """Return the rows at `index` (k,) of everything in the batch that has `rows` rows; the rest stays whole.
 
+    Raises:
+        ArgumentError: for a list of tensors whose first dimensions differ.
+
     Example:
         >>> take_rows((torch.arange(4), "kept"), 4, torch.tensor([1, 3]))
         (tensor([1, 3]), 'kept')
@@ -110,10 +133,14 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
 def split_batch(batch: Any, size: int) -> list[tuple[Any, float | None]]:
     """Return microbatches of at most `size` rows, each with its share of the rows, None if the batch stays whole.
 
+    Raises:
+        ArgumentError: for a list of tensors whose first dimensions differ.
+
     Example:
         >>> [(part.tolist(), share) for part, share in split_batch(torch.arange(4), 3)]
         [([0, 1, 2], 0.75), ([3], 0.25)]
     """
+    _check_dimensions(batch)
     rows = count_rows(batch)
     if rows <= size:
         return [(batch, None)]
@@ -124,18 +151,39 @@ def split_batch(batch: Any, size: int) -> list[tuple[Any, float | None]]:
 def _map_rows(batch: Any, rows: int, on_rows: Callable[[Any], Any]) -> Any:
     """Apply `on_rows` to tensors, lists of values and lists of samples with `rows` rows."""
 
-    def walk(item: Any, opens: Callable[[Any], bool] = _is_container, *, beside_samples: bool = False) -> Any:
+    def parts(item: Any) -> Any:
+        beside_samples = any(_are_samples_inside(part) and len(part) == rows for part in _items(item))
+        return _rebuild(item, lambda part: walk(part, beside_samples=beside_samples))
+
+    def walk(item: Any, *, beside_samples: bool = False) -> Any:
         if _is_array(item):
             return on_rows(item) if item.shape and item.shape[0] == rows else item
         is_list = isinstance(item, (list, tuple)) and len(item) == rows
-        if is_list and (beside_samples or _are_samples(item) or not opens(item)):
+        if is_list and (beside_samples or _are_samples_inside(item) or not _is_container(item)):
             return on_rows(item)
-        if not opens(item):
-            return item
-        hold_samples = any(_are_samples(i) and len(i) == rows for i in _items(item))
-        return _rebuild(item, lambda i: walk(i, beside_samples=hold_samples))
+        return parts(item) if _is_container(item) else item
 
-    return walk(batch, _is_batch)
+    _check_dimensions(batch)
+    if are_samples(batch):
+        return on_rows(batch) if len(batch) == rows else batch
+    return parts(batch) if _is_batch(batch) else walk(batch)
+
+
+def _check_dimensions(batch: Any) -> None:
+    """Raise for a list of tensors that may be parts or samples, before it is cut in the wrong place."""
+    if len(different := _first_dimensions(batch)) > 1:
+        raise ArgumentError(
+            f"a list of {len(batch)} tensors whose first dimensions differ ({different[0]}, {different[1]}) can't be "
+            "split, nor can rows be taken from it: let the loader's collate_fn make it a tuple if they are parts of "
+            "the batch, or [(tensor,), ...] if each is a sample"
+        )
+
+
+def _first_dimensions(batch: Any) -> list[int]:
+    """Return the different first dimensions in a list of tensors; of anything else there are none."""
+    if not isinstance(batch, list) or not all(map(_is_array, batch)):
+        return []
+    return list(dict.fromkeys(item.shape[0] for item in batch if item.shape))
 
 
 def _is_array(item: Any) -> bool:
@@ -159,8 +207,15 @@ def _is_batch(batch: Any) -> bool:
     return isinstance(batch, tuple) or _is_container(batch)
 
 
-def _are_samples(item: Any) -> bool:
-    return isinstance(item, (list, tuple)) and bool(item) and all(isinstance(sample, Mapping) for sample in item)
+def _are_samples_inside(item: Any) -> bool:
+    """Is this a list of samples within a batch? `zip(*samples)`, a common collate, makes tuples of their mappings."""
+    return are_samples(item) or (isinstance(item, tuple) and _are_records(item))
+
+
+def _are_records(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Are these all mappings, or all instances of one dataclass?"""
+    kinds = [Mapping, *filter(dataclasses.is_dataclass, type(items[0]).__mro__)] if items else []
+    return any(all(isinstance(item, kind) for item in items) for kind in kinds)
 
 
 def _items(batch: Any) -> Iterator[Any]:

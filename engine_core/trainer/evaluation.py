@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +20,7 @@ from ..state import State, length_of
 from ..time import Timestamp
 from .arguments import check_loader
 from .interruption import EvaluationInterrupted
-from .microbatches import is_sum
-from .objective import compute_loss, compute_outputs, reduce_loss
+from .objective import compute_loss, compute_outputs, divisor_of, reduce_loss
 from .out_of_memory import explain_out_of_memory
 from .precision import Precision
 
@@ -45,8 +45,8 @@ def run_eval(
     Raises:
         EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
 
-    Losses are means weighted by the rows of each batch. Module modes, the position in training, the current batch and
-    the global random generators are restored afterwards.
+    `<label>/loss` is the loss of the whole set, see `divisor_of`. Module modes, the position in training, the current
+    batch and the global random generators are restored afterwards.
     """
     state = session.engine.state
     results = dict(begun or {})
@@ -69,8 +69,9 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     forward, loss_of = session.precision.wrap(_forward), session.precision.wrap(compute_loss)
     for metric in metrics.values():
         metric.reset()
-    losses: list[tuple[torch.Tensor, int]] = []
+    losses: list[tuple[torch.Tensor, int | torch.Tensor]] = []
     fire(Event.EVAL_START)
+    divisor = divisor_of(state.loss_fn)
     for batch in loader:
         started_s, rows = time.perf_counter(), count_rows(batch)
         try:
@@ -80,12 +81,18 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
             place = f"in the evaluation on {label!r} with batches of {rows} rows"
             explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
             raise
-        losses.append((state.loss, rows))
+        # Of the batch that the loss saw: an algorithm may have changed it.
+        losses.append((state.loss, 1 if divisor is None else divisor(state.batch)))
         state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
         fire(Event.EVAL_BATCH_END)
         if may_end and state.is_interrupted:
             raise EvaluationInterrupted(dict(state.metrics))
-    results = {f"{label}/loss": _mean(losses, label, state)}
+    if not losses:
+        raise EngineError(
+            f"the evaluation loader {label!r} gave no batches; "
+            "it has to be an iterable that starts over for each evaluation, as a DataLoader or a list does"
+        )
+    results = {f"{label}/loss": _of_set(losses, is_sum=divisor is None)}
     for name, metric in metrics.items():
         results |= _flat(f"{label}/{name}", metric.compute())
     state.metrics = {**state.metrics, **results}
@@ -105,15 +112,11 @@ def _measure(session: Measured, forward: Callable[[State], Any], loss_of: Callab
         metric.update(state.outputs, state.batch[1] if targets is None else targets)
 
 
-def _mean(losses: list[tuple[torch.Tensor, int]], label: str | None, state: State) -> float:
-    """Return the mean of the batches' losses, weighted by their rows; a summed loss already is."""
-    if not losses:
-        raise EngineError(
-            f"the evaluation loader {label!r} gave no batches; "
-            "it has to be an iterable that starts over for each evaluation, as a DataLoader or a list does"
-        )
-    total = sum(loss.item() * (1 if is_sum(state.loss_fn) else rows) for loss, rows in losses)
-    return total / sum(rows for _, rows in losses)
+def _of_set(losses: list[tuple[torch.Tensor, int | torch.Tensor]], *, is_sum: bool) -> float:
+    """Return the loss of all batches together; those in which no target counts, whose loss is NaN, are left out."""
+    counted = [(loss.item(), float(divisor)) for loss, divisor in losses if divisor]
+    total = 1 if is_sum else sum(divisor for _, divisor in counted)
+    return sum(loss * divisor for loss, divisor in counted) / total if total else math.nan
 
 
 def _forward(state: State) -> Any:

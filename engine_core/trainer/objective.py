@@ -1,15 +1,25 @@
-"""Turn a batch into outputs and one scalar loss. The only place where a loss is reduced and scaled."""
+"""Turn a batch into outputs and one scalar loss. The only place where a loss is reduced, divided and scaled."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from ..batch import are_samples, count_rows
 from ..errors import ArgumentError, ArgumentTypeError
+from ..losses import is_torch_loss, loss_setting
 from ..state import State
+
+_OVER_CLASSES: dict[type[nn.Module], Callable[..., Any]] = {
+    nn.CrossEntropyLoss: F.cross_entropy,
+    nn.NLLLoss: F.nll_loss,
+}
+_DEFAULT_IGNORED = -100  # the default in the signatures of cross_entropy and nll_loss
 
 
 def check_objective(state: State) -> None:
@@ -33,8 +43,8 @@ def compute_outputs(state: State) -> Any:
     if state.loss_fn is None:
         return model(state.batch)
     batch = state.batch
-    # A tensor's rows would be taken for inputs and targets; asking a tuple whether it is one is slow.
-    if type(batch) is not tuple and isinstance(batch, torch.Tensor):
+    # Rows or samples would be taken for inputs and targets; asking a tuple whether it is a tensor is slow.
+    if type(batch) is not tuple and (isinstance(batch, torch.Tensor) or are_samples(batch)):
         raise _not_a_pair(batch)
     try:
         inputs = batch[0]
@@ -55,11 +65,44 @@ def compute_loss(state: State) -> Any:
     return state.loss_fn(state.outputs, targets)
 
 
-def reduce_loss(loss: Any, share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return a loss as one scalar and its named parts, weighted by the microbatch's share of the rows.
+def divisor_of(loss_fn: Any) -> Callable[[Any], int | torch.Tensor] | None:
+    """Return what gives the number by which a loss divides in a batch; None for a sum, which divides by nothing.
 
-    A tuple or list is summed, and so is a dict unless it has a `total`. With a mean loss weighted by the share of the
-    rows, the gradients of the microbatches add up to those of the whole batch.
+    Losses of parts of a batch, or of batches of a set, weighted by it, add up to the loss of the whole. torch's
+    `CrossEntropyLoss`, `NLLLoss` and their functions divide by the class weights of the targets that are not ignored;
+    every other loss, a subclass with its own `forward` and a model's own too, is taken to divide by the rows.
+
+    Example:
+        >>> batch = torch.zeros(3, 2), torch.tensor([0, 1, -100])
+        >>> divisor_of(nn.NLLLoss())(batch), divisor_of(nn.MSELoss())(batch), divisor_of(nn.MSELoss(reduction="sum"))
+        (tensor(2), 3, None)
+    """
+    if loss_setting(loss_fn, "reduction") == "sum" or loss_setting(loss_fn, "size_average") is False:
+        return None
+    if not is_torch_loss(loss_fn, _OVER_CLASSES):
+        return count_rows
+    ignored, weight = loss_setting(loss_fn, "ignore_index"), loss_setting(loss_fn, "weight")
+
+    def divisor(batch: Any) -> int | torch.Tensor:
+        try:
+            targets = batch[1]
+        except (LookupError, TypeError):
+            return count_rows(batch)
+        if not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+            return count_rows(batch)
+        targets = targets.long()  # small integers can't hold the default ignore_index, and uint8 would be a mask
+        counts = targets != (_DEFAULT_IGNORED if ignored is None else ignored)
+        if weight is None:
+            return counts.sum()
+        return weight[targets.where(counts, 0)].where(counts, 0).sum()  # type: ignore[no-any-return]
+
+    return divisor
+
+
+def reduce_loss(loss: Any, share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return a loss as one scalar and its named parts, weighted by the microbatch's share, see `divisor_of`.
+
+    A tuple or list is summed, and so is a dict unless it has a `total`.
 
     Raises:
         ArgumentError: for what is not a scalar tensor.
@@ -103,6 +146,12 @@ def _scalar(loss: Any, what: str) -> torch.Tensor:
 
 def _not_a_pair(batch: Any) -> ArgumentTypeError:
     items = f" of length {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+    if are_samples(batch):
+        return ArgumentTypeError(
+            f"with loss_fn a batch has to be (inputs, targets), but a list of {type(batch[0]).__name__} is a list of "
+            f"{len(batch)} samples: let the loader's collate_fn return a tuple if they are inputs and targets; "
+            "samples need a model with its own loss(outputs, batch)"
+        )
     return ArgumentTypeError(
         f"with loss_fn a batch has to be (inputs, targets), not a {type(batch).__name__}{items}; "
         "other batches need a model with its own loss(outputs, batch)"
