@@ -174,8 +174,8 @@ def _check_dimensions(batch: Any) -> None:
     if len(different := _first_dimensions(batch)) > 1:
         raise ArgumentError(
             f"a list of {len(batch)} tensors whose first dimensions differ ({different[0]}, {different[1]}) can't be "
-            "split, nor can rows be taken from it: let the loader's collate_fn make it a tuple if they are parts of "
-            "the batch, or [(tensor,), ...] if each is a sample"
+            "split by microbatch_size, nor can rows be taken from it: let the loader's collate_fn make it a tuple if "
+            "they are parts of the batch, or [(tensor,), ...] if each is a sample"
         )
 
 

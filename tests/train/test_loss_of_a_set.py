@@ -130,7 +130,7 @@ def test_batches_of_any_sizes_weights_and_ignored_targets_add_up(
     st.sampled_from([nn.CrossEntropyLoss, nn.NLLLoss, Focal, FocalNLL]),
     st.data(),
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_microbatches_of_any_size_weights_and_ignored_targets_add_up(
     count: int, size: int, weight: torch.Tensor | None, kind: Any, draw: Any
 ) -> None:
