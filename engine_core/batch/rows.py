@@ -214,8 +214,10 @@ def _are_samples_inside(item: Any) -> bool:
 
 def _are_records(items: list[Any] | tuple[Any, ...]) -> bool:
     """Are these all mappings, or all instances of one dataclass?"""
-    kinds = [Mapping, *filter(dataclasses.is_dataclass, type(items[0]).__mro__)] if items else []
-    return any(all(isinstance(item, kind) for item in items) for kind in kinds)
+    if all(isinstance(item, Mapping) for item in items):
+        return bool(items)
+    lineage = type(items[0]).__mro__
+    return any(dataclasses.is_dataclass(kind) and all(isinstance(item, kind) for item in items) for kind in lineage)
 
 
 def _items(batch: Any) -> Iterator[Any]:

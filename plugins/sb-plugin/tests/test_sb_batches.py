@@ -92,6 +92,25 @@ def test_a_model_with_its_own_loss_gets_the_whole_batch(engine_of: Any, pruned: 
     assert torch.equal(after["y"], Y[after["mask"]])
 
 
+class OwnLossOfSamples(nn.Module):
+    """A model with its own loss, fed with lists of samples."""
+
+    def forward(self, batch: list[Any]) -> torch.Tensor:
+        return torch.stack([x.mean() for x, _ in batch])
+
+    def loss(self, outputs: Any, batch: list[Any], reduction: str = "mean") -> torch.Tensor:
+        return F.l1_loss(outputs, torch.stack([target["y"].sum() for _, target in batch]), reduction=reduction)
+
+
+@pytest.mark.parametrize("n", [3, 6, 8])
+def test_a_list_of_samples_loses_whole_samples(engine_of: Any, pruned: Any, n: int) -> None:
+    """Three is also the number of channels, six that of targets in a sample."""
+    batch = [(torch.randn(3, 4, 4), {"y": torch.ones(6)}) for _ in range(n)]
+    after = pruned(engine_of(SelectiveBackprop(**ALWAYS), model=OwnLossOfSamples(), loss_fn=None), batch)
+    assert len(after) == n // 2
+    assert [id(sample) for sample in batch if any(sample is kept for kept in after)] == list(map(id, after))
+
+
 class OwnImageLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
