@@ -82,7 +82,7 @@ def are_samples(batch: Any) -> bool:
     """
     if not isinstance(batch, list) or not batch or isinstance(batch[0], torch.Tensor):
         return False
-    if not all(isinstance(item, tuple) for item in batch):
+    if not all(issubclass(kind, tuple) for kind in set(map(type, batch))):
         return _are_records(batch)
     return not all(isinstance(value, (str, bytes)) for item in batch for value in item)
 
@@ -214,10 +214,11 @@ def _are_samples_inside(item: Any) -> bool:
 
 def _are_records(items: list[Any] | tuple[Any, ...]) -> bool:
     """Are these all mappings, or all instances of one dataclass?"""
-    if all(isinstance(item, Mapping) for item in items):
+    kinds = set(map(type, items))
+    if all(issubclass(kind, Mapping) for kind in kinds):
         return bool(items)
     lineage = type(items[0]).__mro__
-    return any(dataclasses.is_dataclass(kind) and all(isinstance(item, kind) for item in items) for kind in lineage)
+    return any(dataclasses.is_dataclass(base) and all(issubclass(kind, base) for kind in kinds) for base in lineage)
 
 
 def _items(batch: Any) -> Iterator[Any]:
