@@ -65,8 +65,8 @@ def read_manifest(path: Path) -> Manifest:
         raise ArgumentError(f"{str(file)!r} is not a run's manifest: it has no schema number or no run_name")
     if number != SCHEMA:
         raise ArgumentError(
-            f"{str(file)!r} has schema {number}, this engine-core reads schema {SCHEMA}; install the version that "
-            "wrote it, or a newer one"
+            f"{str(file)!r} has schema {number!r:.80}, this engine-core reads schema {SCHEMA}; install the version "
+            "that wrote it, or a newer one"
         )
     try:
         return Manifest.model_validate(content)

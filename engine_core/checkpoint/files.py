@@ -109,8 +109,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{str(folder / MANIFEST)!r} is not a checkpoint's manifest: it lacks schema or checksum")
     if not 1 <= manifest["schema"] <= SCHEMA:
         raise CheckpointError(
-            f"{str(folder)!r} has schema {manifest['schema']}, and this version of engine-core reads schema {SCHEMA}: "
-            "install the version that wrote it, or a newer one"
+            f"{str(folder)!r} has schema {manifest['schema']!r:.80}, and this version of engine-core reads schema "
+            f"{SCHEMA}: install the version that wrote it, or a newer one"
         )
     checksum = manifest.pop("checksum")
     if checksum != _checksum(manifest):

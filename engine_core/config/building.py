@@ -29,10 +29,10 @@ def find_target(target: str, place: Place) -> Any:
     for name in path.split("."):
         if not hasattr(found, name):
             owner = getattr(found, "__name__", module_name)
-            raise place.error(f"{owner!r} has no attribute {name!r}{suggestion(name, dir(found))}")
+            raise place.error(f"{owner!r} has no attribute {name!r}{suggestion(name, dir(found))}", name)
         found = getattr(found, name)
     if not callable(found):
-        raise place.error(f"{target!r} is not a class or function: it is {found!r}")
+        raise place.error(f"{target!r} is not a class or function: it is {found!r}", target, found)
     return found
 
 
@@ -80,7 +80,7 @@ def _asked(what: Callable[[Kind, str], T], kind: Kind, name: str, place: Place, 
         known = any(record.name == name.rpartition(":")[2] for record in registry.records)
         near = suggestion(name, [record.name for record in registry.records if record.kind == kind])
         hint = "" if known or near else "; see `engine-core plugins list`; install more with pip"
-        raise place.error(f"{error}{hint}") from error
+        raise place.error(f"{error}{hint}", name) from error
 
 
 def build_plugin(kind: Kind, entry: PluginEntry, place: Place, registry: Registry) -> Any:
@@ -100,7 +100,7 @@ def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, g
         for name in arguments:
             if name not in known:
                 hint = suggestion(name, known) or f"; it takes: {', '.join(known) or 'none'}"
-                raise place.at("args", name).error(f"{_title(function)} has no argument {name!r}{hint}")
+                raise place.at("args", name).error(f"{_title(function)} has no argument {name!r}{hint}", name)
     if given is None:
         return
     try:
@@ -117,7 +117,8 @@ def _import(name: str, place: Place) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
-            raise place.error(f"there is no module {missing!r}{suggestion(missing, _siblings(missing))}") from None
+            problem = f"there is no module {missing!r}{suggestion(missing, _siblings(missing))}"
+            raise place.error(problem, missing) from None
         add_note(error, f"raised while importing {name!r} for {place}")
         raise
 
@@ -138,9 +139,9 @@ def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: A
     try:
         return function(*given, **arguments)
     except EngineError as error:
-        raise place.error(str(error)) from error
+        raise place.error(str(error), arguments) from error
     except (TypeError, ValueError) as error:
-        raise place.error(f"{_title(function)}: {error}{raised_at(error)}") from error
+        raise place.error(f"{_title(function)}: {error}{raised_at(error)}", arguments) from error
     except Exception as error:
         add_note(error, f"raised while making what {place} describes")
         raise

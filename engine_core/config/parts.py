@@ -33,7 +33,7 @@ def check_plugins(config: Config) -> None:
         try:
             registry.require([requirement])
         except PluginError as error:
-            raise config.place("require_plugins", index).error(str(error)) from None
+            raise config.place("require_plugins", index).error(str(error), requirement) from None
     for section, kind in _KIND_OF.items():
         for index, entry in enumerate(getattr(config, section)):
             if entry.name is not None:
@@ -84,7 +84,7 @@ def _build_pass(entry: PassEntry, place: Place, owners: set[str | None], registr
     if entry.name is None:
         return bind(Target(target=entry.target or "", args=entry.args), place)  # type: ignore[no-any-return]
     if entry.args:
-        raise place.at("args").error(f"an installed pass takes no arguments, not {entry.args!r}")
+        raise place.at("args").error(f"an installed pass takes no arguments, not {entry.args!r}", entry.args)
     owner = find_plugin("passes", entry.name, place, registry).distribution
     if owner in owners:
         raise place.error(f"pass {entry.name!r} runs anyway, as {owner} is in use; remove it here")
@@ -96,4 +96,5 @@ def _check_order(config: Config, registered: Mapping[str, str]) -> None:
         for index, name in enumerate(names):
             if name not in registered and name not in registered.values():
                 place = config.place("order", event, index)
-                raise place.error(f"{name!r} is not one of this config's algorithms{did_you_mean(name, registered)}")
+                problem = f"{name!r} is not one of this config's algorithms{did_you_mean(name, registered)}"
+                raise place.error(problem, name)

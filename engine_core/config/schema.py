@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from ..errors import ConfigError, did_you_mean
 from ..event import Event
 from ..time import Time
-from .reading import Place, SourceFile, read_yaml
+from .reading import LONGEST, Place, SourceFile, read_yaml
 
 
 class _Section(BaseModel):
@@ -53,7 +53,8 @@ def _unknown(key: object, section: type[BaseModel]) -> str:
 def _is_target(target: str) -> str:
     if not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", target):
         module, _, attribute = target.rpartition(".")
-        hint = f"; did you mean '{module}:{attribute}'?" if module.isidentifier() or "." in module else ""
+        is_near = len(target) <= LONGEST and ("." in module or module.isidentifier())
+        hint = f"; did you mean '{module}:{attribute}'?" if is_near else ""
         raise ValueError(f"has to be 'module:attribute', as in 'torch.nn:Linear', not {target!r}{hint}")
     return target
 
@@ -75,7 +76,7 @@ def _is_device(name: str) -> str:
 
 
 def _is_folder_name(name: str) -> str:
-    if not re.fullmatch(r"[^/\\\s]+", name) or name in (".", ".."):
+    if not re.fullmatch(r"[^/\\\s]+", name) or not name.isprintable() or name in (".", ".."):
         raise ValueError(f"has to be a folder's name, without spaces and slashes, not {name!r}")
     return name
 
@@ -259,7 +260,7 @@ def _problems(details: Iterable[ErrorDetails], source: SourceFile) -> list[str]:
         if "key" in context:
             keys.append(context["key"])
         place = Place(source, tuple(keys))
-        errors.append((source.lines.get(place.keys, 0), str(place.error(_wording(detail)))))
+        errors.append((source.lines.get(place.keys, 0), str(place.error(_wording(detail), detail["input"]))))
     return [message for _, message in sorted(errors, key=lambda item: item[0])]
 
 

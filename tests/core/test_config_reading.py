@@ -1,0 +1,202 @@
+"""Hostile and damaged config files: a config, or a ConfigError with the line, and at once."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_core.config import Config, ConfigError, build, build_passes, check_plugins, load_config, make_factory
+from engine_core.config.reading import LEVELS, LONGEST, NODES, read_yaml
+
+from .test_config import VALID
+
+HUGE = "x" * 5_000
+NINES = "9" * 5_000
+BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+MERGES = "".join(
+    f"{b}: &{b} {{<<: [*{a}, *{a}]}}\n" for a, b in zip("abcdefghijklmnopqr", "bcdefghijklmnopqrs", strict=True)
+)
+
+
+def cut(text):
+    return f"{text[:200]}... ({len(text)} characters)"
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Return what `read_yaml` says about a text, without the file's name."""
+
+    def refused(text):
+        (tmp_path / "c.yaml").write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            read_yaml(tmp_path / "c.yaml")
+        return str(caught.value).replace(f"{tmp_path}/c.yaml", "")
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("!!int abc", "'abc' is not a valid int"),
+        ("!!int ''", "'' is not a valid int"),
+        ("!!int [1]", "expected a scalar node, but found sequence"),
+        ("0o9", "'0o9' is not a valid int"),
+        ("!!bool abc", "'abc' is not a valid bool"),
+        ("!!float ''", "'' is not a valid float"),
+        ("!!timestamp 99999-99-99", "'99999-99-99' is not a valid timestamp"),
+        ("!!timestamp 2026-13-01", "'2026-13-01' is not a valid timestamp"),
+        (NINES, f"'{NINES[:199]} is not a valid int"),
+        ("0x" + "f" * 5_000, f"'0x{'f' * 197} is not a valid int"),
+        ('"\\ud800"', "'\\ud800' is not a valid str"),
+        ('"\\UFFFFFFFF"', "Python int too large to convert to C int"),
+        (f"!{HUGE} 1", cut(f"could not determine a constructor for the tag '!{HUGE}'")),
+        (f"*{HUGE}", cut(f"found undefined alias '{HUGE}'")),
+        ("a\0b", "the character '\\x00' is not allowed"),
+    ],
+)
+def test_a_value_that_is_none_of_its_kind_is_refused_at_its_line(refused, text, message):
+    assert refused(f"a: 1\nb:\n- {text}") == f":3: not valid YAML: {message}"
+
+
+def test_a_directive_with_an_endless_number_is_refused(refused):
+    assert refused(f"%YAML 1.{NINES}\n---\na: 1").startswith(":1: not valid YAML: Exceeds the limit")
+
+
+@pytest.mark.parametrize("key", ["[a, b]", "{a: b}"])
+def test_a_key_that_is_not_text_is_refused(refused, key):
+    assert re.fullmatch(r":2: a: a key has to be text, not a (sequence|mapping)", refused(f"a:\n  ? {key}\n  : 1"))
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: [*a]}", "a: &a {? *a : 1}", "a: &a {<<: *a}"])
+def test_an_alias_of_what_it_lies_in_is_refused(refused, text):
+    assert refused(text) == ":1: not valid here: it contains itself"
+
+
+@pytest.mark.parametrize(
+    ("bomb", "line"),
+    [(f"a: &a [{', '.join('x' * 9)}]\n{BOMB}", 6), ("a: &a {k: v}\n" + MERGES, 15)],
+    ids=["lists", "merges"],
+)
+def test_a_bomb_of_aliases_is_refused(refused, bomb, line):
+    assert refused(bomb) == f":{line}: more than {NODES} keys and values, with its aliases written out"
+
+
+def test_a_file_holds_at_most_a_hundred_thousand_values_with_its_aliases_written_out(refused, tmp_path):
+    most = "- &a [1, 2, 3]\n" + "- *a\n" * (NODES // 4 - 2) + "- 1\n- 2\n- 3\n"  # in a list, which counts too
+    (tmp_path / "c.yaml").write_text(most)
+    assert len(read_yaml(tmp_path / "c.yaml")[0]) == NODES // 4 + 2
+    assert refused(most + "- 4") == f":1: more than {NODES} keys and values, with its aliases written out"
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        (lambda depth: "[" * depth + "1" + "]" * depth, LEVELS),
+        (lambda depth: "{a: " * depth + "1" + "}" * depth, LEVELS),
+        (lambda depth: "\n".join(" " * level + "a:" for level in range(depth)), LEVELS),
+        (lambda depth: "- &a0 []\n" + "\n".join(f"- &a{n + 1} [*a{n}]" for n in range(depth)), LEVELS - 2),
+    ],
+    ids=["lists", "mappings", "block", "aliases"],
+)
+def test_nesting_ends_at_a_hundred_levels(refused, text, most, tmp_path):
+    (tmp_path / "c.yaml").write_text(text(most))
+    assert read_yaml(tmp_path / "c.yaml")[0]
+    for depth in (most + 1, 50 * most):
+        assert re.fullmatch(r":\d+: nested deeper than 100 levels, with its aliases written out", refused(text(depth)))
+
+
+def test_an_alias_keeps_the_lines_of_what_it_stands_for(tmp_path):
+    (tmp_path / "c.yaml").write_text("base: &base\n  lr: 1\nown: *base\nboth:\n- *base")
+    _, source = read_yaml(tmp_path / "c.yaml")
+    assert {keys: line for keys, line in source.lines.items() if keys[-1] == "lr"} == {
+        ("base", "lr"): 2,
+        ("own", "lr"): 2,
+        ("both", 0, "lr"): 2,
+    }
+
+
+def made(config):
+    return make_factory(config.optimizer, config.place("optimizer"))(HUGE)
+
+
+def longest_run(error):
+    return max(len(run) for run in re.findall(r"x+", str(error)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HUGE}: 1",
+        f"{{model: {{target: {HUGE}}}}}",
+        f"{{model: {{target: {HUGE}.{HUGE}}}}}",
+        f"{{model: {HUGE}}}",
+        f"{{model: [{HUGE}, {HUGE}]}}",
+        f"{{model: {{{HUGE}: 1}}}}",
+        f"{{eval_data: {{{HUGE}: {{target: 'a:b', args: 3}}}}}}",
+        f"{{order: {{{HUGE}: []}}}}",
+        f"{{require_plugins: ['{HUGE} {HUGE}']}}",
+        *(f"{{trainer: {{{key}: {HUGE}}}}}" for key in ("seed", "max_duration", "device", "precision", "autoresume")),
+        f"{{trainer: {{run_name: {HUGE}/}}}}",
+        f"{{a: {{{HUGE}: 1, {HUGE}: 2}}}}",
+    ],
+)
+def test_no_message_shows_a_value_of_more_than_200_characters(text, tmp_path):
+    (tmp_path / "c.yaml").write_text(text.replace(HUGE, HUGE[:1_000]))  # a simple key may have 1,024
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "c.yaml")
+    assert 100 < longest_run(caught.value) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("section", "act"),
+    [
+        ({"algorithms": [HUGE]}, check_plugins),
+        ({"require_plugins": [HUGE]}, check_plugins),
+        ({"order": {"after_loss": [HUGE]}}, lambda config: build_passes(config, [])),
+        ({"optimizer": {"target": HUGE + ":f"}}, made),
+        ({"optimizer": {"target": "math:" + HUGE}}, made),
+        ({"optimizer": {"target": "math:sqrt", "args": {HUGE: 1}}}, made),
+        ({"optimizer": {"target": "builtins:open", "args": {"mode": HUGE}}}, made),
+        ({"optimizer": {"target": "engine_core.time:Interval", "args": {"what": HUGE}}}, made),
+        (
+            {"model": {"target": "logging.config:dictConfig", "args": {"config": {"version": HUGE}}}},
+            lambda config: build(config.model, config.place("model")),
+        ),
+    ],
+)
+def test_nor_does_one_about_what_is_built(section, act):
+    target = {"target": "nets:Net"}
+    with pytest.raises(ConfigError) as caught:
+        act(Config(**({"model": target, "data": target, "optimizer": target} | section)))
+    assert 100 < longest_run(caught.value) <= LONGEST
+
+
+def test_a_run_is_not_named_by_what_no_folder_can_be_called(tmp_path):
+    (tmp_path / "c.yaml").write_text(VALID + 'trainer: {run_name: "a\\0b"}')
+    with pytest.raises(ConfigError, match=r"c\.yaml:5: trainer\.run_name: has to be a folder's name.*not 'a\\x00b'"):
+        load_config(tmp_path / "c.yaml")
+
+
+PIECES = [
+    *("model", "trainer", "seed", "args", "<<", "&a", "*a", "!!int", "!!bool", "!!float", "!!timestamp", "!!binary"),
+    *("!!set", "!!omap", "!!pairs", "!!str", "!!null", "!!map", "!!seq", "!", "!x", "? ", "- ", ": ", ", ", "[", "]"),
+    *("{", "}", "\n", "\n  ", "|", ">", "'", '"', "\\", "\\ud800", "\\U00110000", "#", "%", "%YAML 1.1", "---", "..."),
+    *("0o9", "0x", "-", "1e999", ".nan", "=", "~", "\0", "\x85", "\ufeff", "\t", "2026-13-01", "10:99", NINES),
+]  # fmt: skip
+NASTY = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=NASTY | st.text(), where=st.sampled_from(["", VALID, VALID + "trainer: ", VALID + "loss:\n  "]))
+def test_any_text_is_a_config_or_a_config_error_with_the_file(text, where, tmp_path_factory):
+    file = tmp_path_factory.getbasetemp() / "fuzz.yaml"
+    file.write_bytes((where + text).encode("utf-8", "surrogatepass"))
+    told = ""
+    try:
+        load_config(file)
+    except ConfigError as error:
+        told = str(error)
+    assert all(line.startswith(str(file)) for line in told.splitlines())
+    assert not re.search(r"9{201}", told)
