@@ -138,7 +138,7 @@ class CheckpointSaver(Callback):
         self._loaded_identity, self._ranking.awaits = identity, awaits
 
     def written(self) -> list[Path]:
-        """Wait for pending writes, and return the checkpoints in the folder, oldest first.
+        """Wait for pending writes, and return the checkpoints in the folder, by batch and then by attempt.
 
         The list is empty if the folder could not be taken: its checkpoints may be another run's.
 
@@ -189,13 +189,15 @@ class CheckpointSaver(Callback):
         content = taken.content.described(is_regular=is_regular)
 
         def write() -> None:
-            self._store.save(taken.at, content)  # before others are removed: there is always one to resume from
+            path = self._store.save(taken.at, content)  # before others are removed: there is always one to resume from
             self._saved_at, ranking.best = taken.at, best
             if self.keep_last is not None:
-                *former, latest = self._store.saved()
-                regular = [path for path in (*former, latest) if self._is_regular(path)]
+                saved = self._store.saved()
+                place = saved.index(path) + 1
+                # Those beyond come first: this run was resumed from before them, so they won't be continued.
+                regular = [path for path in (*saved[place:], *saved[:place]) if self._is_regular(path)]
                 others = (self.checkpoint_folder / name for _, name in best)
-                self._store.keep([latest, *regular[-self.keep_last :], *others])
+                self._store.keep([path, *regular[-self.keep_last :], *others])
 
         self._writer.start(write)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .files import Content, Snapshot, export_weights, read_content, read_manifest, write_content
+from .files import Content, Snapshot, attempt_of, export_weights, read_content, read_manifest, write_content
 from .store import RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
 from .tree import Tensors, check_tensor, flatten, restore
 from .writer import BackgroundWriter
@@ -14,6 +14,7 @@ __all__ = [
     "Snapshot",
     "Store",
     "Tensors",
+    "attempt_of",
     "check_tensor",
     "export_weights",
     "flatten",

@@ -118,6 +118,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def attempt_of(manifest: Mapping[str, Any]) -> int:
+    """Return how often the saved run had been resumed; a version that did not count wrote nothing, which is 0.
+
+    Raises:
+        CheckpointError: if it is not a count.
+    """
+    attempt = manifest.get("attempt", 0)
+    if type(attempt) is not int or not 0 <= attempt < 2**63:
+        raise CheckpointError(f"the checkpoint's manifest has an invalid attempt: {attempt!r:.80}")
+    return attempt
+
+
 def read_content(folder: Path) -> Content:
     """Return what a checkpoint holds, with tensors on the CPU, after verifying that it is what was written.
 

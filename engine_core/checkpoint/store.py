@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 from ..errors import CheckpointError
 from ..time import Timestamp
-from .files import MANIFEST, Content, read_manifest, sync, write_content
+from .files import MANIFEST, Content, attempt_of, read_manifest, sync, write_content
 
 LATEST = "latest"
 RUN_CHECKPOINTS = "checkpoints"
@@ -94,7 +94,7 @@ class Store:
         return path
 
     def saved(self) -> list[Path]:
-        """Return the checkpoints in the folder, oldest first."""
+        """Return the checkpoints in the folder by batch, then attempt; time decides only between equal ones."""
         return sorted(_named(self.folder, _NAME), key=_when)
 
     def keep(self, these: Iterable[Path]) -> None:
@@ -144,7 +144,7 @@ class Store:
 
 def has_checkpoint(folder: Path) -> bool:
     """Does a saver's folder hold a checkpoint to resume, even a damaged one?"""
-    return os.path.lexists(folder / LATEST) or bool(_there(folder))
+    return os.path.lexists(folder / LATEST) or bool(_named(folder, _NAME) or _named(folder, _REPLACED))
 
 
 def resolve(path: Path) -> Path:
@@ -205,7 +205,7 @@ def _read_latest(file: Path) -> str:
 
 
 def _there(folder: Path) -> list[Path]:
-    """Return the checkpoints in order of saving, with those that a process was about to replace when it ended."""
+    """Return the checkpoints in order, with those that a process was about to replace when it ended."""
     replaced = (path for path in _named(folder, _REPLACED) if not _replacing(path).exists())
     return sorted([*_named(folder, _NAME), *replaced], key=_when)
 
@@ -218,14 +218,14 @@ def _replacing(replaced: Path) -> Path:
     return replaced.with_name(replaced.name[1 : -len(".old")])
 
 
-def _when(path: Path) -> tuple[int, int, int]:
-    """Return when a checkpoint was saved, and its position, for those of one tick of the clock."""
-    try:
+def _when(path: Path) -> tuple[int, int, int, int]:
+    """Return batch and attempt of a checkpoint, and for equal ones the file's time, since a clock may be set back."""
+    attempt = saved_ns = 0
+    with suppress(OSError, CheckpointError):  # a damaged one has its place too
         saved_ns = (path / MANIFEST).stat().st_mtime_ns
-    except OSError:
-        saved_ns = 0
+        attempt = attempt_of(read_manifest(path))
     epoch, batch = map(int, _NAME.findall(path.name)[0])
-    return saved_ns, batch, epoch
+    return batch, attempt, saved_ns, epoch
 
 
 _locked: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -27,6 +27,7 @@ class Session:
         schedulers: torch schedulers, each with the interval at which it steps.
         batches: the loader in mid-epoch, or None between epochs.
         status: what the run is doing, and what it owes.
+        attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         counted_s: the time up to which the training clock has counted; evaluation moves it forward.
     """
 
@@ -42,6 +43,7 @@ class Session:
     status: RunStatus
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
+    attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)
     counted_s: float = field(default=0.0, init=False)
 

@@ -23,20 +23,36 @@ def names(store):
 
 
 def saved(folder, *positions):
-    """Save at these positions, a second apart."""
+    """Save at these positions, or pairs of one and an attempt, by a clock that runs backwards."""
     store = Store(folder)
     for second, position in enumerate(positions):
-        path = store.save(position, EMPTY)
-        os.utime(path / "manifest.json", (second, second))
+        at, attempt = position if isinstance(position[0], Timestamp) else (position, 0)
+        path = store.save(at, Content({}, {}, {}, {"attempt": attempt}))
+        os.utime(path / "manifest.json", (100 - second, 100 - second))
     return store
 
 
 def test_the_latest_is_the_last_that_was_saved(tmp_path):
-    store = saved(tmp_path, at(0, 2), at(1, 10), at(0, 4))
-    assert names(store) == ["ep0-ba2", "ep1-ba10", "ep0-ba4"]
+    saved(tmp_path, at(0, 2), at(1, 10), at(0, 4))
     assert (tmp_path / "latest").read_text() == "ep0-ba4\n"
     assert resolve(tmp_path) == tmp_path / "ep0-ba4"
     assert resolve(tmp_path / "ep0-ba2") == tmp_path / "ep0-ba2"
+
+
+def test_checkpoints_are_in_order_of_batch_and_attempt_whatever_the_clock_said(tmp_path):
+    store = saved(tmp_path, at(0, 2), (at(2, 10), 1), (at(1, 10), 2), at(3, 10), (at(0, 4), 7))
+    assert names(store) == ["ep0-ba2", "ep0-ba4", "ep3-ba10", "ep2-ba10", "ep1-ba10"]
+
+
+def test_time_decides_between_those_of_one_batch_and_attempt(tmp_path):
+    store = saved(tmp_path, at(1, 10), at(3, 10), at(2, 10))
+    assert names(store) == ["ep2-ba10", "ep3-ba10", "ep1-ba10"]
+
+
+@pytest.mark.parametrize("attempt", ["7", -1, True, None, 2**63, [7]])
+def test_an_attempt_that_is_no_count_is_0(tmp_path, attempt):
+    store = saved(tmp_path, (at(1, 10), attempt), (at(0, 10), 1))
+    assert names(store) == ["ep1-ba10", "ep0-ba10"]
 
 
 def test_an_epoch_that_ended_counts_as_later_than_its_last_batch_saved_at_the_same_time(tmp_path):
@@ -46,11 +62,11 @@ def test_an_epoch_that_ended_counts_as_later_than_its_last_batch_saved_at_the_sa
     assert names(store) == ["ep0-ba9", "ep0-ba10", "ep1-ba10"]
 
 
-def test_only_those_saved_last_stay_with_the_latest_and_those_that_are_named(tmp_path):
+def test_only_those_that_are_named_stay_with_the_latest(tmp_path):
     store = saved(tmp_path, *(at(0, batch) for batch in (1, 5, 6, 2, 3, 4)))
     (tmp_path / "latest").write_text("ep0-ba1\n")
     store.keep([*store.saved()[-2:], tmp_path / "ep0-ba5"])
-    assert names(store) == ["ep0-ba1", "ep0-ba5", "ep0-ba3", "ep0-ba4"]
+    assert names(store) == ["ep0-ba1", "ep0-ba5", "ep0-ba6"]
 
 
 def test_foreign_files_are_left_alone(tmp_path):
@@ -73,10 +89,10 @@ def test_where_a_process_ended_between_two_renames_the_former_checkpoint_is_the_
 
 
 def test_where_a_process_ended_before_it_named_the_latest_it_is_the_last_that_can_be_read(tmp_path):
-    store = saved(tmp_path / "checkpoints", at(0, 3), at(1, 4), at(0, 2))
+    store = saved(tmp_path / "checkpoints", at(0, 3), at(1, 6), at(0, 5))
     (store.folder / "latest").unlink()
-    assert resolve(tmp_path) == resolve(store.folder) == store.folder / "ep0-ba2"
-    for name in ("ep0-ba2", "ep1-ba4"):
+    assert resolve(tmp_path) == resolve(store.folder) == store.folder / "ep1-ba6"
+    for name in ("ep0-ba5", "ep1-ba6"):
         (store.folder / name / "manifest.json").write_text("{")
     assert resolve(store.folder) == store.folder / "ep0-ba3"
     (store.folder / "ep0-ba3").rename(store.folder / ".ep0-ba3.old")

@@ -34,6 +34,7 @@ def describe_run(session: Session) -> dict[str, Any]:
         },
         "training": _training_of(session),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
+        "attempt": session.attempt,
         "versions": versions_of([*state.algorithms, *state.callbacks], passes.registry),
         "machine": _machine_of(session.device),
         "algorithms": [

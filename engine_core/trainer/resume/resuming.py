@@ -11,7 +11,7 @@ from typing import Any
 from ...algorithm import unique_names
 from ...arguments import check_flag
 from ...callback import saver_folders
-from ...checkpoint import Content, has_checkpoint, read_content, read_manifest, read_resolved
+from ...checkpoint import Content, attempt_of, has_checkpoint, read_content, read_manifest, read_resolved
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ...event import Event
 from ...messages import warn
@@ -53,6 +53,7 @@ class Resumed:
             session.engine.run_event(Event.AFTER_LOAD)
             return
         with _blaming_the_checkpoint():
+            session.attempt = attempt_of(self.content.manifest) + 1
             changes = self._check_same_run(session, seed)
             put_back(session, self.content, strict=self.strict)
             for change in changes:  # only now is it certain that the run resumes
