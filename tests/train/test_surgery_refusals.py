@@ -176,7 +176,9 @@ def test_nothing_remains_of_surgery_that_optimizers_refuse() -> None:
     model[0].register_forward_hook(print)
     model[0]._register_load_state_dict_pre_hook(print, with_module=True)
     model[2].register_full_backward_hook(print)
-    optimizers = [torch.optim.Adam(model[place].named_parameters()) for place in (0, 1, 2)]
+    optimizers = [torch.optim.Adam(model[place].parameters()) for place in (0, 1, 2)]
+    for place, optimizer in enumerate(optimizers):  # as torch does since 2.6, where it is given named_parameters()
+        optimizer.param_groups[0]["param_names"] = [name for name, _ in model[place].named_parameters()]
     model[2](model[1](model[0](torch.ones(1, 2, 4)))).sum().backward()
     for optimizer in optimizers:
         optimizer.step()

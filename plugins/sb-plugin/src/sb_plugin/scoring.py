@@ -153,8 +153,23 @@ def leaving_no_trace(model: object, loss: object, seed: int, manner: Manner = PL
         frozen_buffers(loss) if isinstance(loss, nn.Module) else nullcontext(),
         own_randomness(seed),
         manner.autocast or nullcontext(),
+        _ForgottenCasts(),
     ):
         yield
+
+
+class _ForgottenCasts:
+    """Keeps autocast from remembering the weights that it casts in the block.
+
+    Those are cast without gradients. torch 2.4 uses them again in training, where they would get none.
+    """
+
+    def __enter__(self) -> None:
+        self._was_enabled = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+
+    def __exit__(self, *raised: object) -> None:
+        torch.set_autocast_cache_enabled(self._was_enabled)
 
 
 def score(

@@ -115,4 +115,6 @@ def _policy(norm: nn.Module, _: str) -> nn.Module | None:
 
 
 def _is_under_autocast(kind: str) -> bool:
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    # torch 2.4 can't compile the question whether this kind of device has autocast; those that are compiled for do
+    has_autocast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)
+    return has_autocast and torch.is_autocast_enabled(kind)
