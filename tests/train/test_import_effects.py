@@ -6,8 +6,8 @@ import pytest
 
 PROGRAM = """
 import atexit, json, logging, pkgutil, signal, sys, threading, warnings
-import click, importlib_metadata, pluggy, pydantic, pytest, rich.console, rich.live, rich.progress, rich.table, torch, yaml
-import torch.utils.data
+import click, importlib_metadata, pluggy, pydantic, rich.console, rich.live, rich.progress, rich.table, torch, yaml
+import pytest, torch.utils.data
 try:
     import sklearn.datasets
 except ImportError:

@@ -222,7 +222,7 @@ def test_a_table_goes_to_the_cpu_when_its_ids_and_not_its_reserve_exceed_the_lim
     table.record(ids_of(8), torch.tensor([2.0]))
     assert (table.losses.device.type, len(table.losses)) == ("cpu", 10)
     assert table.places(ids_of(10)).device.type == table.losses.device.type == "meta"
-    with pytest.raises((RuntimeError, NotImplementedError), match="(?i)meta"):
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)meta"):
         stale.due(ids_of(11)).tolist()
 
 
