@@ -1,8 +1,10 @@
 """A distribution can't take what another ships: modules, names in the lists, the core's identity."""
 
+import importlib_metadata
 import pytest
 
 from engine_core.registry import Registry
+from engine_core.registry.distributions import _lies_here
 
 ALGORITHM = """
     from engine_core import Algorithm
@@ -146,6 +148,8 @@ def test_a_folder_and_a_name_that_differ_are_trusted_neither(install, site):
 
 
 def test_the_core_is_where_engine_core_lies(install):
+    if not _lies_here(importlib_metadata.distribution("engine-core")):
+        pytest.skip("engine_core is imported from a folder, and the installed one lies elsewhere")
     version = Registry.scan().version_of("engine-core")
     install("engine-core", {"algorithms": {"evil": "evil:Evil"}}, {"evil": ""}, version="99")
     assert Registry.scan().version_of("engine-core") == version
