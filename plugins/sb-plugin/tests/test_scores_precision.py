@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from sb_plugin import select_using_loss
 from sb_plugin.losses import per_sample
-from sb_plugin.scoring import Objective, score
+from sb_plugin.scoring import Manner, Objective, autocast_of, score
 
+CPU = torch.device("cpu")
 X, Y = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 
 
@@ -49,3 +50,14 @@ def test_training_in_the_same_autocast_block_still_gets_gradients() -> None:
         loss = F.cross_entropy(model(rows), targets)
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_autocast_remembers_nothing_of_the_scoring_forward() -> None:
+    """Seen with every torch: whether what was remembered gets gradients depends on torch's version."""
+    model, remembered = net(), list[bool]()
+    model.register_forward_hook(lambda *_: remembered.append(torch.is_autocast_cache_enabled()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        score(Objective(per_sample(F.cross_entropy)), model, (X, Y), 0)
+        score(Objective(per_sample(F.cross_entropy)), model, (X, Y), 0, Manner(autocast=autocast_of("amp_bf16", CPU)))
+        assert torch.is_autocast_cache_enabled()
+    assert remembered == [False, False]
