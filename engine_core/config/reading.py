@@ -110,8 +110,9 @@ def _lines(node: yaml.Node, keys: Keys, file: str) -> Iterator[tuple[Keys, int]]
         first: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                raise Place(SourceFile(file, {keys: line}), keys).error(f"a key has to be text, not a {key.id}")
+            kind = key.tag.rpartition(":")[2] if isinstance(key, yaml.ScalarNode) else key.id
+            if kind in ("sequence", "mapping", "timestamp", "binary"):
+                raise Place(SourceFile(file, {keys: line}), keys).error(f"a key has to be text, not a {kind}")
             name = key.value
             if name in first and name != "<<":
                 place = Place(SourceFile(file, {(*keys, name): line}), (*keys, name))

@@ -64,9 +64,11 @@ def test_a_directive_with_an_endless_number_is_refused(refused):
     assert refused(f"%YAML 1.{NINES}\n---\na: 1").startswith(":1: not valid YAML: Exceeds the limit")
 
 
-@pytest.mark.parametrize("key", ["[a, b]", "{a: b}"])
+@pytest.mark.parametrize("key", ["[a, b]", "{a: b}", "!!timestamp 2026-01-01", "!!binary aaaa"])
 def test_a_key_that_is_not_text_is_refused(refused, key):
-    assert re.fullmatch(r":2: a: a key has to be text, not a (sequence|mapping)", refused(f"a:\n  ? {key}\n  : 1"))
+    assert re.fullmatch(
+        r":2: a: a key has to be text, not a (sequence|mapping|timestamp|binary)", refused(f"a:\n  ? {key}\n  : 1")
+    )
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: [*a]}", "a: &a {? *a : 1}", "a: &a {<<: *a}"])

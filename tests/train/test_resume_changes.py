@@ -1,9 +1,11 @@
 """What becomes of a resumed run that differs from the saved one: an error, a warning of each difference, or nothing."""
 
 import json
+import math
 import shutil
 import sys
 import warnings
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,6 +135,16 @@ def test_adopt_continues_with_what_there_is_and_saves_it(saved: Path, tmp_path: 
     manifest = read_manifest(resolve(tmp_path))
     assert [entry["settings"] for entry in manifest["algorithms"]] == [{"std": 0.5}, {"std": 0.2}]
     assert manifest["settings"]["microbatch_size"] == 4
+
+
+def test_a_config_with_what_json_has_not_is_saved_as_text(tmp_path: Path) -> None:
+    made, _ = run([CheckpointSaver(tmp_path, "1ba")])
+    made.state.config = {"args": {"most": math.inf, "none": math.nan, "since": date(2026, 1, 1), "sizes": [1, 2.5]}}
+    with made:
+        made.fit("1ba")
+    assert read_manifest(resolve(tmp_path))["config"] == {
+        "args": {"most": "Infinity", "none": "NaN", "since": "2026-01-01", "sizes": [1, 2.5]}
+    }
 
 
 def test_the_seed_is_not_adopted_and_a_warning_says_so(saved: Path) -> None:

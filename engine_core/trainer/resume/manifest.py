@@ -49,7 +49,8 @@ def describe_run(session: Session) -> dict[str, Any]:
             for member, record in records
         ],
         "order": {event: names for event, names in explained.items() if names},
-        "config": state.config,
+        # YAML has infinities and dates, and JSON has neither
+        "config": json.loads(json.dumps(state.config, default=str), parse_constant=str),
     }
 
 
