@@ -50,7 +50,7 @@ def refused(tmp_path):
         (NINES, f"'{NINES[:199]} is not a valid int"),
         ("0x" + "f" * 5_000, f"'0x{'f' * 197} is not a valid int"),
         ('"\\ud800"', "'\\ud800' is not a valid str"),
-        ('"\\UFFFFFFFF"', "Python int too large to convert to C int"),
+        ('"\\U00110000"', "chr() arg not in range(0x110000)"),
         (f"!{HUGE} 1", cut(f"could not determine a constructor for the tag '!{HUGE}'")),
         (f"*{HUGE}", cut(f"found undefined alias '{HUGE}'")),
         ("a\0b", "the character '\\x00' is not allowed"),
