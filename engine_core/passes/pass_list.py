@@ -79,7 +79,7 @@ class PassList:
         """Return the matched algorithms in running order, with those that passes added.
 
         Raises:
-            OrderError: if a distribution's pass returns nonsense or breaks a declared constraint.
+            OrderError: if a pass returns nonsense, or a distribution's pass breaks a declared constraint.
         """
         edges = declared_edges(members, event)
         steps = self._run(members, event, edges)
@@ -273,6 +273,9 @@ def _check_members(active: ActivePass, before: list[Algorithm], after: list[Algo
     for item in after:
         if isinstance(item, type) or not all(callable(getattr(item, name, None)) for name in ("match", "apply")):
             raise OrderError(f"{active} added {item!r} at {event.name}, which is not an instance with match and apply")
-    if (lost or added) and active.origin is not None and not active.metadata.changes_members:
+    if (lost or added) and not active.metadata.changes_members:
         what = " and ".join(f"{verb} {', '.join(sorted(n))}" for verb, n in (("lost", lost), ("added", added)) if n)
-        raise OrderError(f"{active} {what} at {event.name} without declaring changes_members=True")
+        raise OrderError(
+            f"{active} {what} at {event.name} without declaring changes_members=True: return each algorithm that it "
+            "was given once, or mark it with @algorithm_pass(changes_members=True)"
+        )

@@ -18,8 +18,15 @@ class B(A):
     pass
 
 
+class Extra(A):
+    pass
+
+
 class AfterA(A):
     metadata = AlgorithmMetadata(after=("a",))
+
+
+may_change = algorithm_pass(changes_members=True)
 
 
 def run(algorithm_passes, algorithms=None, event="init"):
@@ -55,14 +62,38 @@ def test_a_pass_that_edits_its_argument_changes_nothing():
     assert [list(engine.run_event("init")) for _ in range(2)] == [["A/INIT", "B/INIT"]] * 2
 
 
-def test_the_users_pass_may_drop_an_algorithm():
-    assert run(lambda algorithms, event: algorithms[1:]) == ["B/INIT"]
-    assert run(lambda algorithms, event: []) == []
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda algorithms: algorithms[1:], "lost A"),
+        (lambda algorithms: [], "lost A, B"),
+        (lambda algorithms: [*algorithms, Extra()], "added Extra"),
+        (lambda algorithms: [Extra(), *algorithms[1:]], "lost A and added Extra"),
+    ],
+)
+@pytest.mark.parametrize("mark", [lambda function: function, algorithm_pass(stage="check")])
+def test_a_pass_of_the_user_that_loses_or_adds_an_algorithm_is_named_unless_it_declares_so(change, what, mark):
+    @mark
+    def keep(algorithms, event):
+        return change(algorithms)
+
+    with pytest.raises(OrderError) as refused:
+        run(keep)
+    assert str(refused.value) == (
+        f"your pass 'keep' {what} at INIT without declaring changes_members=True: return each algorithm that it was "
+        "given once, or mark it with @algorithm_pass(changes_members=True)"
+    )
 
 
-def test_the_users_pass_may_add_an_algorithm_which_gets_its_own_name():
+def test_a_pass_of_the_user_that_declares_so_may_drop_algorithms():
+    assert run(may_change(lambda algorithms, event: algorithms[1:])) == ["B/INIT"]
+    assert run(may_change(lambda algorithms, event: [])) == []
+
+
+def test_a_pass_of_the_user_that_declares_so_may_add_an_algorithm_which_gets_its_own_name():
     extra, elsewhere = A(), B()
-    engine = Engine(State(algorithms=[A(), elsewhere]), Logger(), lambda algorithms, event: [extra, *algorithms])
+    prepend = may_change(lambda algorithms, event: [extra, *algorithms])
+    engine = Engine(State(algorithms=[A(), elsewhere]), Logger(), prepend)
     elsewhere.match = lambda event, state: False
     assert list(engine.run_event("init")) == ["A-2/INIT", "A/INIT"]
 
@@ -70,7 +101,8 @@ def test_the_users_pass_may_add_an_algorithm_which_gets_its_own_name():
 def test_a_member_that_a_pass_adds_keeps_its_name():
     first, second, third = A(), A(), A()
     first.match = second.match = lambda event, state: False
-    engine = Engine(State(algorithms=[first, second, third]), Logger(), lambda algorithms, event: [second])
+    swap = may_change(lambda algorithms, event: [second])
+    engine = Engine(State(algorithms=[first, second, third]), Logger(), swap)
     assert list(engine.run_event("init")) == ["A-2/INIT"]
 
 

@@ -2,7 +2,7 @@ from importlib import import_module
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, algorithm_pass
 
 
 class A(Algorithm):
@@ -118,9 +118,14 @@ def test_the_users_pass_is_a_reason():
 
 def test_members_that_a_pass_changed_are_shown():
     extra = C()
-    assert explain("init", [A(), B()], lambda algorithms, event: [algorithms[1], extra]) == [
-        ("B", "bee", "before C: C was added by your pass 'lambda'"),
-        ("C", "c", "after B: C was added by your pass 'lambda'"),
+
+    @algorithm_pass(changes_members=True)
+    def exchange(algorithms, event):
+        return [algorithms[1], extra]
+
+    assert explain("init", [A(), B()], exchange) == [
+        ("B", "bee", "before C: C was added by your pass 'exchange'"),
+        ("C", "c", "after B: C was added by your pass 'exchange'"),
     ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, passes
+from engine_core import Algorithm, AlgorithmMetadata, algorithm_pass, passes
 from engine_core.errors import ArgumentError
 from engine_core.explain import explain_algorithms, find_algorithm, format_pair, why
 from engine_core.registry import Registry
@@ -94,6 +94,7 @@ def test_one_that_does_not_run_there_is_reported_with_its_events():
 
 
 def test_one_that_a_pass_took_out_is_reported_with_the_pass():
+    @algorithm_pass(changes_members=True)
     def without_b(algorithms, event):
         return [a for a in algorithms if not isinstance(a, B)]
 
@@ -104,11 +105,16 @@ def test_one_that_a_pass_took_out_is_reported_with_the_pass():
 
 def test_one_that_a_pass_added_is_reported_with_the_pass():
     extra = B()
-    told = tell([A()], "A", "B", "init", lambda algorithms, event: [extra, *algorithms])
+
+    @algorithm_pass(changes_members=True)
+    def add(algorithms, event):
+        return [extra, *algorithms]
+
+    told = tell([A()], "A", "B", "init", add)
     assert (told[0], told[1], told[-2]) == (
-        "init: B runs before A, B was added by your pass 'lambda'",
+        "init: B runs before A, B was added by your pass 'add'",
         row("your list") + "only A",
-        row("your pass 'lambda'") + "adds B",
+        row("your pass 'add'") + "adds B",
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from engine_core import Algorithm, AlgorithmMetadata
+from engine_core import Algorithm, AlgorithmMetadata, algorithm_pass
 from engine_core.explain import explain_algorithms
 
 
@@ -51,6 +51,7 @@ def test_a_chain_is_attributed_to_the_first_that_declares():
     class Between(Quiet):
         metadata = AlgorithmMetadata(events=("init",), after=("a",), before=("b",))
 
+    @algorithm_pass(changes_members=True)
     def drop(algorithms, event):
         return [algorithm for algorithm in algorithms if not isinstance(algorithm, Between)]
 
@@ -82,6 +83,7 @@ def test_the_users_pass():
 def test_a_pass_that_adds():
     extra = B()
 
+    @algorithm_pass(changes_members=True)
     def add(algorithms, event):
         return [*algorithms, extra]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, passes
+from engine_core import Algorithm, AlgorithmMetadata, algorithm_pass, passes
 from engine_core.explain import explain_algorithms, why
 from engine_core.manifest import SCHEMA, read_manifest
 
@@ -58,6 +58,7 @@ def kept(tmp_path):
 def test_everything_comes_back(kept):
     extra = C()
 
+    @algorithm_pass(changes_members=True)
     def add_and_drop(algorithms, event):
         return [extra, *passes.sort_to_front([a for a in algorithms if not isinstance(a, C)], A)]
 
