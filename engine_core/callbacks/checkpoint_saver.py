@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..algorithm import unique_names
 from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..logger import Logger
 from ..messages import warn
+from ..observed_list import ObservedList
 from ..state import State
 from ..time import Interval, Time, Timestamp
 from .monitor import Monitor
@@ -73,9 +75,14 @@ class CheckpointSaver(Callback):
         self._is_off = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Take the folder, and warn about a loader with which the run can't be resumed exactly."""
+        """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact.
+
+        Raises:
+            CheckpointError: for a state that a checkpoint can't hold, with its path, whatever `on_error` says.
+        """
         if state.snapshot is None:
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
+        _check_states(state, logger)
         self._looked_at, self._is_off = state.timestamp, False
         try:
             self._take_folder(state)
@@ -224,3 +231,21 @@ class CheckpointSaver(Callback):
             raise CheckpointError(message) from error
         is_ending = state is not None and state.is_interrupted
         warn(f"{message}; training {'ends without it' if is_ending else 'continues'}", CheckpointWarning)
+
+
+def _check_states(state: State, logger: Logger) -> None:
+    """Raise if a state as it is now can't be saved: each save would fail, and there would never be a checkpoint."""
+    from ..checkpoint import flatten  # noqa: PLC0415
+
+    named: list[tuple[str, Any]] = [("model", state.model), ("loss_fn", state.loss_fn)]
+    listeners = [*state.callbacks, *logger.destinations]
+    for owners in (state.algorithms, listeners, state.optimizers, state.schedulers):
+        named += zip(unique_names(ObservedList.of(owners)), ObservedList.of(owners), strict=True)
+    for name, owner in named:
+        try:
+            own = getattr(owner, "state_dict", dict)()
+        except Exception:  # noqa: BLE001, S112  the first save reports it, and isolates a destination
+            continue
+        for key, value in own.items() if isinstance(own, dict) else ():
+            flatten(value, f"{name}.state_dict()[{key!r}]", {})
+        flatten(own, f"{name}.state_dict()", {})

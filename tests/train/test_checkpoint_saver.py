@@ -238,16 +238,6 @@ def test_a_full_disk_stops_training_if_on_error_is_stop(tmp_path: Path, monkeypa
     assert made.state.timestamp.batch < 3
 
 
-def test_what_cannot_be_saved_is_named_with_its_owner(tmp_path: Path) -> None:
-    class Odd(type(at("close", lambda state: None))):  # type: ignore[misc]
-        def state_dict(self) -> Any:
-            return {"lock": threading.Lock()}
-
-    made = trainer(callbacks=[Odd(), CheckpointSaver(tmp_path, on_error="stop")])
-    with pytest.raises(CheckpointError, match=r"'listeners\.Odd\.lock' is a _thread\.lock"), made:
-        made.fit()
-
-
 def test_two_checkpoints_are_never_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing, most = [0], [0]
     lock = threading.Lock()

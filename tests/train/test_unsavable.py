@@ -1,0 +1,127 @@
+"""A state that can't be saved is refused when the fit starts; one that becomes so later costs its checkpoints."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, LoggerDestination, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import CheckpointError, CheckpointWarning
+
+from .parts import linear, trainer
+
+
+class Keeper:
+    """Keeps an object from the start, or from a batch on."""
+
+    def __init__(self, value: Any, start: int = 0) -> None:
+        self.value, self.start, self.batch = value, start, 0
+
+    def state_dict(self) -> Any:
+        return {"hook": self.value if self.batch >= self.start else None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing."""
+
+
+class KeepingCallback(Keeper, Callback):
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.batch = state.timestamp.batch
+
+
+class KeepingDestination(Keeper, LoggerDestination):
+    pass
+
+
+class KeepingAlgorithm(Keeper, Algorithm):
+    metadata = AlgorithmMetadata(events=(Event.FIT_START,))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        self.value = object()
+
+
+class KeepingModel(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return object()
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take nothing."""
+
+
+class KeepingLoss(nn.CrossEntropyLoss):
+    get_extra_state, set_extra_state = KeepingModel.get_extra_state, KeepingModel.set_extra_state
+
+
+def scheduler_of(optimizer: Any) -> Any:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 9)
+    scheduler.note = object()  # type: ignore[attr-defined]
+    return scheduler
+
+
+def optimizer_of(parameters: Any) -> Any:
+    return torch.optim.SGD([{"params": list(parameters), "note": object()}], lr=0.1)
+
+
+OWNERS: dict[str, dict[str, Any]] = {
+    "KeepingAlgorithm.state_dict()['hook']": {"algorithms": KeepingAlgorithm(None)},
+    "KeepingCallback-2.state_dict()['hook']": {"callbacks": [KeepingCallback(None), KeepingCallback(object())]},
+    "KeepingDestination.state_dict()['hook']": {"loggers": KeepingDestination(object())},
+    "StepLR.state_dict()['note']": {"schedulers": scheduler_of},
+    "SGD.state_dict()['param_groups'].0.note": {"optimizers": optimizer_of},
+    "model.state_dict()['_extra_state']": {"model": KeepingModel(4, 3)},
+    "loss_fn.state_dict()['_extra_state']": {"loss_fn": KeepingLoss()},
+}
+
+
+@pytest.mark.parametrize("path", OWNERS)
+@pytest.mark.parametrize("on_error", ["warn", "stop"])
+def test_what_cannot_be_saved_is_refused_when_the_fit_starts_with_its_path(
+    path: str, on_error: str, tmp_path: Path
+) -> None:
+    settings = dict(OWNERS[path])
+    given = settings.pop("callbacks", [])
+    made = trainer(callbacks=[CheckpointSaver(tmp_path / "saved", on_error=on_error), *given], **settings)
+    with made, pytest.raises(CheckpointError) as refused:
+        made.fit()
+    assert str(refused.value).startswith(f'"{path}" is a builtins.object, and a checkpoint holds None, booleans')
+    assert made.state.timestamp.batch == 0
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("state", [[object()], {3: object()}, {object(): 3}, {"a": {"b": [1, object()]}}])
+def test_an_object_is_found_anywhere_in_a_state(state: Any, tmp_path: Path) -> None:
+    keeper = KeepingCallback(None)
+    keeper.state_dict = lambda: state  # type: ignore[method-assign]
+    made = trainer(callbacks=[keeper, CheckpointSaver(tmp_path)])
+    with made, pytest.raises(CheckpointError, match=r"KeepingCallback\.state_dict\(\)"):
+        made.fit()
+
+
+def test_without_a_saver_nothing_is_refused() -> None:
+    with trainer(model=linear(), callbacks=KeepingCallback(object())) as made:
+        made.fit()
+    assert made.state.timestamp.batch == 2
+
+
+def test_what_becomes_unsavable_later_is_a_warning(tmp_path: Path) -> None:
+    keeper = KeepingCallback(object(), start=2)
+    saver = CheckpointSaver(tmp_path, "1ba")
+    made = trainer(callbacks=[keeper, saver])
+    with made, pytest.warns(CheckpointWarning, match=r"'listeners\.KeepingCallback\.hook' is a builtins\.object"):
+        made.fit()
+    assert [path.name for path in saver.written()] == ["ep0-ba1"]
+
+
+def test_what_becomes_unsavable_later_ends_the_run_if_on_error_is_stop(tmp_path: Path) -> None:
+    keeper = KeepingCallback(object(), start=1)
+    made = trainer(callbacks=[keeper, CheckpointSaver(tmp_path, "1ba", on_error="stop")])
+    with made, pytest.raises(CheckpointError, match=r"no checkpoint .*'listeners\.KeepingCallback\.hook' is a"):
+        made.fit()
+    assert made.state.timestamp.batch == 1
