@@ -31,9 +31,9 @@ class Finding:
     """A promise that an algorithm broke; its `str` says which one, what, where, and what to do.
 
     Args:
-        kind: `undeclared_write`: it changed a field that `writes` does not list. `not_restored`: it did not put back
-            at the second half of a pair what it had changed at the first. `in_place`: it changed the loader's own
-            tensors, or the container that holds them.
+        kind: `undeclared_write`: it changed a field that `writes` does not list, or has no `writes`. `not_restored`: it
+            did not put back at the second half of a pair what it had changed at the first. `in_place`: it changed the
+            loader's own tensors, or the container that holds them.
         algorithm: its unique name in the engine.
         origin: what ships it, None for the user's own.
         leaves: what changed in the field, as the paths of `fingerprint`.
@@ -97,7 +97,7 @@ class Finding:
 class Observer:
     """Compares State before and after each `apply`, and reports each broken promise.
 
-    Writes are judged if metadata declares `writes`, pairs if it lists both events. What an algorithm changed at the
+    Pairs are judged if metadata lists both events. What an algorithm changed at the
     first half must be restored, except leaves that something else has changed since. An `apply` that raises is not
     judged.
 
@@ -126,7 +126,7 @@ class Observer:
         after = fingerprint_state(state, self._fields)
         changed = {field: leaves for field in before if (leaves := changed_leaves(before[field], after[field]))}
         for field, leaves in changed.items():
-            if subject.writes is not None and field not in subject.writes:
+            if field not in (subject.writes or ()):
                 self._tell("undeclared_write", subject, field, leaves)
         if "batch" in before and (leaves := held.changed_in_place(state.batch, before["batch"], after["batch"])):
             self._tell("in_place", subject, "batch", leaves)

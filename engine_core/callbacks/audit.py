@@ -40,7 +40,7 @@ class Audit(Callback):
     Attributes:
         findings: the first finding of each algorithm, kind, field and event.
         counts: how often there were findings, by algorithm, kind, field and event.
-        not_declared: the names of algorithms whose metadata does not declare `writes`, so they can't be judged.
+        not_declared: the names of algorithms that ran without declaring `writes`, and have not changed anything.
 
     Example:
         >>> Audit(fields=["batch", "loss"], interval="100ba").fields
@@ -78,16 +78,22 @@ class Audit(Callback):
 
     def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
         """Return a context that compares State before and after an `apply`."""
-        if algorithm_metadata(algorithm).writes is None and name not in self.not_declared:
-            self.not_declared.append(name)
+        if algorithm_metadata(algorithm).writes is None:
+            self._undeclaring[name] = None
         if self._is_due(event, state) or self._observer.awaits(algorithm, event):
             return self._observer.around(algorithm, name, event, state)
         return nullcontext()
 
+    @property
+    def not_declared(self) -> list[str]:
+        """Return those that did not declare `writes`, and did not need to."""
+        writers = {name for name, kind, _, _ in self.counts if kind == "undeclared_write"}
+        return [name for name in self._undeclaring if name not in writers]
+
     def _begin(self) -> None:
         self.findings: list[Finding] = []
         self.counts: Counter[tuple[str, str, str, Event]] = Counter()
-        self.not_declared: list[str] = []
+        self._undeclaring: dict[str, None] = {}
         self._observer: Observer = _observing().Observer(self._take, self.fields)
         self._is_closing = False
 

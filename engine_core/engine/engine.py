@@ -20,6 +20,7 @@ from ..state import State
 from ..trace import SpanRecorder, Traces
 from .handlers import Handlers, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host
+from .in_place import InPlace
 from .lifetime import Life
 from .lint import warn_of
 from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
@@ -67,7 +68,7 @@ class Engine:
         self._adapters: list[Adapter] = []
         self._pipelines: dict[Event, Pipeline | None] = {}
         self._profiler: SpanRecorder | None = None
-        self._begun = Begun()
+        self._begun, self._in_place = Begun(), InPlace()
         self._started = self._closed = False
         self._life = Life(state, logger)
         self._algorithms: ObservedList[Any] = ObservedList()
@@ -270,7 +271,9 @@ class Engine:
         handler = self._handler(event)
         if self._profiler is not None:
             handler = spanning(handler, self._profiler, event)
-        if (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
+        if event is Event.FIT_START:  # never remembered, so that each fit comes here
+            self._in_place.begin(self.state, self._pipelines.values())
+        elif (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
             self._handlers.remember(handler, given, event)
         return handler
 

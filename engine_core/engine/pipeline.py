@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import add_note
@@ -50,6 +50,8 @@ class Pipeline:
         self._watchers = watchers
         self._remembers = passes.is_pure(event)
         self._plans: dict[tuple[Member, ...], list[tuple[Any, str, Trace]]] = {}
+        self._other_plans: dict[tuple[Member, ...], list[tuple[Any, str, Trace]]] = {}
+        self._around: Callable[[Member], Any] | None = None
 
     def run_alone(self) -> Traces:
         """Run without other listeners."""
@@ -108,6 +110,12 @@ class Pipeline:
         """Keep track in `begun` of what has run, for the pairs of which a member has both halves."""
         self._pair = begun.pair_of(self.event, self.members)
 
+    def surround(self, around: Callable[[Member], Any] | None) -> None:
+        """Apply what `around` makes of each member, unless a watcher surrounds it; None: the algorithm itself again."""
+        if (around is None) != (self._around is None):  # both kinds of plan are kept for the next time
+            self._plans, self._other_plans = self._other_plans, self._plans
+        self._around = around
+
     def undo(self, name: str) -> None:
         """Let an algorithm that ran here run at the second half of the pair, if it matches there."""
         member = self._named[name]
@@ -129,7 +137,7 @@ class Pipeline:
     def _actor(self, member: Member) -> Any:
         """Return the algorithm inside its watchers; the first of them is the outermost."""
         if not self._watchers:
-            return member.algorithm
+            return member.algorithm if self._around is None else self._around(member)
         applied = _Applied(member.algorithm)
         actor: Any = applied
         for watcher in reversed(self._watchers):

@@ -76,6 +76,7 @@ READING_ORDER = {
         "listeners",
         "undo",
         "pipeline",
+        "in_place",
         "handlers",
         "engine",
     ],

@@ -91,15 +91,23 @@ def test_a_field_that_is_declared_does_not_cover_another():
     ]
 
 
-def test_an_algorithm_that_declares_nothing_is_not_judged_but_listed():
+def undeclared(name, field, event="AFTER_LOSS"):
+    return (
+        f"{name} changed {field} at {event} of batch 0 without declaring it: "
+        f"don't change it, or declare writes=('{field.partition(' ')[0]}',)"
+    )
+
+
+def test_an_algorithm_that_declares_nothing_and_changes_something_is_a_finding():
     def scale(event, state):
         state.loss = state.loss / 2
 
     audit, messages = audited(acting(scale, "after_loss", writes=None), acting(scale, "after_loss", writes=("loss",)))
-    assert (messages, audit.not_declared) == ([], ["Faulty"])
+    assert (messages, audit.not_declared) == ([undeclared("Faulty", "loss")], [])
+    assert (audit.findings[0].kind, audit.findings[0].writes) == ("undeclared_write", None)
 
 
-def test_an_algorithm_without_metadata_is_listed_too():
+def test_an_algorithm_without_metadata_is_judged_too():
     class Plain:
         def match(self, event, state):
             return event == "after_loss"
@@ -108,7 +116,28 @@ def test_an_algorithm_without_metadata_is_listed_too():
             state.loss = state.loss / 2
 
     audit, messages = audited(Plain())
-    assert (messages, audit.not_declared) == ([], ["Plain"])
+    assert (messages, audit.not_declared) == ([undeclared("Plain", "loss")], [])
+
+
+def test_an_algorithm_that_declares_nothing_and_changes_nothing_is_listed():
+    audit, messages = audited(acting(lambda event, state: None, "after_loss", writes=None))
+    assert (messages, audit.not_declared) == ([], ["Faulty"])
+
+
+@pytest.mark.parametrize("writes", [None, ()])
+def test_the_undeclared_write_is_the_first_finding_of_an_apply(writes):
+    def spoil(event, state):
+        state.batch[0].zero_()
+        state.model[0].weight.data.zero_()
+
+    audit, _ = audited(acting(spoil, "before_train_batch", "after_train_batch", writes=writes), model=net())
+    kinds = [(finding.kind, finding.event.name) for finding in audit.findings]
+    assert kinds[:3] == [
+        ("undeclared_write", "BEFORE_TRAIN_BATCH"),
+        ("undeclared_write", "BEFORE_TRAIN_BATCH"),
+        ("in_place", "BEFORE_TRAIN_BATCH"),
+    ]
+    assert ("not_restored", "AFTER_TRAIN_BATCH") in kinds
 
 
 def test_two_instances_of_one_class_are_distinguished():

@@ -101,7 +101,10 @@ def test_in_an_evaluation_its_own_batches_count():
 
 def test_the_second_half_is_compared_where_the_first_was_also_if_a_batch_was_counted_in_between():
     algorithm = acting(
-        lambda event, state: setattr(state, "loss", event.value), "before_train_batch", "after_train_batch", writes=None
+        lambda event, state: setattr(state, "loss", event.value),
+        "before_train_batch",
+        "after_train_batch",
+        writes=("loss",),
     )
     state = State(model=linear(), algorithms=[algorithm], callbacks=[Audit(interval="2ba")])
     engine = Engine(state, Logger())

@@ -30,14 +30,16 @@ def test_writes_declared(kit: AlgorithmKit) -> Fault | None:
 
     watchers = [at_events(list(Event), lambda event, _: came.update([event])), Around([algorithm], note)]
     kinds = ("undeclared_write", "in_place")
-    if found := _findings(kit, algorithm, kinds, watchers, data=list(data_of(kit))):
-        return Fault(_sentence(found[0]))
+    declares = algorithm_metadata(algorithm).writes is not None
+    for finding in _findings(kit, algorithm, kinds, watchers, data=list(data_of(kit))):
+        if declares or finding.kind == "in_place":
+            return Fault(_sentence(finding))
     if not ran and any(came[event] for event in events_of(algorithm)):
         return Fault(
             f"it never ran in {came[Event.BATCH_END]} steps of {came[Event.EPOCH_END]} epochs, so the checks have "
             "nothing to judge; return one from make_algorithm that runs within them, or provide more batches"
         )
-    if algorithm_metadata(algorithm).writes is None:
+    if not declares:
         pytest.skip("its metadata does not declare what it writes: add writes=(...), or () if it changes nothing")
     return None
 
