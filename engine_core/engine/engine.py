@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 from ..callback import Callback
@@ -26,7 +25,7 @@ from .lint import warn_of
 from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
 from .members import admit, overrides
 from .pipeline import Pipeline
-from .undo import Begun, restoring, undo_after
+from .undo import Begun, name_who_ran, restoring, undo_after
 
 
 class Engine:
@@ -114,7 +113,7 @@ class Engine:
         return undo_after(error, self._begun, events)
 
     def restoring(self) -> AbstractContextManager[None]:
-        """If the block raises, let algorithms undo what they began in it, see `undo`; `fit` and `eval` do so anyway.
+        """If the block raises, let algorithms undo what they began, see `undo`, and name them, as `fit` and `eval` do.
 
         Example:
             >>> engine = Engine(State(), Logger())
@@ -122,7 +121,11 @@ class Engine:
             ...     traces = engine.run_event("before_forward")
             ...     traces = engine.run_event("after_forward")
         """
-        return restoring(self._begun)
+        return restoring(self._begun, self.state)
+
+    def name_who_ran(self, error: BaseException) -> None:
+        """Note on `error`, which a model or its loss raised, which algorithms had run in that batch."""
+        name_who_ran(error, self._begun, self.state)
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Add a pass of your own; -1 appends, any other index is an insertion point."""
@@ -173,9 +176,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self.undo(error)
         self.close()

@@ -12,7 +12,7 @@ from ..passes import Member, PassList
 from ..state import State
 from ..trace import Trace, Traces
 from .members import enlist
-from .undo import Begun, Pair
+from .undo import Begun, Latest, Pair
 
 REMEMBERED = 256
 """How many orders an event caches, one for each set of algorithms that matched together."""
@@ -46,6 +46,7 @@ class Pipeline:
         self._named: dict[str, Member] = {}
         self._opens = event.is_before_event
         self._pair: Pair | None = None
+        self._latest = Latest()
         self._passes = passes
         self._watchers = watchers
         self._remembers = passes.is_pure(event)
@@ -87,6 +88,7 @@ class Pipeline:
         except BaseException as error:
             self._blame(error, plan, traces)
             raise
+        self._latest.ran = state.timestamp, state.eval_timestamp, self, traces
         if self._pair is not None:
             self._pair.ran = (self, traces) if self._opens else None
         if logger.destinations:
@@ -107,8 +109,8 @@ class Pipeline:
         return plan
 
     def pairs_in(self, begun: Begun) -> None:
-        """Keep track in `begun` of what has run, for the pairs of which a member has both halves."""
-        self._pair = begun.pair_of(self.event, self.members)
+        """Keep track in `begun` of what has run, also for the pairs of which a member has both halves."""
+        self._pair, self._latest = begun.pair_of(self.event, self.members), begun.latest[self.event]
 
     def surround(self, around: Callable[[Member], Any] | None) -> None:
         """Apply what `around` makes of each member, unless a watcher surrounds it; None: the algorithm itself again."""
@@ -133,6 +135,11 @@ class Pipeline:
     def describe(self, name: str) -> str:
         """Return the name of an algorithm that ran here, with its distribution."""
         return self._named[name].title
+
+    def writes(self, name: str) -> str:
+        """Return what an algorithm that ran here declares it writes."""
+        writes = self._named[name].metadata.writes
+        return "declares no writes" if writes is None else f"writes {', '.join(writes) or 'nothing'}"
 
     def _actor(self, member: Member) -> Any:
         """Return the algorithm inside its watchers; the first of them is the outermost."""

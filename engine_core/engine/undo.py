@@ -1,16 +1,28 @@
-"""What was begun at the first half of a pair, to be undone if the second can't come; pipelines keep it current."""
+"""What ran before an exception: what was begun has to be undone, and a note names it; pipelines keep it current."""
 
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import NamedTuple, Protocol, TypeAlias
 
 from ..errors import add_note
 from ..event import Event
 from ..passes import Member
+from ..state import State
+from ..time import Timestamp
 from ..trace import Trace
+
+_EVENTS = [*Event]
+_OF_A_BATCH = [
+    *_EVENTS[_EVENTS.index(Event.BEFORE_DATALOADER) : _EVENTS.index(Event.AFTER_TRAIN_BATCH) + 1],
+    *_EVENTS[_EVENTS.index(Event.EVAL_BATCH_START) : _EVENTS.index(Event.EVAL_AFTER_FORWARD) + 1],
+]
+_NAMED = 10
+"""How many algorithms a note names."""
 
 log = logging.getLogger("engine_core")
 
@@ -23,6 +35,9 @@ class Half(Protocol):
 
     def describe(self, name: str) -> str:
         """Return the name of an algorithm that ran here, with its distribution."""
+
+    def writes(self, name: str) -> str:
+        """Return what an algorithm that ran here declares it writes."""
 
 
 Ran: TypeAlias = "tuple[Half, Mapping[str, Trace]] | None"
@@ -71,11 +86,21 @@ class Pair:
         return failures
 
 
+class Latest:
+    """What ran at an event the last time: where the clocks were, the event's pipeline, and the traces."""
+
+    __slots__ = ("ran",)
+
+    def __init__(self) -> None:
+        self.ran: tuple[Timestamp, Timestamp, Half, Mapping[str, Trace]] | None = None
+
+
 class Begun:
-    """What was begun in an engine and has not ended yet."""
+    """What was begun in an engine and has not ended yet, and what ran last at each event."""
 
     def __init__(self) -> None:
         self._pairs = {event: Pair() for event in Event if event.is_before_event}
+        self.latest = {event: Latest() for event in Event}
 
     def pair_of(self, event: Event, members: Sequence[Member]) -> Pair | None:
         """Return the pair that `event` belongs to, or None if no member has both halves."""
@@ -129,12 +154,33 @@ def undo_after(error: BaseException, begun: Begun, events: Collection[Event]) ->
     return undone
 
 
+def name_who_ran(error: BaseException, begun: Begun, state: State) -> None:
+    """Note on what no listener raised which algorithms had run in that batch, if any."""
+    if not isinstance(error, Exception) or any(_runs_an_event(f) for f, _ in traceback.walk_tb(error.__traceback__)):
+        return
+    named = []
+    for event in _OF_A_BATCH:
+        at, eval_at, half, traces = begun.latest[event].ran or (None, None, None, {})
+        if half is not None and at is state.timestamp and eval_at is state.eval_timestamp:
+            named += [f"{name} at {event.name} ({half.writes(name)})" for name in (t.name for t in traces.values())]
+    if named:
+        last = f" (the last {_NAMED} of {len(named)})" if len(named) > _NAMED else ""
+        add_note(error, f"in this batch ran{last}: {', '.join(named[-_NAMED:])}")
+
+
+def _runs_an_event(frame: FrameType) -> bool:
+    return (frame.f_code.co_name, frame.f_globals.get("__name__")) == ("run_event", f"{__package__}.engine")
+
+
 @contextmanager
-def restoring(begun: Begun) -> Iterator[None]:
-    """If the block raises, let algorithms undo what they began in it."""
+def restoring(begun: Begun, state: State) -> Iterator[None]:
+    """If the block raises, let algorithms undo what they began in it, and name those that ran."""
     before = begun.now()
+    for latest in begun.latest.values():
+        latest.ran = None  # in a loop without a clock, this may be the same batch for ever
     try:
         yield
     except BaseException as error:
+        name_who_ran(error, begun, state)
         undo_after(error, begun, [event for event, ran in begun.now().items() if ran is not before.get(event)])
         raise

@@ -178,6 +178,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             loss, parts = microbatch(None) if microbatch_size is None else microbatches(whole, microbatch_size)
         except BaseException as error:
+            engine.name_who_ran(error)
             # Before the whole batch is restored: algorithms undo their changes to the microbatch.
             engine.undo(error, OF_A_MICROBATCH)
             raise

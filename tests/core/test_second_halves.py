@@ -120,7 +120,8 @@ def test_an_error_in_it_becomes_a_note_and_the_others_still_run():
         engine.run_event("before_loss")
         raise ZeroDivisionError
     assert caught.value.__notes__ == [
-        "after this, B could not undo what it did at BEFORE_LOSS: RuntimeError: B at after_loss"
+        "in this batch ran: A at BEFORE_LOSS (declares no writes), B at BEFORE_LOSS (declares no writes)",
+        "after this, B could not undo what it did at BEFORE_LOSS: RuntimeError: B at after_loss",
     ]
     assert heard[-1] == "A after_loss"
 
