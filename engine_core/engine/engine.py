@@ -96,19 +96,16 @@ class Engine:
         event = self._checked(event)
         self._begun.forget(event)
         profiler = self.state.profiler
-        if profiler is None:
-            return
-        if event.is_before_event:
+        if profiler is not None and event.is_before_event:
             profiler.begin(f"event/{event.canonical_name}")
-        elif event.is_after_event:
+        elif profiler is not None and event.is_after_event:
             profiler.end(f"event/{event.canonical_name}")
 
     def undo(self, error: BaseException, events: Collection[Event] = tuple(Event)) -> list[Event]:
         """After an exception, let algorithms undo what they did at the first half of a pair that won't be completed.
 
-        For each that ran there, `match` and `apply` are called at the second half, starting with the innermost pair and
-        its last algorithm. Exceptions they raise become notes on `error`. `events` selects first halves; those with
-        something to undo are returned.
+        For each that ran there, `match` and `apply` are called at the second half, the innermost pair and its last
+        algorithm first. What they raise becomes a note. `events` selects first halves; those undone are returned.
         """
         return undo_after(error, self._begun, events)
 
@@ -126,6 +123,11 @@ class Engine:
     def name_who_ran(self, error: BaseException) -> None:
         """Note on `error`, which a model or its loss raised, which algorithms had run in that batch."""
         name_who_ran(error, self._begun, self.state)
+
+    def look_in_place(self) -> None:
+        """In the next two batches, warn of algorithms that change the loader's tensors in place."""
+        self._refresh()
+        self._in_place.begin(self.state, self._pipelines.values())
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Add a pass of your own; -1 appends, any other index is an insertion point."""
@@ -272,9 +274,7 @@ class Engine:
         handler = self._handler(event)
         if self._profiler is not None:
             handler = spanning(handler, self._profiler, event)
-        if event is Event.FIT_START:  # never remembered, so that each fit comes here
-            self._in_place.begin(self.state, self._pipelines.values())
-        elif (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
+        if (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
             self._handlers.remember(handler, given, event)
         return handler
 

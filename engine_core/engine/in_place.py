@@ -32,9 +32,7 @@ class InPlace:
         self._told: set[str] = set()
 
     def begin(self, state: State, pipelines: Iterable[Pipeline | None]) -> None:
-        """Look at the next batches, if a loader gives them."""
-        if state.train_dataloader is None:
-            return
+        """Look at the next batches."""
         self._batch, self._end = -1, state.timestamp.batch + BATCHES
         self._pipelines = [pipeline for pipeline in pipelines if pipeline is not None and pipeline.event in _DURING]
         for pipeline in self._pipelines:

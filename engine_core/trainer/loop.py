@@ -66,6 +66,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
+        engine.look_in_place()
         fire("fit_start")
         if status.owed is not None:
             then = status.owed.then

@@ -6,7 +6,6 @@ import warnings
 import pytest
 import torch
 
-from engine_core import Algorithm, Engine, Logger, State
 from engine_core.engine import in_place
 from engine_core.errors import AuditWarning
 
@@ -151,15 +150,9 @@ def test_after_two_batches_nothing_is_looked_at(monkeypatch):
     assert looks == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
 
 
-def test_a_loop_without_a_loader_is_not_looked_at():
-    class Doubling(Algorithm):
-        def match(self, event, state):
-            return event == "after_dataloader"
-
-        def apply(self, event, state, logger):
-            state.batch.mul_(2)
-
-    with Engine(State(batch=torch.ones(2), algorithms=[Doubling()]), Logger()) as engine:
-        engine.run_event("fit_start")
-        engine.run_event("after_dataloader")
-    assert engine.state.batch.tolist() == [2, 2]
+def test_an_algorithm_that_joined_between_two_fits_is_looked_at():
+    with trainer(max_duration="2ep") as made:
+        made.fit("1ep")
+        made.state.algorithms.append(acting(double, "after_dataloader"))
+        with pytest.warns(AuditWarning, match="Faulty changed the loader's tensors in place"):
+            made.fit("1ep")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import torch
 from torch import nn
 
 from engine_core.arguments import check_number
+from engine_core.batch import map_batch
 from engine_core.errors import ArgumentError
 
 from .weights import bare, own_parameters, plain_name
@@ -105,7 +108,8 @@ def freeze_layers(model: nn.Module, fraction: float, layers: Sequence[str] | Non
 
     Source: Brock et al. 2017, FreezeOut, arXiv 1706.04983. Frozen parameters require no gradient and have none, so
     optimizers skip them. A parameter that several layers share is frozen with the last of them. Nothing is ever
-    unfrozen.
+    unfrozen. On a CPU, if weights are in `torch.channels_last`, a GroupNorm is frozen with the layer before it: torch
+    crashes in the backward pass of a GroupNorm that trains on an input in this format that needs no gradient.
 
     Args:
         fraction: of the layers, rounded down, within [0, 1]; the last one is never frozen.
@@ -126,11 +130,13 @@ def freeze_layers(model: nn.Module, fraction: float, layers: Sequence[str] | Non
     return freeze_first(model, count_frozen(fraction, len(chosen)), chosen)
 
 
-def freeze_first(model: nn.Module, count: int, layers: Sequence[str]) -> list[str]:
-    """Freeze the first `count` of the named layers, and return their names."""
+def freeze_first(model: nn.Module, count: int, layers: Sequence[str], batch: Any = None) -> list[str]:
+    """Freeze the first `count` of the named layers, and return their names; `batch` may be in channels_last, too."""
     known = _layers(model)
     if unknown := [name for name in layers if name not in known]:
         raise ArgumentError(f"{unknown[0]!r} is not a module of this model with its own parameters")
+    if _is_channels_last(model.parameters()) or _is_channels_last(_leaves(batch)):
+        count = _beyond_norms(count, [isinstance(known[name], nn.GroupNorm) for name in layers])
     first = list(layers[:count])
     trains_on = {id(p) for name in layers[count:] for _, p in own_parameters(known[name])}
     for name in first:
@@ -139,6 +145,27 @@ def freeze_first(model: nn.Module, count: int, layers: Sequence[str]) -> list[st
                 parameter.requires_grad_(False)
                 parameter.grad = None
     return first
+
+
+def _beyond_norms(count: int, are_norms: Sequence[bool]) -> int:
+    """Return how many layers to freeze so that the first one left is not a GroupNorm.
+
+    If only GroupNorms would be left, the layer before them stays too: something has to train.
+    """
+    others = [place for place, is_norm in enumerate(are_norms) if not is_norm]
+    return next((place for place in others if place >= count), max(others, default=0)) if count else 0
+
+
+def _is_channels_last(tensors: Iterable[torch.Tensor]) -> bool:
+    """Is one of them on a CPU with its channels last, in two or three dimensions of space?"""
+    images = (t for t in tensors if t.device.type == "cpu" and t.dim() in (4, 5) and t.stride(1) == 1)
+    return any(t.stride() != t.new_empty(t.shape, device="meta").stride() for t in images)
+
+
+def _leaves(batch: Any) -> list[torch.Tensor]:
+    leaves: list[Any] = []
+    map_batch(batch, leaves.append)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _trained(model: nn.Module) -> dict[str, list[nn.Parameter]]:

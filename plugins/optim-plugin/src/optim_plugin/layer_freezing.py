@@ -104,7 +104,7 @@ class LayerFreezing(Algorithm):
             self._count(event, state, model)
         if event is Event.BATCH_START and self._is_of(state):
             self._frozen = max(self._frozen, self._due(_done(state)))
-            freeze_first(model, self._frozen, self._layers)
+            freeze_first(model, self._frozen, self._layers, state.batch)
         if logger.destinations and self._is_of(state) and self._frozen != before:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})
 

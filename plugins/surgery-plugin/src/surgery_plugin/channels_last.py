@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from engine_core import AlgorithmMetadata, Event, State
+from engine_core import AlgorithmMetadata, Event, Logger, State
+from engine_core.errors import ArgumentError
 
 from .models import check_model
 from .operation import Operation
@@ -67,7 +69,9 @@ def _lay_out_state(held: dict[str, Any], shape: torch.Size) -> None:
 class ChannelsLast(Operation):
     """Keep the weights of convolutions in the memory format `torch.channels_last`.
 
-    See `apply_channels_last`, and torch's tutorial *Channels Last Memory Format in PyTorch*.
+    See `apply_channels_last`, and torch's tutorial *Channels Last Memory Format in PyTorch*. On a CPU, torch crashes in
+    the backward pass of a GroupNorm that trains on an input in this format that needs no gradient. At FIT_START such a
+    one is refused if nothing that is defined before it trains, and until FIT_END when it gets such an input.
 
     Example:
         >>> ChannelsLast().metadata.name
@@ -77,11 +81,33 @@ class ChannelsLast(Operation):
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="channels_last",
         description="lay out the weights of convolutions with their channels last",
-        events=(Event.INIT,),
+        events=(Event.INIT, Event.FIT_START, Event.FIT_END),
         tags=("surgery", "memory_format", "compile"),
         after=("@layers", "@blocks"),
+        around=("@weight_averaging",),
         writes=("model", "optimizers"),
     )
+
+    def __init__(self) -> None:
+        self._guards: list[Any] = []
+
+    def match(self, event: Event, state: State) -> bool:
+        """INIT, and FIT_START and FIT_END if the model has a GroupNorm, or had one."""
+        if event is Event.INIT:
+            return True
+        return event in (Event.FIT_START, Event.FIT_END) and bool(self._guards or _group_norms(state.model))
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Lay out the weights at INIT; while the model trains, refuse what would crash the process."""
+        if event is Event.INIT:
+            super().apply(event, state, logger)
+            return
+        while self._guards:
+            self._guards.pop().remove()
+        if event is Event.FIT_START:
+            _refuse_untrained_input(state.model)
+            for name, norm in _group_norms(state.model).items():
+                self._guards.append(norm.register_forward_pre_hook(partial(_refuse_input, name)))
 
     def operate(self, model: nn.Module, state: State) -> list[str]:
         """Lay out the weights of the model."""
@@ -90,3 +116,34 @@ class ChannelsLast(Operation):
     def looked_for(self) -> str:
         """Parameters and buffers with four dimensions."""
         return "parameter or buffer with 4 dimensions"
+
+
+def _group_norms(model: Any) -> dict[str, nn.Module]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.GroupNorm)}
+
+
+def _refuse_untrained_input(model: Any) -> None:
+    """Raise for a GroupNorm that trains, if nothing that is defined before it does."""
+    for name, module in model.named_modules():
+        if trained := [p for p in module.parameters(recurse=False) if p.requires_grad]:
+            if isinstance(module, nn.GroupNorm) and trained[0].device.type == "cpu":
+                raise _crash(name)
+            return
+
+
+def _refuse_input(name: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Raise for an input with which the backward pass would crash; a pre-hook of a GroupNorm."""
+    x = inputs[0] if inputs else None
+    if not isinstance(x, torch.Tensor) or x.requires_grad or not torch.is_grad_enabled() or x.device.type != "cpu":
+        return
+    is_image, trains = x.dim() in (4, 5) and x.stride(1) == 1, any(p.requires_grad for p in norm.parameters())
+    if is_image and trains and x.stride() != x.new_empty(x.shape, device="meta").stride():
+        raise _crash(name)
+
+
+def _crash(name: str) -> ArgumentError:
+    return ArgumentError(
+        f"channels_last: the GroupNorm {name!r} trains, and its input needs no gradient; on a CPU, torch crashes in "
+        f"the backward pass of such a norm in this memory format: freeze {name!r} too, train a layer before it, or "
+        "leave out channels_last"
+    )
