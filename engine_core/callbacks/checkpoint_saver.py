@@ -243,7 +243,7 @@ def _check_states(state: State, logger: Logger) -> None:
         named += zip(unique_names(ObservedList.of(owners)), ObservedList.of(owners), strict=True)
     for name, owner in named:
         try:
-            own = getattr(owner, "state_dict", dict)()
+            own: Any = getattr(owner, "state_dict", dict)()
         except Exception:  # noqa: BLE001, S112  the first save reports it, and isolates a destination
             continue
         for key, value in own.items() if isinstance(own, dict) else ():

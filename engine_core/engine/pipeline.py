@@ -96,12 +96,15 @@ class Pipeline:
 
     def _plan(self, matched: tuple[Member, ...]) -> list[tuple[Any, str, Trace]]:
         """Return what to apply, with the name and the trace of each."""
-        ordered = self._passes.order(matched, self.event)
         plan: list[tuple[Any, str, Trace]] = []
-        for place, member in enumerate(enlist(ordered, self._known, self._passes.registry)):
-            self._named[member.name] = member
-            trace = Trace(member.name, self.event, None, place, True)
-            plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))
+        if (other := self._other_plans.get(matched)) is not None:  # its order was warned about, if at all
+            plan = [(self._actor(self._named[trace.name]), name, trace) for _, name, trace in other]
+        else:
+            ordered = self._passes.order(matched, self.event)
+            for place, member in enumerate(enlist(ordered, self._known, self._passes.registry)):
+                self._named[member.name] = member
+                trace = Trace(member.name, self.event, None, place, True)
+                plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))
         if self._remembers:
             if len(self._plans) >= REMEMBERED:
                 self._plans.clear()

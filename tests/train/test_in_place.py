@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 
+from engine_core import algorithm_pass
 from engine_core.engine import in_place
 from engine_core.errors import AuditWarning
 
@@ -148,6 +149,18 @@ def test_after_two_batches_nothing_is_looked_at(monkeypatch):
     )
     told(acting(lambda event, state: None, "after_dataloader", "before_loss"))
     assert looks == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+
+
+def test_the_order_is_computed_once_all_the_same():
+    calls = []
+
+    @algorithm_pass(events=("after_dataloader",))
+    def keep(algorithms, event):
+        calls.append(len(algorithms))
+        return algorithms
+
+    assert told(acting(double, "after_dataloader"), fits=("3ba", "3ba"), algorithm_passes=keep) == [finding()]
+    assert calls == [1]
 
 
 def test_an_algorithm_that_joined_between_two_fits_is_looked_at():

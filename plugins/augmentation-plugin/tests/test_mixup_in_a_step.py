@@ -207,7 +207,7 @@ def test_an_exception_leaves_batch_and_loss_as_they_were(
         run.state.loss = before = torch.tensor(3.0)
         with pytest.raises(MemoryError) as raised:
             run.fit("1ba")
-        assert not getattr(raised.value, "__notes__", [])
+        assert not any("could not undo" in note for note in getattr(raised.value, "__notes__", []))
         assert run.state.batch is batch
         assert run.state.loss is before
     assert torch.equal(IMAGES, ONE_HOT.view(ROWS, ROWS, 1, 1).expand_as(IMAGES))
