@@ -37,7 +37,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def match(self, event: Event, state: State) -> bool:
-        """Return whether `apply` should run now; be cheap and change nothing."""
+        """Return whether `apply` should run now, True or False; be cheap and change nothing."""
 
     @abstractmethod
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
@@ -48,6 +48,13 @@ class Algorithm(ABC):
 
         Called once per engine, at the first AFTER_DATALOADER with a batch after the algorithm joined.
         """
+
+    def may_rest(self, state: State) -> bool:
+        """Is it as it should be that `match` was never true, as with an interval longer than this training?
+
+        Asked at the end of a training in which it never was; False warns.
+        """
+        return False
 
     @property
     def backwards_create_graph(self) -> bool:

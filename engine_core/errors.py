@@ -18,6 +18,10 @@ class ArgumentTypeError(EngineError, TypeError):
     """An argument has an impossible type."""
 
 
+class MatchError(ArgumentTypeError):
+    """An algorithm's `match` returned neither True nor False."""
+
+
 class BatchKeyError(EngineError, LookupError):
     """A batch has no item under the key that was asked for."""
 
@@ -74,12 +78,24 @@ class HookNameWarning(UserWarning):
     """A callback has a public method whose name is nearly an event's."""
 
 
+class EventNameWarning(UserWarning):
+    """An algorithm or a callback mentions a name that is nearly an event's."""
+
+
+class IdleAlgorithmWarning(UserWarning):
+    """An algorithm was asked throughout a training and never matched."""
+
+
 class AuditWarning(UserWarning):
     """An algorithm broke a promise about what it writes or restores."""
 
 
 class NothingReplacedWarning(UserWarning):
     """A surgery algorithm found nothing in the model that it could replace."""
+
+
+class UntrainedParametersWarning(UserWarning):
+    """Trainable parameters of the model are in no optimizer."""
 
 
 class DurationWarning(UserWarning):

@@ -48,7 +48,7 @@ class RunResults:
         metrics: the last value of everything that was logged, by name.
         seconds: wall-clock time of training, evaluation included.
         samples_per_second: without evaluation; counted as loaded, before an algorithm prunes a batch.
-        algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`.
+        algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`, or `{"Noise": 0}` if never.
         is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
     """
 
@@ -214,7 +214,8 @@ def _check_saved(trainer: Trainer) -> None:
 
 
 def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
-    now = trainer.state.timestamp
+    now, members = trainer.state.timestamp, trainer.engine.lineup[0]
+    never = {m.name: 0 for m in members if not any(key.startswith(f"{m.name}/") for key in files.runs)}
     return RunResults(
         folder=files.folder,
         metrics={**files.latest, **trainer.state.metrics},
@@ -223,7 +224,7 @@ def _results(trainer: Trainer, files: RunFiles, seconds: float) -> RunResults:
         batches=now.batch,
         samples=now.sample,
         samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
-        algorithms=dict(files.runs),
+        algorithms={**files.runs, **never},
         is_paused=trainer.state.pause_requested,
     )
 

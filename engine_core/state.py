@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .batch import BatchKey, get_item, set_item
-from .errors import ArgumentError
+from .errors import ArgumentError, suggestion
 from .observed_list import ObservedList
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
 from .trace import SpanRecorder
@@ -19,14 +20,21 @@ if TYPE_CHECKING:
 
     from .checkpoint import Content, Snapshot
 
-__all__ = ["State", "length_of"]
+__all__ = ["State", "length_of", "nearest_field"]
 
 
-@dataclass(eq=False)
-class State:
+class _Referable:
+    """A base with weak references; dataclass can add them itself only from Python 3.11 on."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(eq=False, slots=True)
+class State(_Referable):
     """What algorithms and callbacks see and algorithms may change. `State(model=m)` is enough for a loop of your own.
 
-    Run: what stays the same in training. Position: where training is. Batch: what it works on.
+    Run: what stays the same in training. Position: where training is. Batch: what it works on. A name that is no field
+    can't be assigned; what a plugin wants to keep here goes into `extra`.
 
     Args:
         optimizers, schedulers: sequences; a single one may be given as it is.
@@ -49,6 +57,7 @@ class State:
             EPOCH_CHECKPOINT. None if the loop has none.
         go_back: restores weights and the states of optimizers and algorithms from a saved run, and leaves position,
             schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None if the loop has none.
+        extra: what plugins share with each other, each under its registered name; never saved.
 
     Example:
         >>> state = State(max_duration="10ba", timestamp=Timestamp(batch=4))
@@ -92,6 +101,7 @@ class State:
     snapshot: Callable[[], Snapshot] | None = None
     go_back: Callable[[Content], None] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("optimizers", "schedulers", "algorithms", "callbacks"):
@@ -167,22 +177,22 @@ class State:
 class _ObservedField:
     """A field of State whose list lets its observers know when another list takes its place."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
 
     def __get__(self, state: State | None, owner: type | None = None) -> Any:
-        return self if state is None else state.__dict__[self._name]
+        return self if state is None else self._slot.__get__(state, owner)
 
     def __set__(self, state: State, value: Any) -> None:
-        former, successor = state.__dict__.get(self._name), ObservedList.of(value)
-        state.__dict__[self._name] = successor
+        former, successor = getattr(state, self._slot.__name__, None), ObservedList.of(value)
+        self._slot.__set__(state, successor)
         if former is not None:
             former.hand_over(successor)
 
 
-# Not in the class's body, where dataclass would take them for defaults.
+# Not in the class's body, where dataclass would take them for defaults; each is around the slot that dataclass made.
 for _name in ("algorithms", "callbacks"):
-    setattr(State, _name, _ObservedField(_name))
+    setattr(State, _name, _ObservedField(getattr(State, _name)))
 
 
 def _horizon(max_duration: Time | str) -> Time:
@@ -190,6 +200,15 @@ def _horizon(max_duration: Time | str) -> Time:
     if whole.unit is TimeUnit.DURATION:
         raise ArgumentError("max_duration can't be a fraction of itself: give it in ep, ba, sp, tok or sec")
     return whole
+
+
+def nearest_field(error: BaseException) -> str:
+    """Return `"; did you mean 'loss'?"` if `error` is about a name that State does not have, else nothing.
+
+    The text of `state.los = 3` is Python's own: a `__setattr__` that knew better would cost each step 3 %.
+    """
+    unknown = isinstance(error, AttributeError) and re.match(r"'State' object has no attribute '(\w+)'", str(error))
+    return suggestion(unknown[1], [name for name in dir(State) if name[0] != "_"]) if unknown else ""
 
 
 def length_of(loader: Iterable[Any] | None) -> int | None:

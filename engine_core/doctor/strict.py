@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ..algorithm import Algorithm
 from ..callback import Callback
-from ..engine import Engine, misspelt_hooks
+from ..engine import Engine, misspelt_events, misspelt_hooks
 from ..errors import EngineError, OrderError, did_you_mean
 from ..event import Event
 from ..hookspecs import PROJECT
@@ -25,7 +25,7 @@ _EVENTS = [event.value for event in Event]
 
 def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
     """Return what is wrong with a plugin that was loaded, each in one sentence with its remedy."""
-    problems = list(_of_metadata(plugin))
+    problems = [*_of_metadata(plugin), *(message for _, message in misspelt_events(plugin))]
     if record.kind == "callbacks":
         problems += misspelt_hooks(plugin)
     if record.kind == "algorithms" and not issubclass(plugin, Callback):

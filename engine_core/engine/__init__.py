@@ -2,8 +2,19 @@
 
 from .engine import Engine
 from .host import Host
-from .lint import doubts_about
+from .lint import doubts_about, misspelt_events, warn_of_idle
 from .listeners import misspelt_hooks
 from .members import problems_of, take_in
+from .pipeline import is_bool
 
-__all__ = ["Engine", "Host", "doubts_about", "misspelt_hooks", "problems_of", "take_in"]
+__all__ = [
+    "Engine",
+    "Host",
+    "doubts_about",
+    "is_bool",
+    "misspelt_events",
+    "misspelt_hooks",
+    "problems_of",
+    "take_in",
+    "warn_of_idle",
+]

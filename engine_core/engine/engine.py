@@ -21,10 +21,10 @@ from .handlers import Handlers, call_directly, call_hook, spanning, surrounding,
 from .host import Adapter, Host
 from .in_place import InPlace
 from .lifetime import Life
-from .lint import warn_of
+from .lint import warn_of, warn_of_misspelt_events
 from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
 from .members import admit, overrides
-from .pipeline import Pipeline
+from .pipeline import Pipeline, tally
 from .undo import Begun, name_who_ran, restoring, undo_after
 
 
@@ -151,6 +151,7 @@ class Engine:
     def lineup(self) -> tuple[list[Member], PassList]:
         """The algorithms under their unique names, and the passes, for `engine_core.explain` to look at."""
         self._refresh()
+        tally(self._pipelines.values())
         return self._members, self._passes
 
     @property
@@ -215,6 +216,7 @@ class Engine:
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
+        warn_of_misspelt_events(type(m.algorithm) for m in members if m not in self._members)
         warn_of(members, self._passes)  # after the newcomers' passes are in: one of them may settle an order
         # Before the former are forgotten: those that leave undo what they began with their own pipelines.
         self._begun.release(self._members, members)
@@ -243,6 +245,7 @@ class Engine:
             self.host.drop(adapter)
         self._handlers.clear()
         self._profiler = self.state.profiler
+        tally(self._pipelines.values())
         self._pipelines = {event: self._pipeline(event) for event in Event}
         self._adapters = listen(self._listeners, self._destinations, self.state, self.logger, self._passes.registry)
         self._surrounded = self.host.monitors > 0 or self.host.has_guests()

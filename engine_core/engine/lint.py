@@ -1,17 +1,28 @@
-"""What an engine warns about when it admits algorithms: writers in no decided order, names that match nothing."""
+"""What an engine warns about: writers in no decided order, names that match nothing, algorithms that never run."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any, TypeAlias
 
-from ..errors import OrderWarning, UnorderedWritersWarning, did_you_mean
+from ..errors import (
+    EventNameWarning,
+    IdleAlgorithmWarning,
+    OrderWarning,
+    UnorderedWritersWarning,
+    did_you_mean,
+    nearest,
+)
 from ..event import Event
-from ..messages import enumerated
+from ..messages import enumerated, warn
 from ..metadata import ORDERING
 from ..passes import Member, PassList, declared_edges, table_of
+from ..state import State
 from .members import conflicting, meant_by
 
 Pair = tuple[Member, Member]
@@ -169,3 +180,92 @@ def _behind(present: Sequence[Member], event: Event) -> dict[str, set[str]]:
             if between in later:
                 later.update(beyond)
     return behind
+
+
+_NAMES = {name for event in Event for name in (event.value, event.canonical_name)}
+_LIKE_A_NAME = re.compile("[a-z_]{4,}")  # shorter ones, such as "int", are like "init" by chance
+
+
+def warn_of_misspelt_events(classes: Iterable[type]) -> None:
+    """Warn, at the line of the method, of names that are nearly an event's."""
+    for cls in classes:
+        for function, message in misspelt_events(cls):
+            seen = function.__globals__.setdefault("__warningregistry__", {})
+            line = function.__code__.co_firstlineno
+            file, module = function.__code__.co_filename, function.__module__
+            warnings.warn_explicit(message, EventNameWarning, file, line, module, seen)
+
+
+def misspelt_events(cls: type) -> Iterator[tuple[Any, str]]:
+    """Yield each method of an algorithm or a callback that names nearly an event, and what is wrong with it.
+
+    Looked up in the constants of the code: an `Event.__eq__` would make all comparisons six times slower.
+    """
+    for name in ("match", "apply", *(event.value for event in Event)):
+        function = _function_of(cls, name)
+        if function is not None:
+            for text, near in _nearly_events(function.__code__):
+                what = f"{cls.__name__}.{name} mentions {text!r}, and no event has that name"
+                yield function, f"{what}; did you mean {near!r}?"
+
+
+def warn_of_idle(members: Sequence[Member], state: State) -> None:
+    """Warn of algorithms that were asked in a training that is over and never matched, each once."""
+    for member in members:
+        asked = {event.name: times for event, times in member.asked.items() if times}
+        if not member.is_idle or not asked or _may_rest(member, state):
+            continue
+        member.is_idle = False
+        times = sum(asked.values())
+        warn(
+            f"{member.title} was asked {times} {'time' if times == 1 else 'times'} at {enumerated([*asked])} "
+            f"and never matched{_reason(member.algorithm)}; if that is as it should be, let its may_rest return True",
+            IdleAlgorithmWarning,
+        )
+
+
+def _may_rest(member: Member, state: State) -> bool:
+    try:
+        return hasattr(member.algorithm, "may_rest") and bool(member.algorithm.may_rest(state))
+    except BaseException as error:
+        member.blame(error, "may_rest", Event.FIT_END)
+        raise
+
+
+def _reason(algorithm: Any) -> str:
+    """Return why an algorithm probably never matches, from what its `match` and its attributes mention."""
+    function = _function_of(type(algorithm), "match")
+    if function is None:
+        return ""
+    code = function.__code__
+    if code.co_varnames[1:3] == ("state", "event"):
+        return ": its match takes (state, event), and is called with (event, state)"
+    elsewhere = tuple(function.__globals__.get(name) for name in code.co_names)
+    found = next(_nearly_events((code, elsewhere, tuple(getattr(algorithm, "__dict__", {}).values()))), None)
+    return "" if found is None else f": it mentions {found[0]!r}; did you mean {found[1]!r}?"
+
+
+def _function_of(cls: type, name: str) -> Any:
+    """Return the function behind a method, or None if it is not one of Python."""
+    method = getattr(cls, name, None)
+    function = inspect.unwrap(method) if callable(method) else None
+    return function if inspect.isfunction(function) else None
+
+
+def _nearly_events(constant: Any) -> Iterator[tuple[str, str]]:
+    """Yield the strings in a constant, or in those of code, that are no event but nearly one, with that event."""
+    for text in dict.fromkeys(_strings_in(constant)):
+        if _LIKE_A_NAME.fullmatch(text) and text not in _NAMES:
+            near = nearest(text, [event.value for event in Event], cutoff=0.8)
+            if near is not None:
+                yield text, near
+
+
+def _strings_in(constant: Any) -> Iterator[str]:
+    if isinstance(constant, str):
+        yield constant
+    elif isinstance(constant, CodeType):
+        yield from _strings_in(constant.co_consts)
+    elif isinstance(constant, (tuple, set, frozenset)):
+        for item in constant:
+            yield from _strings_in(item)

@@ -12,9 +12,10 @@ from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookN
 from ..event import Event
 from ..logger import Logger
 from ..registry import Registry, check_callback, lacking, title
-from ..state import State
+from ..state import State, nearest_field
 from ..trace import SpanRecorder
 from .host import Adapter
+from .lint import warn_of_misspelt_events
 
 Listener = Callable[[State, Logger], None]
 
@@ -56,6 +57,7 @@ def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), wh
         if id(callback) in known:
             continue
         _warn_of_near_names(callback)
+        warn_of_misspelt_events([type(callback)])
         try:
             check_callback(callback, f"{what} {place} ({callback!r})")
         except TypeError as error:
@@ -115,7 +117,7 @@ class Noted:
 
     def note(self, error: BaseException) -> None:
         """Note on an exception of the method where that was."""
-        add_note(error, f"raised by {self._where}")
+        add_note(error, f"raised by {self._where}{nearest_field(error)}")
 
 
 def _isolated(destination: object, event: str, method: Listener, state: State, logger: Logger) -> Callable[[], None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..errors import add_note
+from ..errors import MatchError, add_note
 from ..event import Event
 from ..logger import Logger
+from ..messages import readable
 from ..passes import Member, PassList
 from ..state import State
 from ..trace import Trace, Traces
@@ -39,7 +40,9 @@ class Pipeline:
         self.state = state
         self.logger = logger
         self.members = tuple(member for member in admitted if event in member.events)
-        self._asked = tuple((member.algorithm, member) for member in self.members)
+        self.times = 0
+        self._asked: Sequence[tuple[Any, Member]] = ()
+        self._is_new = True
         validates = event is Event.AFTER_DATALOADER
         self.newcomers = tuple(member for member in admitted if validates and not member.validated)
         self._known = {id(member.algorithm): member for member in admitted}
@@ -62,8 +65,9 @@ class Pipeline:
 
     def run(self, traces: Traces) -> None:  # noqa: C901  one frame, since calls dominate an event's cost
         """Ask all members to match, then apply those that do, in order; fill `traces`."""
-        if self.newcomers:
-            self._validate()
+        if self._is_new:
+            self._receive()
+        self.times += 1
         event, state, logger = self.event, self.state, self.logger
         matched = []
         try:
@@ -97,6 +101,8 @@ class Pipeline:
     def _plan(self, matched: tuple[Member, ...]) -> list[tuple[Any, str, Trace]]:
         """Return what to apply, with the name and the trace of each."""
         plan: list[tuple[Any, str, Trace]] = []
+        for member in matched:
+            member.is_idle = False
         if (other := self._other_plans.get(matched)) is not None:  # its order was warned about, if at all
             plan = [(self._actor(self._named[trace.name]), name, trace) for _, name, trace in other]
         else:
@@ -125,7 +131,7 @@ class Pipeline:
         """Let an algorithm that ran here run at the second half of the pair, if it matches there."""
         member = self._named[name]
         partner: Any = self.event.partner
-        if partner not in member.events or not member.algorithm.match(partner, self.state):
+        if partner not in member.events or not _Judged(member).match(partner, self.state):
             return
         actor = self._actor(member)
         try:
@@ -154,10 +160,23 @@ class Pipeline:
             actor = _Watched(actor, applied, member, watcher)
         return actor
 
+    def tally(self) -> None:
+        """Add to each member how often it was asked here since the last tally."""
+        for member in self.members:
+            if self.event in member.asked:
+                member.asked[self.event] += self.times
+        self.times = 0
+
+    def _receive(self) -> None:
+        """Let new algorithms validate the first batch, and judge each one's first answer."""
+        if self.newcomers and self.state.batch is not None:
+            self._validate()
+        judged = [self.event in member.asked for member in self.members]
+        self._asked = [(m.algorithm if j else _Judged(m), m) for m, j in zip(self.members, judged, strict=True)]
+        self._is_new = bool(self.newcomers) or not all(judged)
+
     def _validate(self) -> None:
         """Let new algorithms validate the first batch."""
-        if self.state.batch is None:
-            return
         for member in self.newcomers:
             if not member.validated:
                 try:
@@ -181,6 +200,30 @@ class Pipeline:
             traces[name] = trace._replace(run=False)
         if self._pair is not None:
             self._pair.interrupt(self if self._opens else None, traces, None if returned else failed.name)
+
+
+class _Judged:
+    """An algorithm whose first answer at an event has to be a bool; later ones count by their truth."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def match(self, event: Event, state: State) -> Any:
+        """Return the answer.
+
+        Raises:
+            MatchError: (a TypeError) if the first one is neither True nor False.
+        """
+        answer = self._member.algorithm.match(event, state)
+        if event not in self._member.asked:
+            if not is_bool(answer):
+                missing = "; is a `return` missing?" if answer is None else ""
+                raise MatchError(
+                    f"match of algorithm {self._member.title} returned {readable(repr(answer), 80)} at {event.name}; "
+                    f"it has to return True or False{missing}"
+                )
+            self._member.asked[event] = 0
+        return answer
 
 
 class _Applied:
@@ -226,3 +269,18 @@ class _Watched:
 def _entered(actor: Any) -> bool:
     """Did the algorithm's own `apply` begin?"""
     return not isinstance(actor, _Watched) or actor.applied.entered
+
+
+def tally(pipelines: Iterable[Pipeline | None]) -> None:
+    """Let each pipeline add to its members how often they were asked."""
+    for pipeline in pipelines:
+        if pipeline is not None:
+            pipeline.tally()
+
+
+def is_bool(answer: Any) -> bool:
+    """Is this a bool of Python, or one of NumPy or torch?"""
+    try:
+        return isinstance(answer if isinstance(answer, bool) else answer.item(), bool)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return False

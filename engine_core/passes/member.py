@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..algorithm import Algorithm, algorithm_metadata, unique_names
 from ..errors import add_note
 from ..event import Event
 from ..metadata import ORDERING, AlgorithmMetadata
 from ..registry import Origin, PluginRecord, Registry, title
+from ..state import nearest_field
 from .toposort import Edge
 
 
@@ -24,6 +25,9 @@ class Member:
         record: the one it is registered under, if any.
         events: those it lists; all if it lists none.
         validated: has it seen the first batch?
+        asked: how often it was asked at each event, as far as pipelines have counted; each event at which its answer
+            was judged has an entry.
+        is_idle: has it never matched, and did no warning say so?
     """
 
     algorithm: Algorithm
@@ -33,6 +37,8 @@ class Member:
     record: PluginRecord | None
     events: frozenset[Event]
     validated: bool = False
+    asked: dict[Event, int] = field(default_factory=dict)
+    is_idle: bool = True
 
     @classmethod
     def of(cls, algorithm: Algorithm, name: str, registry: Registry) -> Member:
@@ -57,7 +63,7 @@ class Member:
 
     def blame(self, error: BaseException, what: str, event: Event) -> None:
         """Note on an exception that this algorithm raised it."""
-        add_note(error, f"raised by {what} of algorithm {self.title} at {event.name}")
+        add_note(error, f"raised by {what} of algorithm {self.title} at {event.name}{nearest_field(error)}")
 
 
 def members_of(algorithms: Sequence[Algorithm]) -> list[Member]:

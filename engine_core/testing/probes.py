@@ -29,6 +29,10 @@ class Prober(Algorithm):
         self._look(event, state)
         return False
 
+    def may_rest(self, state: State) -> bool:
+        """It always does."""
+        return True
+
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Never called."""
 

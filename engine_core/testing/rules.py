@@ -44,9 +44,14 @@ ALGORITHM_RULES = {
         "decides by metadata alone what to ask and in which order.",
         "Make metadata with AlgorithmMetadata(...), which validates it, and give it the entry point's name.",
     ),
+    "test_match_returns_bool": Rule(
+        "`match` returns True or False, each time.",
+        "A forgotten `return` is None, which counts as False: the algorithm would never run, and nobody would hear of "
+        "it; so the engine refuses a first answer that is not a bool.",
+        "Return a comparison, or bool(...) of anything else, in every branch.",
+    ),
     "test_match_is_pure": Rule(
-        "`match` only looks: it changes neither State nor the algorithm, answers True or False, and gives the same "
-        "answer when asked again.",
+        "`match` only looks: it changes neither State nor the algorithm, and gives the same answer when asked again.",
         "All algorithms are asked before any is applied, and asked again when an exception has to be undone: a change "
         "in `match` changes what the others see.",
         "Move anything with an effect to `apply`; let `match` depend on event, State and settings.",

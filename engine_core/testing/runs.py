@@ -16,7 +16,7 @@ import torch
 
 from ..algorithm import algorithm_metadata
 from ..batch import map_batch
-from ..errors import EngineError, UnorderedWritersWarning
+from ..errors import EngineError, IdleAlgorithmWarning, UnorderedWritersWarning
 from ..event import Event
 from ..passes import members_of, referred
 from ..randomness import preserve_generators
@@ -112,6 +112,7 @@ def calm() -> Iterator[None]:
         with preserve_generators(torch.device("cpu")), warnings.catch_warnings():
             filters: Any = warnings.filters
             filters[:] = [("default" if how == "error" else how, *rest) for how, *rest in filters]
+            warnings.simplefilter("ignore", IdleAlgorithmWarning)  # how long a check trains says nothing about it
             yield
     finally:
         torch.set_num_threads(threads)

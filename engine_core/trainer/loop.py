@@ -61,7 +61,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(i for _, i in session.schedulers)))
     moves, reads_late = device.type != "cpu", readings.is_late
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
-    warns_of_graph = True
+    warns_of_graph, at_first_batch = True, [session.look_for_untrained]
 
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
@@ -126,6 +126,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             if moves:
                 state.batch = move_batch(state.batch, device)
             "after_dataloader" in unheard or fire("after_dataloader")
+            if at_first_batch:
+                at_first_batch.pop()()
             "batch_start" in unheard or fire("batch_start")
             train_batch()
         except Exception as error:

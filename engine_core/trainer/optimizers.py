@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, UntrainedParametersWarning
+from ..messages import enumerated, warn
 from ..time import Interval, Time
 
 
@@ -53,6 +54,35 @@ def check_trained(optimizers: Iterable[torch.optim.Optimizer], parameters: Itera
                 f"optimizers: {type(optimizer).__name__} has no parameter of this model; was it made for another one? "
                 "Parameters of the loss function go into an optimizer together with some of the model's"
             )
+
+
+def warn_of_untrained(
+    model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer], known: frozenset[str]
+) -> frozenset[str]:
+    """Warn of trainable parameters that are in no optimizer, unless these are the `known` ones; return their names.
+
+    Lazy ones, and those that FSDP deals out anew, are left out.
+    """
+    trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    if all(id(p) in trained or not p.requires_grad for p in model.parameters()):
+        return frozenset()
+    dealt = [module for module in model.modules() if _SHARDED & {cls.__name__ for cls in type(module).__mro__}]
+    trained |= {id(p) for module in dealt for p in module.parameters()}
+    names = [
+        name
+        for name, p in model.named_parameters()
+        if p.requires_grad and id(p) not in trained and not isinstance(p, torch.nn.parameter.UninitializedParameter)
+    ]
+    if names and set(names) != known:
+        shown = enumerated([*names[:5], f"{len(names) - 5} more"] if len(names) > 5 else names, most=6)
+        warn(
+            f"no optimizer trains {shown} of the model: give them to an optimizer, or set their requires_grad to False",
+            UntrainedParametersWarning,
+        )
+    return frozenset(names)
+
+
+_SHARDED = {"FullyShardedDataParallel", "FSDPModule"}  # by name, since importing them takes a second
 
 
 def check_schedulers(given: Any) -> list[tuple[Any, Interval]]:

@@ -15,6 +15,7 @@ from ..time import Interval
 from .data import Feed
 from .evaluation import run_eval
 from .loss_log import LossReader
+from .optimizers import warn_of_untrained
 from .precision import Precision
 from .status import RunStatus
 
@@ -28,6 +29,7 @@ class Session:
         batches: the loader in mid-epoch, or None between epochs.
         status: what the run is doing, and what it owes.
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
+        untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
         counted_s: the time up to which the training clock has counted; evaluation moves it forward.
     """
 
@@ -46,6 +48,12 @@ class Session:
     attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)
     counted_s: float = field(default=0.0, init=False)
+    untrained: frozenset[str] = field(default=frozenset(), init=False)
+
+    def look_for_untrained(self) -> None:
+        """Warn of trainable parameters that are in no optimizer, unless the previous fit had the same."""
+        model: Any = self.state.model
+        self.untrained = warn_of_untrained(model, self.state.optimizers, self.untrained)
 
     def evaluate(
         self, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None

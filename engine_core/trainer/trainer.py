@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..engine import Engine
+from ..engine import Engine, warn_of_idle
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
 from ..logger import Logger
@@ -176,6 +176,7 @@ class Trainer:
         if state.timestamp.batch == 0 and self._session.batches is None:
             seed_generators(state.seed)  # undoes draws made since the Trainer was created
         run_fit(self._session, end)
+        self._warn_of_idle()
 
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
         """Evaluate on the given loaders, or else the trainer's, and return `{"<label>/<metric>": value}`.
@@ -239,6 +240,12 @@ class Trainer:
             grad_clip_norm=self._grad_clip_norm,
         )
         self.logger.log_hyperparameters(hyperparameters_of(self._session))
+
+    def _warn_of_idle(self) -> None:
+        """Warn of algorithms that never matched, if training is complete and this engine has seen all of it."""
+        state, elapsed = self.state, self.state.get_elapsed_duration()
+        if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.pause_requested:
+            warn_of_idle(self.engine.lineup[0], state)
 
     def _check_open(self) -> None:
         if self._closed:

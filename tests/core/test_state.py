@@ -1,6 +1,11 @@
+import copy
+import dataclasses
+import pickle
+import weakref
+
 import pytest
 
-from engine_core import State, Time, Timestamp
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State, Time, Timestamp
 
 
 def test_a_model_is_enough():
@@ -105,3 +110,76 @@ def test_derived_seeds_differ_by_seed_name_and_rank_and_are_the_same_again():
 def test_a_shared_seed_is_that_of_rank_0_in_every_process():
     seeds = {State(seed=1, rank=rank).derive_seed("weights", shared=True) for rank in range(3)}
     assert seeds == {State(seed=1, rank=0).derive_seed("weights")}
+
+
+class Misnaming(Algorithm):
+    metadata = AlgorithmMetadata(events=("after_loss",))
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        state.los = 3
+
+
+class Misreading(Callback):
+    def after_loss(self, state, logger):
+        return state.time_stamp
+
+
+def test_a_name_that_is_no_field_cannot_be_assigned():
+    with pytest.raises(AttributeError, match="'State' object has no attribute 'los'"):
+        State().los = 3
+
+
+@pytest.mark.parametrize(
+    ("plugins", "note"),
+    [
+        ({"algorithms": [Misnaming()]}, "apply of algorithm Misnaming at AFTER_LOSS; did you mean 'loss'?"),
+        ({"callbacks": [Misreading()]}, "callback Misreading at AFTER_LOSS; did you mean 'timestamp'?"),
+    ],
+)
+def test_a_plugin_that_misspells_a_field_is_told_the_nearest_one(plugins, note):
+    with Engine(State(**plugins), Logger()) as engine:
+        with pytest.raises(AttributeError) as error:
+            engine.run_event("after_loss")
+        assert error.value.__notes__ == [f"raised by {note}"]
+
+
+def test_another_error_gets_no_name_suggested():
+    class Other(Misnaming):
+        def apply(self, event, state, logger):
+            raise AttributeError("'Net' object has no attribute 'los'")
+
+    with Engine(State(algorithms=[Other()]), Logger()) as engine:
+        with pytest.raises(AttributeError) as error:
+            engine.run_event("after_loss")
+        assert error.value.__notes__ == ["raised by apply of algorithm Other at AFTER_LOSS"]
+
+
+def test_plugins_keep_their_own_things_in_extra_and_each_state_has_its_own():
+    state = State()
+    state.extra["mixup"] = {"share": 0.5}
+    assert (state.extra, State().extra) == ({"mixup": {"share": 0.5}}, {})
+
+
+def test_a_subclass_may_add_fields():
+    @dataclasses.dataclass(eq=False)
+    class Mine(State):
+        teacher: object = None
+
+    mine = Mine(seed=1, teacher="big")
+    mine.note = "its own"
+    assert (mine.teacher, mine.note, mine.seed, list(mine.algorithms)) == ("big", "its own", 1, [])
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))])
+def test_a_state_can_be_copied_pickled_and_referred_to_weakly(copied):
+    state = State(algorithms=["a"], max_duration="4ep", extra={"mixup": [1]})
+    other = copied(state)
+    assert [getattr(other, f.name) for f in dataclasses.fields(state)] == [
+        getattr(state, f.name) for f in dataclasses.fields(state)
+    ]
+    assert weakref.ref(other)() is other
+    other.callbacks = ["b"]
+    assert (list(other.callbacks), list(state.callbacks)) == (["b"], [])
