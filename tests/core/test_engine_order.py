@@ -111,7 +111,7 @@ def test_without_declared_events_match_is_asked_at_each():
 def test_an_algorithm_that_does_not_match_is_not_applied():
     class Never(Alg):
         def match(self, event, state):
-            return 0
+            return False
 
     engine = Engine(State(algorithms=[Never("n"), Alg("a")]), Logger())
     assert list(engine.run_event("batch_end")) == ["Alg/BATCH_END"]

@@ -20,6 +20,30 @@ class OfAnotherHookAPI(AtLoss):
     metadata = AlgorithmMetadata.model_construct(events=(Event.AFTER_LOSS,), writes=("loss",), hook_api=2)
 
 
+@caught_by("test_match_returns_bool")
+class ForgetsToReturn(AtLoss):
+    def match(self, event, state):
+        super().match(event, state)
+
+
+@caught_by("test_match_returns_bool")
+class AnswersWithANumber(AtLoss):
+    def match(self, event, state):
+        return int(super().match(event, state))
+
+
+@caught_by("test_match_returns_bool")
+class AnswersWithANumberLater(AtLoss):
+    def match(self, event, state):
+        return super().match(event, state) if state.timestamp.batch < 2 else 1
+
+
+@caught_by("test_match_returns_bool")
+class AnswersForEachRow(AtLoss):
+    def match(self, event, state):
+        return torch.ones(2, dtype=torch.bool)
+
+
 @caught_by("test_match_is_pure")
 class CountsInMatch(AtLoss):
     asked = 0

@@ -95,6 +95,10 @@ class ProgressiveResizing(Algorithm):
             check_targets(f"the target (target_key={self.target_key!r})", targets, images)
             check_setter(state.batch, "target_key", self.target_key)
 
+    def may_rest(self, state: State) -> bool:
+        """If the schedule is at full size throughout."""
+        return self.initial_scale == 1 or self.finetune_fraction == 1
+
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Replace images, and targets if asked, with smaller ones."""
         scale = self._scale(state)

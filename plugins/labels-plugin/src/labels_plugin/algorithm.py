@@ -74,6 +74,10 @@ class LabelSmoothing(Algorithm):
         elif cross_entropy_of(state.loss_fn) is None:
             _check_none_ignored(target)
 
+    def may_rest(self, state: State) -> bool:
+        """With nothing to smooth."""
+        return self.smoothing == 0
+
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Put dense targets into the batch, and the labels back once the loss is computed."""
         if event is Event.AFTER_LOSS:

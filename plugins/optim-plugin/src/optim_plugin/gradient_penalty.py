@@ -74,6 +74,10 @@ class GradientPenalty(Algorithm):
                 "scales it, so gradients in fp16 vanish; use 'amp_bf16', which has the range"
             )
 
+    def may_rest(self, state: State) -> bool:
+        """With a weight of 0."""
+        return self.weight == 0
+
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Give the model inputs that require a gradient, and add the penalty to its loss."""
         if event is Event.BEFORE_TRAIN_BATCH:

@@ -56,6 +56,10 @@ class SAM(Algorithm):
         _closure_of(state)
         _check_embeddings(state.model)
 
+    def may_rest(self, state: State) -> bool:
+        """If training was shorter than the interval."""
+        return state.timestamp.batch < self.interval
+
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Replace the gradients."""
         closure = _closure_of(state)

@@ -1,0 +1,185 @@
+"""An algorithm that was asked throughout a training and never matched is named once, at its end."""
+
+import warnings
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback
+from engine_core.errors import IdleAlgorithmWarning
+
+from .parts import batches, trainer
+
+ELSEWHERE = ("init", "after_lss")
+
+
+class Idle(Algorithm):
+    metadata = AlgorithmMetadata(events=("after_loss",), writes=())
+
+    def match(self, event, state):
+        return False
+
+    def apply(self, event, state, logger):
+        raise AssertionError("it never matches")
+
+
+class Always(Idle):
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        return None
+
+
+def make(*algorithms, **settings):
+    return trainer(batches(2, 2), algorithms=list(algorithms), **{"max_duration": "2ep", **settings})
+
+
+def told(made, *durations):
+    """Return what fits of these durations warn about idle algorithms."""
+    with made, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", IdleAlgorithmWarning)
+        for duration in durations or (None,):
+            made.fit(duration)
+    return [str(w.message) for w in caught if w.category is IdleAlgorithmWarning]
+
+
+REST = "; if that is as it should be, let its may_rest return True"
+
+
+def test_it_is_named_with_how_often_it_was_asked_where():
+    assert told(make(Idle(), Always())) == [f"Idle was asked 4 times at AFTER_LOSS and never matched{REST}"]
+
+
+def test_the_warning_is_at_the_line_of_fit():
+    with make(Idle()) as made, pytest.warns(IdleAlgorithmWarning) as caught:
+        made.fit()
+    assert [w.filename for w in caught] == [__file__]
+
+
+def test_each_event_counts_and_who_joins_later_or_makes_plans_anew_counts_right():
+    class Joining(Callback):
+        def batch_end(self, state, logger):
+            if state.timestamp.batch == 2:
+                state.algorithms.append(Later())
+
+    class Later(Idle):
+        metadata = AlgorithmMetadata(events=("fit_end", "after_loss"), writes=())
+
+    assert told(make(Idle(), callbacks=[Joining()], microbatch_size=1)) == [
+        f"Idle was asked 8 times at AFTER_LOSS and never matched{REST}",
+        f"Later was asked 5 times at AFTER_LOSS and FIT_END and never matched{REST}",
+    ]
+
+
+def test_where_it_may_rest_nothing_is_said_and_it_is_asked_only_if_it_never_matched():
+    asked = []
+
+    class Resting(Idle):
+        def may_rest(self, state):
+            asked.append(state.timestamp.batch)
+            return True
+
+    class Working(Always):
+        may_rest = Resting.may_rest
+
+    assert told(make(Resting(), Working())) == []
+    assert asked == [4]
+
+
+def test_an_exception_in_may_rest_is_blamed_on_it():
+    class Failing(Idle):
+        def may_rest(self, state):
+            raise ZeroDivisionError
+
+    with make(Failing()) as made, pytest.raises(ZeroDivisionError) as error:
+        made.fit()
+    assert error.value.__notes__ == ["raised by may_rest of algorithm Failing at FIT_END"]
+
+
+def test_an_object_without_may_rest_is_named_too():
+    class Duck:
+        def match(self, event, state):
+            return False
+
+        def apply(self, event, state, logger):
+            raise AssertionError
+
+    (message,) = told(make(Duck()))
+    assert message.startswith("Duck was asked ")
+
+
+@pytest.mark.parametrize("event", ["init", "fit_end", "after_loss"])
+def test_once_is_enough(event):
+    class Once(Idle):
+        metadata = AlgorithmMetadata(events=("init", "after_loss", "fit_end"), writes=())
+
+        def match(self, at, state):
+            return at == event and state.timestamp.batch in (0, 4)
+
+        def apply(self, event, state, logger):
+            return None
+
+    assert told(make(Once())) == []
+
+
+def test_a_fit_that_is_not_the_end_says_nothing_and_the_last_one_says_it_once():
+    assert told(make(Idle()), "1ep") == []
+    assert told(make(Idle()), "1ep", "1ep") == [f"Idle was asked 4 times at AFTER_LOSS and never matched{REST}"]
+    assert told(make(Idle(), max_duration=None), "1ep", "1ep", "1ep") == [
+        f"Idle was asked 2 times at AFTER_LOSS and never matched{REST}"
+    ]
+
+
+@pytest.mark.parametrize("how", ["pause_training", "stop_training"])
+def test_a_training_that_ends_early_says_nothing(how):
+    class Ending(Callback):
+        def batch_end(self, state, logger):
+            if state.timestamp.batch == 3:
+                getattr(state, how)()
+
+    assert told(make(Idle(), callbacks=[Ending()])) == []
+
+
+def test_a_training_that_raises_says_nothing():
+    class Raising(Callback):
+        def fit_end(self, state, logger):
+            raise ZeroDivisionError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IdleAlgorithmWarning)
+        with make(Idle(), callbacks=[Raising()]) as made, pytest.raises(ZeroDivisionError):
+            made.fit()
+
+
+def test_a_resumed_training_says_nothing_since_an_earlier_attempt_may_have_had_the_match(tmp_path):
+    class First(Always):
+        def match(self, event, state):
+            return state.timestamp.batch == 0
+
+    told(make(First(), callbacks=[("checkpoint_saver", {"folder": tmp_path, "interval": "1ba"})]), "1ep")
+    assert told(make(First(), load_path=tmp_path)) == []
+
+
+def test_the_reason_is_given_if_it_can_be_seen():
+    class FromElsewhere(Idle):
+        def match(self, event, state):
+            return event in ELSEWHERE
+
+    class FromAnArgument(Idle):
+        def __init__(self):
+            self.event = "after_lss"
+
+        def match(self, event, state):
+            return event == self.event
+
+    class Swapped(Idle):
+        def match(self, state, event):
+            return event == "after_loss"
+
+    near = "it mentions 'after_lss'; did you mean 'after_loss'?"
+    assert told(make(FromElsewhere(), FromAnArgument(), Swapped())) == [
+        f"FromElsewhere was asked 4 times at AFTER_LOSS and never matched: {near}{REST}",
+        f"FromAnArgument was asked 4 times at AFTER_LOSS and never matched: {near}{REST}",
+        f"Swapped was asked 4 times at AFTER_LOSS and never matched: its match takes (state, event), and is called "
+        f"with (event, state){REST}",
+    ]
