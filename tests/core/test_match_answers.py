@@ -124,7 +124,9 @@ def test_an_answer_that_is_no_bool_is_told_at_the_second_half_of_a_pair_too():
         engine.run_event("before_forward")
         raise MemoryError
     (note,) = error.value.__notes__
-    assert "could not undo what it did at BEFORE_FORWARD: MatchError: match of algorithm Answering returned None" in note
+    assert (
+        "could not undo what it did at BEFORE_FORWARD: MatchError: match of algorithm Answering returned None" in note
+    )
 
 
 def test_the_engine_looks_at_no_answer_after_the_first():

@@ -37,6 +37,10 @@ MODULE = """
         def apply(self, event, state, logger):
             pass
 
+    class Wake(Doze):
+        match = lambda self, event, state: False
+        may_rest = lambda self, state: True
+
     class Nan:
         def update(self, outputs, targets):
             pass
@@ -77,7 +81,7 @@ def run(install, tmp_path, monkeypatch):
     """Return `run(*arguments, config=...)`, the command in an empty folder with `run.yaml`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    install("nap-plugin", {"algorithms": {"doze": "nap:Doze"}}, {"nap": MODULE}, version="1.2")
+    install("nap-plugin", {"algorithms": {"doze": "nap:Doze", "wake": "nap:Wake"}}, {"nap": MODULE}, version="1.2")
 
     def run(*arguments, config=CONFIG):
         (tmp_path / "run.yaml").write_text(config)
@@ -117,6 +121,12 @@ def test_the_results_hold_metrics_time_and_counts(run, tmp_path):
     assert sorted(key for key, value in results.items() if isinstance(value, float)) == [
         *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/lr/0"),
     ]
+
+
+def test_an_algorithm_that_never_ran_is_in_the_results(run, tmp_path):
+    result = run("--out", "out", config=CONFIG.replace("[doze]", "[doze, wake]"))
+    assert re.search(r"^Doze/BATCH_END +6x\nWake +0x$", result.output, re.MULTILINE)
+    assert read(tmp_path / "out" / "results.json")["algorithms"] == {"Doze/INIT": 1, "Doze/BATCH_END": 6, "Wake": 0}
 
 
 def test_a_metric_that_is_nan_is_null_in_the_results(run, tmp_path):

@@ -43,6 +43,7 @@ def test_at_the_same_weights_the_gradients_are_the_same(settings: dict[str, Any]
 def test_the_gradients_are_those_at_the_weights_as_they_are() -> None:
     x, y = rows(8)
     model, expected = linear(), linear()
+    model.bias.requires_grad = False
 
     def call(state: State) -> None:
         model.weight.data += 1

@@ -22,6 +22,7 @@ MODULE = """
     class Nod(Algorithm):
         metadata = AlgorithmMetadata(events=("init", "after_loss"), before=("rest",))
         match = lambda self, event, state: False
+        may_rest = lambda self, state: True
         apply = lambda self, *arguments: None
 
     class Rest(Nod):
