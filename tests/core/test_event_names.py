@@ -1,5 +1,6 @@
 """A string in a method that is nearly an event's name causes a warning at that method."""
 
+import functools
 import inspect
 
 import pytest
@@ -80,8 +81,6 @@ def test_one_that_joins_later_is_looked_at_when_it_joins_and_no_other_one_again(
 
 
 def test_a_wrapped_method_is_looked_into():
-    import functools
-
     def match(self, event, state):
         return event == "after_lss"
 

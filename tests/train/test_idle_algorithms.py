@@ -177,9 +177,9 @@ def test_the_reason_is_given_if_it_can_be_seen():
             return event == "after_loss"
 
     near = "it mentions 'after_lss'; did you mean 'after_loss'?"
+    swapped = "its match takes (state, event), and is called with (event, state)"
     assert told(make(FromElsewhere(), FromAnArgument(), Swapped())) == [
         f"FromElsewhere was asked 4 times at AFTER_LOSS and never matched: {near}{REST}",
         f"FromAnArgument was asked 4 times at AFTER_LOSS and never matched: {near}{REST}",
-        f"Swapped was asked 4 times at AFTER_LOSS and never matched: its match takes (state, event), and is called "
-        f"with (event, state){REST}",
+        f"Swapped was asked 4 times at AFTER_LOSS and never matched: {swapped}{REST}",
     ]
