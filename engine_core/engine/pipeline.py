@@ -214,7 +214,7 @@ class _Judged:
         Raises:
             MatchError: (a TypeError) if the first one is neither True nor False.
         """
-        answer = self._member.algorithm.match(event, state)
+        answer: Any = self._member.algorithm.match(event, state)
         if event not in self._member.asked:
             if not is_bool(answer):
                 missing = "; is a `return` missing?" if answer is None else ""

@@ -1,5 +1,7 @@
 """A match has to return a bool; the engine looks at its first answer at each event."""
 
+import sys
+
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
@@ -118,6 +120,22 @@ def test_another_engine_judges_again():
                     engine.run_event("batch_end")
 
 
+def test_looking_at_the_lineup_is_no_first_answer():
+    with Engine(State(algorithms=[Answering(None)]), Logger()) as engine:
+        assert engine.lineup[0]
+        with pytest.raises(MatchError):
+            engine.run_event("batch_end")
+
+
+def test_a_later_answer_counts_by_its_truth_when_something_is_undone_too():
+    algorithm = Answering(True, True, True, 1)
+    with pytest.raises(MemoryError), Engine(State(algorithms=[algorithm]), Logger()) as engine:
+        for event in ("before_forward", "after_forward", "before_forward"):
+            engine.run_event(event)
+        raise MemoryError
+    assert algorithm.applied == 4
+
+
 def test_an_answer_that_is_no_bool_is_told_at_the_second_half_of_a_pair_too():
     algorithm = Answering(True, None)
     with pytest.raises(MemoryError) as error, Engine(State(algorithms=[algorithm]), Logger()) as engine:
@@ -129,15 +147,17 @@ def test_an_answer_that_is_no_bool_is_told_at_the_second_half_of_a_pair_too():
     )
 
 
-def test_the_engine_looks_at_no_answer_after_the_first():
-    class Watched:
-        looks = 0
+def test_nothing_is_judged_from_the_third_time_on():
+    called = []
 
-        def item(self):
-            Watched.looks += 1
-            return True
+    def note(frame, what, _):
+        if what == "call":
+            called.append(frame.f_code.co_name)
 
-    with Engine(State(algorithms=[Answering(Watched())]), Logger()) as engine:
-        for _ in range(5):
+    with Engine(State(algorithms=[Answering(False)]), Logger()) as engine:
+        for _ in range(2):
             engine.run_event("batch_end")
-    assert Watched.looks == 1
+        sys.setprofile(note)
+        engine.run_event("batch_end")
+        sys.setprofile(None)
+    assert called == ["run_event", "run_alone", "run", "match"]

@@ -130,14 +130,23 @@ def test_a_fit_that_is_not_the_end_says_nothing_and_the_last_one_says_it_once():
     ]
 
 
-@pytest.mark.parametrize("how", ["pause_training", "stop_training"])
-def test_a_training_that_ends_early_says_nothing(how):
+@pytest.mark.parametrize(("how", "batch"), [("pause_training", 3), ("pause_training", 4), ("stop_training", 3)])
+def test_a_training_that_ends_early_or_pauses_says_nothing(how, batch):
     class Ending(Callback):
         def batch_end(self, state, logger):
-            if state.timestamp.batch == 3:
+            if state.timestamp.batch == batch:
                 getattr(state, how)()
 
     assert told(make(Idle(), callbacks=[Ending()])) == []
+
+
+def test_looking_at_the_lineup_in_between_does_not_change_the_count():
+    class Looking(Callback):
+        def batch_end(self, state, logger):
+            assert made.engine.lineup[0]
+
+    made = make(Idle(), callbacks=[Looking()])
+    assert told(made) == [f"Idle was asked 4 times at AFTER_LOSS and never matched{REST}"]
 
 
 def test_a_training_that_raises_says_nothing():
