@@ -8,8 +8,18 @@ from typing import Any
 
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
+from .time import Time, TimeUnit
 
-__all__ = ["check_flag", "check_key", "check_number", "check_setter", "check_taken", "check_whole", "item_at"]
+__all__ = [
+    "check_flag",
+    "check_key",
+    "check_length",
+    "check_number",
+    "check_setter",
+    "check_taken",
+    "check_whole",
+    "item_at",
+]
 
 
 def check_number(name: str, value: object, interval: str, what: str) -> float:
@@ -63,6 +73,28 @@ def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be True or False")
     return value
+
+
+def check_length(name: str, value: Time | str) -> Time:
+    """Return a length of training, from 0 on: in ep, ba, sp or sec, or the fraction `dur` of the whole, up to 1.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for anything but text or a Time.
+        ArgumentError: (a ValueError) for one that is negative, longer than the training, or in tokens.
+
+    Example:
+        >>> check_length("warmup", "0.1dur")
+        Time('0.1dur')
+    """
+    try:
+        length = Time(value)
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    if length.unit is TimeUnit.TOKEN:
+        raise ArgumentError(f"{name}: give it in ep, ba, sp, sec or dur, not as {str(length)!r}")
+    if length.value < 0 or (length.unit is TimeUnit.DURATION and length.value > 1):
+        raise ArgumentError(f"{name}={str(length)!r} has to be within the training: 0 or more, and at most 1dur")
+    return length
 
 
 def check_key(name: str, key: object) -> None:

@@ -46,6 +46,7 @@ class State(_Referable):
         seed: what every random draw of the run derives from; an Engine draws one if it is None.
         stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
         skip_requested: is the loop asked to skip the optimizers' next step?
+        schedulers_rest: does an algorithm set the learning rates from here on? The loop then steps no scheduler.
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
         loaded_from: the checkpoint that the run continues from, if there is one.
         config: the content of the file that describes the run, if one does; savers keep it.
@@ -92,6 +93,7 @@ class State(_Referable):
     stop_requested: bool = False
     pause_requested: bool = False
     skip_requested: bool = False
+    schedulers_rest: bool = False
     interrupted_by: int | None = None
 
     batch: Any = None
@@ -116,12 +118,35 @@ class State(_Referable):
         """
         if self.max_duration is None:
             return None
-        whole = _horizon(self.max_duration)
-        done, total = self.timestamp[FIELD_OF[whole.unit]], whole.value
-        if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
-            # in whole batches: a fraction of an epoch would be rounded once, and the quotient again
-            done, total = done * batches + self.timestamp.batch_in_epoch, total * batches
-        return Time(done / total if total else 1.0, TimeUnit.DURATION)
+        return Time(self.get_progress(_horizon(self.max_duration)), TimeUnit.DURATION)
+
+    def get_progress(self, length: Time | str) -> float:
+        """Return how much of a length of training is done: from 0 at the start to 1 at its end, and more after it.
+
+        A length in epochs counts the current epoch as `get_elapsed_duration` does. Nothing is left of a length of 0.
+
+        Raises:
+            ArgumentError: (a ValueError) for a fraction, such as `0.1dur`, of a training whose length is not known.
+
+        Example:
+            >>> State(timestamp=Timestamp(batch=3)).get_progress("12ba")
+            0.25
+        """
+        whole = length if isinstance(length, Time) else Time(length)
+        total: float = whole.value
+        if whole.unit is TimeUnit.DURATION:
+            elapsed = self.get_elapsed_duration()
+            if elapsed is None:
+                raise ArgumentError(
+                    f"max_duration is not known, so {str(whole)!r} can't be located in the training: set max_duration"
+                )
+            done: float = elapsed.value
+        else:
+            done = self.timestamp[FIELD_OF[whole.unit]]
+            if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
+                # in whole batches: a fraction of an epoch would be rounded once, and the quotient again
+                done, total = done * batches + self.timestamp.batch_in_epoch, total * batches
+        return done / total if total else 1.0
 
     def _batches_per_epoch(self) -> int | None:
         """`dataloader_len` is the evaluation loader's while evaluation runs."""

@@ -247,7 +247,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         checkpoint("epoch_checkpoint")
 
     def step_schedulers(before: Timestamp, after: Timestamp) -> None:
-        """Step each scheduler whose interval is complete."""
+        """Step each scheduler whose interval is complete, unless an algorithm sets the learning rates."""
+        if state.schedulers_rest:
+            return
         try:
             for scheduler, interval in session.schedulers:
                 if interval.passed(before, after):

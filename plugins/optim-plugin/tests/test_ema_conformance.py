@@ -23,3 +23,10 @@ class TestEMAPerThreeBatches(AlgorithmConformance):
 
     def make_algorithm(self) -> EMA:
         return EMA(decay=0.5, update_interval="3ba")
+
+
+class TestEMAFromTheSecondEpoch(AlgorithmConformance):
+    """With a half-life."""
+
+    def make_algorithm(self) -> EMA:
+        return EMA(half_life="2ba", ema_start="1ep")

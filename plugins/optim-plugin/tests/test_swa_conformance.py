@@ -16,3 +16,10 @@ class TestSWAPerBatch(AlgorithmConformance):
 
     def make_algorithm(self) -> SWA:
         return SWA(start=0.3, update_interval="2ba")
+
+
+class TestSWAWithItsLearningRate(AlgorithmConformance):
+    """On the way to it from the third batch on."""
+
+    def make_algorithm(self) -> SWA:
+        return SWA(start=0.25, update_interval="1ba", swa_lr=0.01, anneal="4ba")

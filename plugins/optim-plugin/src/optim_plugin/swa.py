@@ -15,12 +15,14 @@ from engine_core.errors import ArgumentError
 from engine_core.messages import warn
 from engine_core.time import Interval, Time, TimeUnit
 
+from .annealing import Annealing, check_annealing
 from .averages import Average, Rule
 from .weight_averaging import WeightAveraging
 
 __all__ = ["SWA", "swa_update"]
 
 _make_rule: Callable[[], Rule] = get_swa_multi_avg_fn
+_ANNEAL = "10ba"
 
 
 def swa_update(average: Mapping[str, torch.Tensor], model: nn.Module, count: int) -> None:
@@ -57,12 +59,15 @@ class SWA(WeightAveraging):
     """Evaluate with the equal mean of the weights at the ends of epochs late in training.
 
     Source: Izmailov et al. 2018, Averaging Weights Leads to Wider Optima and Better Generalization, arXiv 1803.05407.
-    The learning rate of that phase, constant or cyclical, is up to the user's scheduler. Buffers such as BatchNorm's
-    statistics are averaged too; `torch.optim.swa_utils.update_bn` recomputes them.
+    The learning rate of that phase is `swa_lr`, or up to the user's scheduler. Buffers such as BatchNorm's statistics
+    are averaged too; `torch.optim.swa_utils.update_bn` recomputes them.
 
     Args:
         start: the fraction of the whole training after which weights are averaged, in [0, 1).
         update_interval: how often, in `ep` or `ba`.
+        swa_lr: the learning rate that the optimizer's own is annealed to from `start` on, linearly, in place of the
+            schedulers, which are not stepped any more; None leaves it alone.
+        anneal: how long that takes, in `ep` or `ba`.
 
     Warns:
         UserWarning: at the end of training if no interval ended at `start` or later.
@@ -85,10 +90,17 @@ class SWA(WeightAveraging):
         ),
         tags=("weight_averaging",),
         conflicts=("@weight_averaging",),
-        writes=("model",),
+        writes=("model", "optimizers"),
     )
 
-    def __init__(self, start: float = 0.7, update_interval: str | Time = "1ep") -> None:
+    def __init__(
+        self,
+        start: float = 0.7,
+        update_interval: str | Time = "1ep",
+        *,
+        swa_lr: float | None = None,
+        anneal: str | Time = _ANNEAL,
+    ) -> None:
         super().__init__()
         self.start = check_number("start", start, "[0, 1)", "the fraction of training after which weights count")
         length = Interval(update_interval, "update_interval").length
@@ -98,23 +110,29 @@ class SWA(WeightAveraging):
             )
         self.update_interval = str(length)
         self._every, self._at = length, Event.EPOCH_END if length.unit is TimeUnit.EPOCH else Event.BATCH_END
+        self._annealing = None if swa_lr is None else Annealing(swa_lr, anneal)
+        self.swa_lr, self.anneal = swa_lr, str(anneal)
+        if swa_lr is None and self.anneal != _ANNEAL:
+            raise ArgumentError(f"anneal={self.anneal!r} has no learning rate to reach: give swa_lr too")
 
     def validate(self, state: State) -> None:
-        """Raise if the length of training is not known."""
+        """Raise if the length of training is not known, or `swa_lr` has to be that of several optimizers."""
+        if self._annealing is not None:
+            self._annealing.check(state)
         if state.max_duration is None:
             raise ArgumentError(
                 f"max_duration is not known, so start={self.start} can't be located in the training: set max_duration"
             )
 
     def match(self, event: Event, state: State) -> bool:
-        """As the base class does, and at FIT_END if training ends without an average."""
+        """As the base class does, while learning rates change, and at FIT_END if training ends without an average."""
         if event is Event.FIT_END:
             elapsed = state.get_elapsed_duration()
             return not self._loaded and not self._is_of(state) and elapsed is not None and elapsed.value >= 1.0
-        return super().match(event, state)
+        return self._anneals(event, state) or super().match(event, state)
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """As the base class does, and warn if training ends without an average."""
+        """Set the learning rates, do what the base class does, and warn if training ends without an average."""
         if event is Event.FIT_END:
             warn(
                 f"swa averaged nothing: {self._when()}, but max_duration={str(state.max_duration)!r} contains none; "
@@ -122,13 +140,43 @@ class SWA(WeightAveraging):
                 UserWarning,
             )
             return
-        super().apply(event, state, logger)
+        if self._annealing is not None and self._anneals(event, state):
+            if self._annealing.is_of(state) or self._is_late(state):
+                self._annealing.advance(state)
+            else:
+                self._annealing.forget()  # it was another run's
+        if super().match(event, state):
+            super().apply(event, state, logger)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average and what belongs to it, and how far the learning rates are."""
+        way = None if self._annealing is None else self._annealing.state_dict()
+        return {**super().state_dict(), **({"annealing": way} if way else {})}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with a saved average and learning rates, in the next run that fits or evaluates; see `EMA`."""
+        way = state.get("annealing", {})
+        check_annealing(way)
+        super().load_state_dict({name: value for name, value in state.items() if name != "annealing"})
+        if self._annealing is not None:
+            self._annealing.load_state_dict(way)
+
+    def _anneals(self, event: Event, state: State) -> bool:
+        """Are the learning rates to be set now?"""
+        if self._annealing is None or event not in (Event.FIT_START, Event.BATCH_END, Event.EPOCH_END):
+            return False
+        if self._annealing.is_of(state):
+            return self._annealing.is_due(state)
+        return self._annealing.has_begun or self._is_late(state)
+
+    def _is_late(self, state: State) -> bool:
+        elapsed = state.get_elapsed_duration()
+        return elapsed is not None and elapsed.value >= self.start
 
     def _is_due(self, event: Event, state: State) -> bool:
         if event is not self._at or state.timestamp.get(self._every.unit).value % self._every.value:
             return False
-        elapsed = state.get_elapsed_duration()
-        return elapsed is not None and elapsed.value >= self.start
+        return self._is_late(state)
 
     def _rule(self) -> Rule:
         return _make_rule()
