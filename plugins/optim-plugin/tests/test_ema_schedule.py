@@ -153,7 +153,7 @@ def test_a_fraction_of_a_training_of_unknown_length_is_refused() -> None:
     ("arguments", "message"),
     [
         ({"decay": 0.9, "half_life": "9ba"}, "decay=0.9 and half_life='9ba' say the same: give one of the two"),
-        ({"half_life": "2ep"}, "half_life='2ep' is not in the unit of update_interval='1ba': .* update_interval='1ep'"),
+        ({"half_life": "2ep"}, "half_life='2ep' and update_interval='1ba' have .* such as update_interval='1ep'"),
         ({"half_life": "0ba"}, "half_life has to be positive"),
         ({"half_life": "0.1dur"}, "half_life: give it in ep"),
         ({"half_life": 100}, "half_life: a bare number has no unit"),

@@ -102,8 +102,9 @@ def test_images_of_whole_numbers_are_refused_as_the_filter_would_be_zero(blur: A
 
 def test_first_and_second_derivatives_are_those_of_the_formula() -> None:
     x = torch.randn(1, 2, 5, 6, dtype=torch.float64, requires_grad=True)
-    conv = BlurConv2d.from_conv(nn.Conv2d(2, 2, 3, 2, 1).double())
-    assert torch.autograd.gradcheck(conv, x) and torch.autograd.gradgradcheck(conv, x)
+    for blur_first in (True, False):
+        conv = BlurConv2d.from_conv(nn.Conv2d(2, 2, 3, 2, 1).double(), blur_first=blur_first)
+        assert torch.autograd.gradcheck(conv, x) and torch.autograd.gradgradcheck(conv, x)
     assert torch.autograd.gradcheck(BlurMaxPool2d(2), x)
 
 
@@ -117,17 +118,22 @@ def test_first_and_second_derivatives_are_those_of_the_formula() -> None:
     groups=st.sampled_from([1, 2, 4]),
     mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
 )
-def test_a_convolution_is_made_dense_blurred_and_subsampled(size: tuple[int, int], mode: str, **options: Any) -> None:
+def test_a_convolution_is_blurred_before_it_or_made_dense_and_blurred_after_it(
+    size: tuple[int, int], mode: str, **options: Any
+) -> None:
     conv = nn.Conv2d(4, 4, padding_mode=mode, **options).double()
     x = torch.randn(1, 4, *size, dtype=torch.float64)
     expected = _or_refuse(conv, x)
     height, width = conv.stride
+    along = tuple(axis for axis in (-2, -1) if conv.stride[axis] > 1)
+    first = BlurConv2d.from_conv(conv)(x)
+    torch.testing.assert_close(first, conv(brute_force(x, (1, 1), along)), rtol=0, atol=1e-9)
     dense = copy.deepcopy(conv)
     dense.stride = (1, 1)
     everywhere = dense(x)
     torch.testing.assert_close(everywhere[..., ::height, ::width], expected)
-    blurred = brute_force(everywhere, conv.stride, tuple(axis for axis in (-2, -1) if conv.stride[axis] > 1))
-    result = BlurConv2d.from_conv(conv)(x)
+    blurred = brute_force(everywhere, conv.stride, along)
+    result = BlurConv2d.from_conv(conv, blur_first=False)(x)
     assert result.shape == expected.shape
     torch.testing.assert_close(result, blurred, rtol=0, atol=1e-9)
 
@@ -164,11 +170,22 @@ def _or_refuse(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def test_a_pointwise_convolution_is_blurred_first_with_the_same_result() -> None:
+@pytest.mark.parametrize("blur_first", [True, False])
+def test_a_pointwise_convolution_is_the_same_in_both_orders(blur_first: bool) -> None:  # noqa: FBT001
     conv = nn.Conv2d(4, 8, 1, stride=2, groups=2).double()
     x = torch.randn(2, 4, 7, 8, dtype=torch.float64)
     dense = F.conv2d(x, conv.weight, conv.bias, groups=2)
-    torch.testing.assert_close(BlurConv2d.from_conv(conv)(x), brute_force(dense, (2, 2)))
+    torch.testing.assert_close(BlurConv2d.from_conv(conv, blur_first=blur_first)(x), brute_force(dense, (2, 2)))
+
+
+def test_blurred_first_a_convolution_is_computed_only_where_it_is_kept() -> None:
+    conv, x = nn.Conv2d(64, 64, 3, stride=2, padding=1), torch.randn(1, 64, 8, 8)
+    counts = []
+    for layer in (conv, BlurConv2d.from_conv(conv), BlurConv2d.from_conv(conv, blur_first=False)):
+        with FlopCounterMode(display=False) as counter:
+            layer(x)
+        counts.append(counter.get_total_flops())
+    assert counts[0] < counts[1] < 1.1 * counts[0] and 4 * counts[0] < counts[2]
 
 
 def test_a_pointwise_convolution_costs_no_more_places_than_before() -> None:
@@ -201,7 +218,7 @@ def test_the_place_of_a_convolution_is_taken_with_its_very_parameters_and_withou
     assert list(made.state_dict()) == list(conv.state_dict())
 
 
-@pytest.mark.parametrize("layer", [BlurConv2d.from_conv(nn.Conv2d(2, 4, 3, 2)), BlurMaxPool2d(3, 2, 1, ceil_mode=True)])
+@pytest.mark.parametrize("layer", [BlurConv2d(2, 4, 3, 2, blur_first=False), BlurMaxPool2d(3, 2, 1, ceil_mode=True)])
 def test_copies_and_pickles_compute_the_same(layer: nn.Module) -> None:
     x = torch.randn(1, 2, 6, 6)
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):

@@ -75,6 +75,19 @@ def test_what_cannot_be_blurred_is_left_alone(layer: nn.Module) -> None:
     assert apply_blurpool(nn.Sequential(layer)) == []
 
 
+@pytest.mark.parametrize(("blur_first", "counts"), [(True, [2.0, 3, 2]), (False, [2.5, 3, 2.5])])
+def test_blurred_first_what_a_convolution_gives_at_the_border_is_sharp_and_last_it_is_blurred(
+    blur_first: bool,  # noqa: FBT001
+    counts: list[float],
+) -> None:
+    """Of a constant image, a sum over 3x3 gets 2, 3, 3, 3, 2 places along each axis; elsewhere both orders agree."""
+    model = nn.Sequential(nn.Conv2d(16, 1, 3, stride=2, padding=1, bias=False))
+    nn.init.constant_(model[0].weight, 1 / 16)
+    apply_blurpool(model, blur_first=blur_first)
+    places = torch.tensor(counts)
+    torch.testing.assert_close(model(torch.ones(1, 16, 5, 5))[0, 0], places.outer(places))
+
+
 def test_a_second_time_there_is_nothing_to_replace() -> None:
     model = net()
     apply_blurpool(model)
@@ -119,6 +132,7 @@ def test_what_would_not_follow_is_refused(model: nn.Module, message: str) -> Non
         ({"min_channels": 0}, ArgumentError, "min_channels=0"),
         ({"min_channels": "16"}, ArgumentTypeError, "min_channels='16'"),
         ({"min_channels": 1.5}, ArgumentTypeError, "min_channels=1.5"),
+        ({"blur_first": 0}, ArgumentTypeError, "blur_first=0 .* True or False"),
         ({"replace_convs": False, "replace_maxpools": False}, ArgumentError, "leave nothing to replace"),
     ],
 )
@@ -130,4 +144,4 @@ def test_impossible_arguments_are_refused(arguments: dict[str, Any], error: type
 
 
 def test_the_defaults_are_those_that_are_documented() -> None:
-    assert vars(BlurPool()) == {"replace_convs": True, "replace_maxpools": True, "min_channels": 16}
+    assert vars(BlurPool()) == {"replace_convs": True, "replace_maxpools": True, "min_channels": 16, "blur_first": True}

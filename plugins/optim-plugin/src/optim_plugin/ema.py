@@ -136,7 +136,7 @@ def _half_life(given: str | Time, interval: Time, decay: object) -> Time:
         raise ArgumentError(f"decay={decay!r} and half_life={str(halved)!r} say the same: give one of the two")
     if halved.unit is not interval.unit:
         raise ArgumentError(
-            f"half_life={str(halved)!r} is not in the unit of update_interval={str(interval)!r}: give both in one, such "
-            f"as update_interval='1{halved.unit}'"
+            f"half_life={str(halved)!r} and update_interval={str(interval)!r} have different units: give both in one, "
+            f"such as update_interval='1{halved.unit}'"
         )
     return halved

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from engine_core.arguments import check_flag
 from engine_core.errors import ArgumentTypeError
 
 __all__ = ["BlurConv2d", "BlurMaxPool2d", "blur_2d"]
@@ -103,10 +104,13 @@ class _Blurring(nn.Module):
 
 
 class BlurConv2d(_Blurring, nn.Conv2d):
-    """Convolve at each place, blur the result, and keep each stride-th value.
+    """Blur, and convolve with a stride; or convolve at each place, blur the result, and keep each stride-th value.
 
-    Source: Zhang 2019, arXiv 1904.11486. Arguments, parameters and output size are those of `torch.nn.Conv2d`; only
-    axes with a stride above 1 are blurred.
+    Source: Zhang 2019, arXiv 1904.11486, which blurs last. Arguments, parameters and output size are those of
+    `torch.nn.Conv2d`; only axes with a stride above 1 are blurred.
+
+    Args:
+        blur_first: blur what is convolved; else what comes out of it, which costs stride * stride times as much.
 
     Example:
         >>> layer = BlurConv2d(2, 4, kernel_size=3, stride=2, padding=1)
@@ -114,12 +118,13 @@ class BlurConv2d(_Blurring, nn.Conv2d):
         torch.Size([1, 4, 5, 4])
     """
 
-    def __init__(self, *settings: Any, **options: Any) -> None:
+    def __init__(self, *settings: Any, blur_first: bool = True, **options: Any) -> None:
         super().__init__(*settings, **options)
+        self.blur_first = check_flag("blur_first", blur_first)
         self._hold_taps(self.stride, self.weight)
 
     @classmethod
-    def from_conv(cls, conv: nn.Conv2d) -> BlurConv2d:
+    def from_conv(cls, conv: nn.Conv2d, *, blur_first: bool = True) -> BlurConv2d:
         """Return the layer that replaces `conv`, with the same parameter objects."""
         given: Any = conv  # torch declares sizes as tuples of any length, but asks for pairs
         made = cls(
@@ -131,6 +136,7 @@ class BlurConv2d(_Blurring, nn.Conv2d):
             given.dilation,
             conv.groups,
             padding_mode=given.padding_mode,
+            blur_first=blur_first,
             device="meta",  # where no initial weights are drawn
         )
         made.weight, made.bias, made.training = conv.weight, conv.bias, conv.training
@@ -139,9 +145,15 @@ class BlurConv2d(_Blurring, nn.Conv2d):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  torch's name
         """Return images (n, out_channels, h, w)."""
-        if self._is_pointwise():  # blurring first is the same, and stride * stride times cheaper
+        if self._is_pointwise():  # both orders give the same, and only the places that are kept have to be computed
             return self._dense(_filtered(input, self.taps, self.stride))
+        if self.blur_first:
+            return super().forward(_filtered(input, self.taps, (1, 1)))
         return _filtered(self._dense(input), self.taps, self.stride)
+
+    def extra_repr(self) -> str:
+        """Return the settings."""
+        return super().extra_repr() + ("" if self.blur_first else ", blur_first=False")
 
     def _is_pointwise(self) -> bool:
         padding = (0,) if self.padding == "valid" else self.padding

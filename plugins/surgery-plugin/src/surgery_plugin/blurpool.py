@@ -1,4 +1,4 @@
-"""BlurPool: the layers of a model that subsample blur first. A function for any loop, and the algorithm."""
+"""BlurPool: the layers of a model that subsample blur too. A function for any loop, and the algorithm."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def apply_blurpool(
     replace_convs: bool = True,
     replace_maxpools: bool = True,
     min_channels: int = 16,
+    blur_first: bool = True,
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
 ) -> list[str]:
     """Make strided convolutions and max-pools blur before they subsample, and return the names of those replaced.
@@ -36,6 +37,7 @@ def apply_blurpool(
 
     Args:
         min_channels: convolutions with fewer input channels are not replaced.
+        blur_first: blur what a convolution gets; else what it gives at each place, as in the paper, which costs more.
         optimizers: existing ones, or one.
 
     Raises:
@@ -47,10 +49,10 @@ def apply_blurpool(
         >>> apply_blurpool(model)
         ['0', '2']
     """
-    _check(replace_convs, replace_maxpools, min_channels)
+    _check(replace_convs, replace_maxpools, min_channels, blur_first)
 
     def of_conv(conv: Any, _: str) -> nn.Module | None:
-        return BlurConv2d.from_conv(conv) if _blurs_conv(conv, min_channels) else None
+        return BlurConv2d.from_conv(conv, blur_first=blur_first) if _blurs_conv(conv, min_channels) else None
 
     def of_pool(pool: Any, _: str) -> nn.Module | None:
         return BlurMaxPool2d.from_pool(pool) if _blurs_pool(pool) else None
@@ -63,9 +65,10 @@ def apply_blurpool(
     return replace_modules(model, policies, optimizers=optimizers)
 
 
-def _check(replace_convs: object, replace_maxpools: object, min_channels: object) -> None:
+def _check(replace_convs: object, replace_maxpools: object, min_channels: object, blur_first: object) -> None:
     """Raise unless these leave something to replace."""
     wanted = check_flag("replace_convs", replace_convs), check_flag("replace_maxpools", replace_maxpools)
+    check_flag("blur_first", blur_first)
     check_whole("min_channels", min_channels, "[1, inf)", "input channels")
     if not any(wanted):
         raise ArgumentError("replace_convs=False and replace_maxpools=False leave nothing to replace: set one")
@@ -87,9 +90,10 @@ class BlurPool(Operation):
     Source: Zhang 2019, Making Convolutional Networks Shift-Invariant Again, arXiv 1904.11486. See `apply_blurpool`.
 
     Args:
-        replace_convs: blur after convolutions with a stride?
+        replace_convs: blur at convolutions with a stride?
         replace_maxpools: blur after max-pools with a stride?
         min_channels: convolutions with fewer input channels are not replaced.
+        blur_first: blur what a convolution gets; else what it gives at each place, as in the paper, which costs more.
 
     Example:
         >>> BlurPool(replace_maxpools=False).min_channels
@@ -106,11 +110,19 @@ class BlurPool(Operation):
     )
     made = (BlurConv2d, BlurMaxPool2d)
 
-    def __init__(self, replace_convs: bool = True, replace_maxpools: bool = True, min_channels: int = 16) -> None:  # noqa: FBT001, FBT002  the reference has these, in this order
-        _check(replace_convs, replace_maxpools, min_channels)
+    def __init__(
+        self,
+        replace_convs: bool = True,  # noqa: FBT001, FBT002  the reference has these, in this order
+        replace_maxpools: bool = True,  # noqa: FBT001, FBT002
+        min_channels: int = 16,
+        *,
+        blur_first: bool = True,
+    ) -> None:
+        _check(replace_convs, replace_maxpools, min_channels, blur_first)
         self.replace_convs = replace_convs
         self.replace_maxpools = replace_maxpools
         self.min_channels = min_channels
+        self.blur_first = blur_first
 
     def operate(self, model: nn.Module, state: State) -> list[str]:
         """Replace the layers of the model."""
@@ -119,6 +131,7 @@ class BlurPool(Operation):
             replace_convs=self.replace_convs,
             replace_maxpools=self.replace_maxpools,
             min_channels=self.min_channels,
+            blur_first=self.blur_first,
             optimizers=state.optimizers,
         )
 
