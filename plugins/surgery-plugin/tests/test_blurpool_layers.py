@@ -171,7 +171,7 @@ def _or_refuse(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("blur_first", [True, False])
-def test_a_pointwise_convolution_is_the_same_in_both_orders(blur_first: bool) -> None:  # noqa: FBT001
+def test_a_pointwise_convolution_is_the_same_in_both_orders(blur_first: bool) -> None:
     conv = nn.Conv2d(4, 8, 1, stride=2, groups=2).double()
     x = torch.randn(2, 4, 7, 8, dtype=torch.float64)
     dense = F.conv2d(x, conv.weight, conv.bias, groups=2)

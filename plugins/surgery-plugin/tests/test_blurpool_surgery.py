@@ -77,7 +77,7 @@ def test_what_cannot_be_blurred_is_left_alone(layer: nn.Module) -> None:
 
 @pytest.mark.parametrize(("blur_first", "counts"), [(True, [2.0, 3, 2]), (False, [2.5, 3, 2.5])])
 def test_blurred_first_what_a_convolution_gives_at_the_border_is_sharp_and_last_it_is_blurred(
-    blur_first: bool,  # noqa: FBT001
+    blur_first: bool,
     counts: list[float],
 ) -> None:
     """Of a constant image, a sum over 3x3 gets 2, 3, 3, 3, 2 places along each axis; elsewhere both orders agree."""
