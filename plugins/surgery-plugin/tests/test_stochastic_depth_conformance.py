@@ -33,3 +33,10 @@ class TestStochasticDepthPerBatch(TestStochasticDepth):
 
     def make_algorithm(self) -> StochasticDepth:
         return StochasticDepth(drop_rate=0.5, drop_distribution="uniform", drop_per="batch")
+
+
+class TestStochasticDepthWarmingUp(TestStochasticDepth):
+    """Over the first epoch."""
+
+    def make_algorithm(self) -> StochasticDepth:
+        return StochasticDepth(drop_rate=0.5, drop_warmup="1ep")

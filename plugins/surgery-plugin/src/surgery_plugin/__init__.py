@@ -9,7 +9,7 @@ from .fused_layernorm import FusedLayerNorm
 from .gated_linear import GatedLinear, apply_gated_linear_units
 from .gated_linear_units import GatedLinearUnits
 from .squeeze_excite import SqueezeExcite, apply_squeeze_excite
-from .stochastic_block import StochasticBlock, apply_stochastic_depth
+from .stochastic_block import StochasticBlock, apply_stochastic_depth, scale_drop_rates
 from .stochastic_depth import StochasticDepth
 
 __all__ = [
@@ -33,4 +33,5 @@ __all__ = [
     "apply_squeeze_excite",
     "apply_stochastic_depth",
     "blur_2d",
+    "scale_drop_rates",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "apply_stochastic_depth",
     "drop_rates",
     "find_blocks",
+    "scale_drop_rates",
     "wrap_blocks",
 ]
 
@@ -43,19 +44,25 @@ class Draws:
         refresh: called with this before each draw, to take over what a run has loaded in the meantime.
 
     Attributes:
+        share: how much of their rates applies, in [0, 1], which grows in a warm-up.
         gives: by a block's name, the dtype of its output, or None if its shape differs from the input's; missing until
             the block has run.
     """
 
     def __init__(self, generator: torch.Generator, refresh: Callable[[Draws], None] | None = None) -> None:
         self.generator = generator
+        self.share = 1.0
         self.gives: dict[str, torch.dtype | None] = {}
         self._refresh = refresh
 
-    def kept(self, rate: float, n: int) -> torch.Tensor:
-        """Draw n times whether to keep, with probability 1 - rate."""
+    def applied(self, rate: float) -> float:
+        """Return how much of a rate applies now, after taking over what was loaded."""
         if self._refresh is not None:
             self._refresh(self)
+        return rate * self.share
+
+    def kept(self, rate: float, n: int) -> torch.Tensor:
+        """Draw n times whether to keep, with probability 1 - rate."""
         return torch.rand(n, generator=self.generator, device=self.generator.device) >= rate  # (n,)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -63,12 +70,17 @@ class Draws:
         if self._refresh is not None:
             self._refresh(self)
         generator = self.generator
-        return {"device": generator.device, "state": generator.get_state(), "gives": dict(self.gives)}
+        return {
+            "device": generator.device,
+            "state": generator.get_state(),
+            "gives": dict(self.gives),
+            "share": self.share,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.generator = torch.Generator(state["device"])
         self.generator.set_state(state["state"])
-        self.gives = state["gives"]
+        self.gives, self.share = state["gives"], state["share"]
         self._refresh = None
 
 
@@ -81,7 +93,7 @@ class StochasticBlock(nn.Module):
 
     Args:
         block: takes x as its first positional argument and returns a tensor; further arguments are passed on.
-        rate: the probability that it is dropped, in [0, 1).
+        rate: the probability that it is dropped, in [0, 1); of which `draws.share` applies.
         draws: where the gates come from.
         name: the name by which `draws` knows this block.
         per_sample: a gate for each sample; else one for all, and a dropped block is not computed, unless it trains and
@@ -113,7 +125,8 @@ class StochasticBlock(nn.Module):
         return self._drop(args[0], args, kwargs)
 
     def _drop(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        gates = self._gates(x)
+        rate = self.draws.applied(self.rate)
+        gates = self._gates(x, rate)
         dtype = self.draws.gives.get(self.name)
         if not self.per_sample and dtype is not None and not gates.item() and self._may_skip(x):
             return x.to(dtype)
@@ -132,7 +145,9 @@ class StochasticBlock(nn.Module):
                 f"write x = x + f(x) instead of x += f(x), with no inplace=True before it; or {_LEAVE}"
             )
         self.draws.gives[self.name] = out.dtype
-        return torch.where(gates.to(x.device), x + (out - x) / (1 - self.rate), x).to(out.dtype)
+        if not rate:
+            return out
+        return torch.where(gates.to(x.device), x + (out - x) / (1 - rate), x).to(out.dtype)
 
     def _may_skip(self, x: torch.Tensor) -> bool:
         """Can x be returned alone? Not if only the block makes a graph: a loss without one can't be trained."""
@@ -140,11 +155,11 @@ class StochasticBlock(nn.Module):
             return True
         return not any(parameter.requires_grad for parameter in self.block.parameters())
 
-    def _gates(self, x: torch.Tensor) -> torch.Tensor:
+    def _gates(self, x: torch.Tensor, rate: float) -> torch.Tensor:
         """Return booleans that broadcast with x."""
         samples = _samples_dim(self.block, x) if self.per_sample else None
         shape = [x.shape[dim] if dim == samples else 1 for dim in range(x.dim())]
-        return self.draws.kept(self.rate, 1 if samples is None else x.shape[samples]).view(shape)
+        return self.draws.kept(rate, 1 if samples is None else x.shape[samples]).view(shape)
 
     @property
     def _who(self) -> str:
@@ -255,6 +270,28 @@ def wrap_blocks(
         replace_modules(model, {nn.Module: lambda module, _: wrapped.get(id(module))}, optimizers=optimizers)
     now = {wrapped.get(id(block), block) for block in blocks.values()}
     return [name for name, module in model.named_modules(remove_duplicate=False) if module in now]
+
+
+def scale_drop_rates(model: nn.Module, share: float) -> None:
+    """Let a share of their rates apply to the blocks that `apply_stochastic_depth` made, for a warm-up of your own.
+
+    Args:
+        share: in [0, 1]; 1 until this is called.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for another share, or what is not a model.
+
+    Example:
+        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2)
+        >>> names = apply_stochastic_depth(encoder)
+        >>> for step in range(4):
+        ...     scale_drop_rates(encoder, min(1, step / 2))
+    """
+    check_model(model)
+    share = check_number("share", share, "[0, 1]", "how much of the rates applies")
+    for module in model.modules():
+        if isinstance(module, StochasticBlock):
+            module.draws.share = share
 
 
 def drop_rates(count: int, drop_rate: float, drop_distribution: str) -> list[float]:

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from engine_core import AlgorithmMetadata, Event, State
+from engine_core.arguments import check_length
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.randomness import OwnGenerator
+from engine_core.time import Time, TimeUnit
 
 from .operation import Operation
 from .stochastic_block import TARGETS, Draws, Settings, StochasticBlock, Target, find_blocks, wrap_blocks
@@ -34,6 +36,7 @@ class StochasticDepth(Operation):
             `uniform`: each with probability `drop_rate`.
         drop_per: `sample`: each sample is drawn for by itself; `batch`: one draw for all, as in the papers, and a
             dropped block is not computed.
+        drop_warmup: how long the rates grow linearly from 0, in `ep`, `ba`, `sp`, `sec` or `dur`.
 
     Example:
         >>> StochasticDepth(drop_rate=0.5, drop_per="batch").find_unused_parameters
@@ -55,8 +58,12 @@ class StochasticDepth(Operation):
         drop_rate: float = 0.2,
         drop_distribution: str = "linear",
         drop_per: str = "sample",
+        *,
+        drop_warmup: str | Time = "0dur",
     ) -> None:
         self.settings = Settings(targets, drop_rate, drop_distribution, drop_per)
+        self._warmup = check_length("drop_warmup", drop_warmup)
+        self.drop_warmup = str(self._warmup)
         self._own = OwnGenerator(_NAME)
         self._draws: Draws | None = None
         self._run: weakref.ref[State] | None = None
@@ -66,6 +73,11 @@ class StochasticDepth(Operation):
     def find_unused_parameters(self) -> bool:
         """A block that is not computed gives its parameters no gradient."""
         return self.settings.drop_per == "batch"
+
+    def validate(self, state: State) -> None:
+        """Raise if `drop_warmup` is a fraction of a training whose length is not known."""
+        if self._warmup:
+            state.get_progress(self._warmup)
 
     def operate(self, model: nn.Module, state: State) -> list[str]:
         """Wrap the blocks; their draws are seeded by the run."""
@@ -117,6 +129,9 @@ class StochasticDepth(Operation):
         if draws is not self._draws or run is None:
             return
         draws.generator = self._own.of(run, self)
+        if self._warmup:
+            is_located = self._warmup.unit is not TimeUnit.DURATION or run.max_duration is not None
+            draws.share = min(1.0, run.get_progress(self._warmup)) if is_located else 0.0
         if self._loaded is not None:
             draws.gives, self._loaded = self._loaded, None
 
