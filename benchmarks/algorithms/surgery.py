@@ -15,24 +15,26 @@ from surgery_plugin import BlurPool, ChannelsLast, FusedLayerNorm, GatedLinearUn
 
 
 class Blur(nn.Module):
-    """The binomial filter with a stride of 2."""
+    """The binomial filter with a stride."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, stride: int = 2) -> None:
         super().__init__()
+        self.stride = stride
         taps = torch.tensor([1.0, 2.0, 1.0])
         kernel = (taps[:, None] * taps / 16).expand(channels, 1, 3, 3).contiguous()
         self.register_buffer("kernel", kernel, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), self.kernel, stride=2, groups=x.shape[1])
+        return F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), self.kernel, stride=self.stride, groups=x.shape[1])
 
 
 def blurred_conv(width: int, out: int, kernel: int, stride: int, padding: int = 0, *, bias: bool) -> nn.Module:
-    """Return a convolution, one that blurs if it has a stride; pointwise ones blur first."""
+    """Return a convolution, one that blurs first if it has a stride; for pointwise ones the blur has it."""
     if stride == 1:
         return nn.Conv2d(width, out, kernel, 1, padding, bias=bias)
-    dense = nn.Conv2d(width, out, kernel, 1, padding, bias=bias)
-    return nn.Sequential(Blur(width), dense) if kernel == 1 else nn.Sequential(dense, Blur(out))
+    if kernel == 1:
+        return nn.Sequential(Blur(width), nn.Conv2d(width, out, 1, bias=bias))
+    return nn.Sequential(Blur(width, 1), nn.Conv2d(width, out, kernel, stride, padding, bias=bias))
 
 
 def blurred_pool(size: int) -> nn.Module:

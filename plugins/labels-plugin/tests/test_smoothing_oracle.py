@@ -47,6 +47,20 @@ def test_the_loss_of_smoothed_indices_is_torchs_own(
 
 
 @settings(deadline=None)
+@given(SHAPES, st.floats(0.01, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
+def test_one_hot_integers_are_smoothed_as_their_indices_are(
+    shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    outputs, target = torch.randn(shape), indices(shape, 0)
+    one_hot = F.one_hot(target, shape[1]).movedim(-1, 1)
+    for dtype in (torch.int64, torch.uint8):
+        options: dict[str, Any] = {"weight": torch.rand(shape[1]) if weighted else None, "reduction": reduction}
+        smoothed = smooth_labels(outputs, one_hot.to(dtype), smoothing, **options)
+        assert torch.equal(smoothed, smooth_labels(outputs, target, smoothing, **options))
+
+
+@settings(deadline=None)
 @given(SHAPES, st.floats(0, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
 def test_the_loss_of_smoothed_probabilities_is_torchs_own(
     shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, seed: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,7 +13,7 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.losses import class_outputs, holds_loss
 
 from .losses import CrossEntropy, check_loss, cross_entropy_of
-from .smoothing import check_smoothing, smooth_labels
+from .smoothing import check_smoothing, holds_one_hot, smooth_labels
 
 __all__ = ["LabelSmoothing"]
 
@@ -64,7 +64,7 @@ class LabelSmoothing(Algorithm):
         if not isinstance(target, torch.Tensor):
             raise ArgumentTypeError(
                 f"label_smoothing found a {type(target).__name__} under target_key={self.target_key!r}, "
-                "but smooths tensors: class indices (N, ...) or probabilities (N, K, ...)"
+                "but smooths tensors: class indices (N, ...), probabilities or one-hot integers (N, K, ...)"
             )
         if state.loss_fn is not None:
             check_loss(state.loss_fn)
@@ -89,8 +89,14 @@ class LabelSmoothing(Algorithm):
         if loss is None:
             loss = CrossEntropy()
             _check_none_ignored(target)
+        outputs = _outputs(state.outputs, target)
+        if loss.weight is not None and holds_one_hot(outputs, target):
+            raise ArgumentError(
+                f"label_smoothing found one-hot integers {tuple(target.shape)} with class weights, by which "
+                "microbatches are weighted: give class indices, y.argmax(1)"
+            )
         smoothed = smooth_labels(
-            class_outputs(state.outputs, target),
+            outputs,
             target,
             self.smoothing,
             ignore_index=loss.ignore_index,
@@ -107,6 +113,16 @@ class LabelSmoothing(Algorithm):
                 "computed in the forward from the labels: compute it in loss(outputs, batch) from "
                 f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
             )
+
+
+def _outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:
+    """Return the outputs that fit the target as indices or probabilities, else as one-hot integers."""
+    try:
+        return class_outputs(outputs, target)
+    except ArgumentError:
+        if target.is_floating_point() or target.dim() < 2:
+            raise
+        return class_outputs(outputs, torch.empty(target.shape, device="meta"))
 
 
 def _check_none_ignored(target: torch.Tensor) -> None:

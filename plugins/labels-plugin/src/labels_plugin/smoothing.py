@@ -7,7 +7,7 @@ import torch
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["check_smoothing", "smooth_labels"]
+__all__ = ["check_smoothing", "holds_one_hot", "smooth_labels"]
 
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -37,7 +37,8 @@ def smooth_labels(
 
     Args:
         outputs: logits (N, K, ...); they give the number of classes and the precision, at least float32.
-        target: class indices (N, ...), or probabilities (N, K, ...), none of which are ignored.
+        target: class indices (N, ...), or probabilities (N, K, ...), none of which are ignored, or one-hot integers
+            (N, K, ...), which count as the indices.
         smoothing: the share of the uniform distribution, in [0, 1); with 0 `target` itself is returned.
         ignore_index, weight, reduction: as in the loss; `weight` has one number for each class.
 
@@ -62,6 +63,8 @@ def smooth_labels(
     if not share:
         return target
     classes = outputs.shape[1]
+    if holds_one_hot(outputs, target):
+        target = _indices(outputs, target)
     if target.is_floating_point():
         return target.to(_dtype_for(target)).mul(1 - share).add_(share / classes)
     try:
@@ -69,6 +72,18 @@ def smooth_labels(
     except (RuntimeError, IndexError):  # checking first costs more than the formula
         _check_labels(target[target != ignore_index], classes)
         raise
+
+
+def holds_one_hot(outputs: torch.Tensor, target: torch.Tensor) -> bool:
+    """Can the target only be one-hot: integers of the outputs' shape? Indices have one dimension less."""
+    return target.shape == outputs.shape and not (target.is_floating_point() or target.dtype is torch.bool)
+
+
+def _indices(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the classes of one-hot integers: none is negative, and they sum to 1."""
+    if not bool((target.amin() >= 0) & (target.sum(1) == 1).all()):
+        raise _no_classes(outputs, target)
+    return target.argmax(1)
 
 
 def _dense(
@@ -133,12 +148,17 @@ def _check_pair(outputs: torch.Tensor, target: torch.Tensor) -> None:
             "for one output per row, smooth the targets in the data, y * (1 - s) + s / 2, or give the model two outputs"
         )
     expected = shape if target.is_floating_point() else shape[:1] + shape[2:]
-    if target.shape != expected:
-        raise ArgumentError(
-            f"label smoothing can't find the classes: outputs {tuple(shape)} go with indices "
-            f"{(*shape[:1], *shape[2:])} or floats {tuple(shape)}, but the target is {target.dtype} "
-            f"{tuple(target.shape)}; the classes have to be dimension 1 of the outputs, as for cross_entropy"
-        )
+    if target.shape != expected and not holds_one_hot(outputs, target):
+        raise _no_classes(outputs, target)
+
+
+def _no_classes(outputs: torch.Tensor, target: torch.Tensor) -> ArgumentError:
+    shape = tuple(outputs.shape)
+    return ArgumentError(
+        f"label smoothing can't find the classes: outputs {shape} go with indices {(*shape[:1], *shape[2:])} or floats "
+        f"{shape}, or with one-hot integers of that shape (one 1, else 0), but the target is {target.dtype} "
+        f"{tuple(target.shape)}; the classes have to be dimension 1 of the outputs, as for cross_entropy"
+    )
 
 
 def _dtype_for(tensor: torch.Tensor) -> torch.dtype:
