@@ -153,7 +153,8 @@ class BlurConv2d(_Blurring, nn.Conv2d):
 
     def extra_repr(self) -> str:
         """Return the settings."""
-        return super().extra_repr() + ("" if self.blur_first else ", blur_first=False")
+        settings: str = super().extra_repr()  # type: ignore[no-untyped-call]
+        return settings if self.blur_first else f"{settings}, blur_first=False"
 
     def _is_pointwise(self) -> bool:
         padding = (0,) if self.padding == "valid" else self.padding

@@ -15,8 +15,9 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.randomness import OwnGenerator
 from engine_core.time import Time, TimeUnit
 
+from .draws import Draws
 from .operation import Operation
-from .stochastic_block import TARGETS, Draws, Settings, StochasticBlock, Target, find_blocks, wrap_blocks
+from .stochastic_block import TARGETS, Settings, StochasticBlock, Target, find_blocks, wrap_blocks
 
 __all__ = ["StochasticDepth"]
 
