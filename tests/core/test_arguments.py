@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.arguments import check_flag, check_key, check_number, check_setter, check_taken, check_whole, item_at
+from engine_core import Time
+from engine_core.arguments import (
+    check_flag,
+    check_key,
+    check_length,
+    check_number,
+    check_setter,
+    check_taken,
+    check_whole,
+    item_at,
+)
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
 
 ends = st.floats(-100, 100)
@@ -138,3 +148,28 @@ def test_a_setter_that_copies_the_outer_container_alone_is_refused_and_undone():
     with pytest.raises(ArgumentError, match="of everything on the way to the item"):
         check_setter(batch, "input_key", (lambda batch: batch["inner"]["x"], put))
     assert batch["inner"]["x"] is rows
+
+
+@pytest.mark.parametrize("given", ["0ba", "10ep", "5sp", "1h30m", "0dur", "1dur", Time("0.5dur")])
+def test_a_length_from_0_on_passes(given):
+    assert check_length("warmup", given) == Time(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ("5tok", ArgumentError, "warmup: give it in ep, ba, sp, sec or dur, not as '5tok'"),
+        ("-1ba", ArgumentError, "warmup='-1ba' has to be within the training: 0 or more, and at most 1dur"),
+        ("1.1dur", ArgumentError, "warmup='1.1dur' has to be within the training: 0 or more, and at most 1dur"),
+    ],
+)
+def test_a_length_outside_of_the_training_is_refused(given, error, message):
+    with pytest.raises(error) as refused:
+        check_length("warmup", given)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(("given", "error"), [(5, ArgumentTypeError), (None, ArgumentTypeError), ("x", ArgumentError)])
+def test_what_is_not_a_length_is_refused_under_the_arguments_name(given, error):
+    with pytest.raises(error, match="^warmup: "):
+        check_length("warmup", given)

@@ -72,6 +72,23 @@ def test_the_elapsed_duration_is_rounded_once(epochs, batches):
         assert state.get_elapsed_duration().value == done / (epochs * batches)
 
 
+@pytest.mark.parametrize(
+    ("length", "done"),
+    [("5ba", 1.4), ("7ba", 1.0), ("2ep", 0.875), ("32sp", 1.75), ("14sec", 0.5), ("0.5dur", 0.875), ("0ba", 1.0)],
+)
+def test_progress_is_how_much_of_a_length_is_done(length, done):
+    position = Timestamp(epoch=1, batch=7, sample=56, batch_in_epoch=3, elapsed_s=7.0)
+    state = State(max_duration="4ep", timestamp=position, train_dataloader=[1] * 4)
+    assert state.get_progress(length) == state.get_progress(Time(length)) == done
+
+
+def test_a_fraction_of_an_unknown_length_has_no_progress():
+    with pytest.raises(
+        ValueError, match=r"max_duration is not known, so '0\.5dur' can't be located .* set max_duration"
+    ):
+        State().get_progress("0.5dur")
+
+
 def test_evaluation_does_not_change_the_elapsed_duration():
     state = State(max_duration="4ep", timestamp=Timestamp(epoch=1, batch_in_epoch=2), train_dataloader=range(8))
     state.dataloader, state.dataloader_len = range(1000), 1000

@@ -161,6 +161,21 @@ def test_an_optimizer_and_a_callable_may_be_mixed() -> None:
     assert [type(optimizer).__name__ for optimizer in made.state.optimizers] == ["SGD", "Adam"]
 
 
+@pytest.mark.parametrize(("interval", "second"), [("1ep", 0.1), ("2ba", 0.05)])
+def test_once_an_algorithm_sets_the_learning_rates_no_scheduler_steps(interval: str, second: float) -> None:
+    seen: list[float] = []
+    halve = functools.partial(StepLR, step_size=1, gamma=0.5)
+    made = trainer(batches(4, 4), max_duration="3ep", schedulers=(halve, interval))
+
+    def take_over(state: Any) -> None:
+        seen.extend(rates(made))
+        state.schedulers_rest = state.timestamp.batch >= 3
+
+    made.state.callbacks.append(at("batch_end", take_over))
+    made.fit()
+    assert seen == [0.1, second, 0.05, 0.05, 0.05, 0.05]
+
+
 def test_a_scheduler_steps_each_epoch() -> None:
     halve = functools.partial(StepLR, step_size=1, gamma=0.5)
     assert rates_by_batch(halve, 4, 4) == [0.1, 0.1, 0.05, 0.05]
