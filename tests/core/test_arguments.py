@@ -171,5 +171,5 @@ def test_a_length_outside_of_the_training_is_refused(given, error, message):
 
 @pytest.mark.parametrize(("given", "error"), [(5, ArgumentTypeError), (None, ArgumentTypeError), ("x", ArgumentError)])
 def test_what_is_not_a_length_is_refused_under_the_arguments_name(given, error):
-    with pytest.raises(error, match="^warmup: "):
+    with pytest.raises(error, match=r"^warmup: "):
         check_length("warmup", given)
