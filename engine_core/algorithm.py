@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
+import reprlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,10 +15,25 @@ from .event import Event
 from .metadata import AlgorithmMetadata
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .logger import Logger
     from .state import State
 
-__all__ = ["Algorithm", "algorithm_metadata", "snake_case", "unique_names"]
+__all__ = ["Algorithm", "algorithm_metadata", "kept_arguments", "snake_case", "unique_names"]
+
+
+class _SignatureOfInit:
+    """The signature of a class of algorithms is that of its `__init__`; `inspect` would show `Algorithm.__new__`'s."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature | None:
+        if instance is not None:
+            return None
+        init: Any = owner.__init__  # type: ignore[misc]
+        if init is object.__init__:
+            return inspect.Signature()
+        signature = inspect.signature(init)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 class Algorithm(ABC):
@@ -34,6 +53,27 @@ class Algorithm(ABC):
     """
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata.model_construct()  # builds no pydantic model
+
+    # What the constructor was given is kept in a slot: whatever compares algorithms reads `vars(algorithm)`.
+    __slots__ = ("__dict__", "__weakref__", "_given")
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+    __signature__ = _SignatureOfInit()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an instance, and keep the arguments for `repr`."""
+        if cls.__init__ is object.__init__ and (args or kwargs):
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        algorithm = super().__new__(cls)
+        algorithm._given = (args, kwargs)
+        return algorithm
+
+    def __repr__(self) -> str:
+        """Return the constructor's call, with the arguments that differ from their defaults."""
+        signature = inspect.signature(type(self))
+        args, kwargs = self._given
+        values = {**signature.bind_partial(*args, **kwargs).arguments, **kept_arguments(self)}
+        shown = [_shown(p, values[name]) for name, p in signature.parameters.items() if name in values]
+        return f"{type(self).__name__}({', '.join(filter(None, shown))})"
 
     @abstractmethod
     def match(self, event: Event, state: State) -> bool:
@@ -83,6 +123,60 @@ def algorithm_metadata(algorithm: object) -> AlgorithmMetadata:
     """Return what an algorithm declares; one without metadata declares nothing."""
     metadata = getattr(algorithm, "metadata", None)
     return metadata if isinstance(metadata, AlgorithmMetadata) else AlgorithmMetadata()
+
+
+def kept_arguments(algorithm: object) -> dict[str, Any]:
+    """Return the constructor's arguments that an object keeps, by name, `_name` or in a frozen dataclass."""
+    try:
+        arguments = inspect.signature(type(algorithm)).parameters
+    except ValueError:  # a class written in C, such as SimpleNamespace
+        return {}
+    attributes = getattr(algorithm, "__dict__", {})
+    found: dict[str, Any] = {}  # what comes later wins: an attribute of the argument's own name is the surest
+    for value in attributes.values():
+        if dataclasses.is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009
+            found |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    found |= {name.removeprefix("_"): value for name, value in attributes.items() if name.startswith("_")}
+    found |= attributes
+    return {name: found[name] for name in arguments if name in found}
+
+
+class _Brief(reprlib.Repr):
+    """Shows an argument in a few characters of one line, without an address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 100
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        """Show functions and classes by name, and by its class whatever has no short text."""
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and isinstance(x, (torch.Tensor, torch.nn.Module)):
+            return f"<{type(x).__name__}>"
+        if isinstance(name := getattr(x, "__name__", None), str):
+            return name
+        try:
+            text = repr(x)
+        except Exception:  # noqa: BLE001  the author's code, which says nothing about the algorithm
+            text = ""
+        is_brief = text and len(text) <= self.maxother and "\n" not in text and " at 0x" not in text
+        return text if is_brief else f"<{type(x).__name__}>"
+
+
+_brief = _Brief()
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+def _shown(parameter: inspect.Parameter, value: Any) -> str:
+    """Return an argument as it is written in a call, or nothing for a default."""
+    text, default = _brief.repr(value), parameter.default
+    if (stars := _STARS.get(parameter.kind)) is not None:
+        return f"{stars}{text}"
+    if default is not parameter.empty:
+        is_same_number = isinstance(value, (int, float)) and isinstance(default, (int, float)) and value == default
+        if is_same_number or text == _brief.repr(default):
+            return ""
+    return f"{parameter.name}={text}"
 
 
 def snake_case(name: str) -> str:

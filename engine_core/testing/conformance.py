@@ -101,6 +101,7 @@ class AlgorithmConformance(AlgorithmKit):
     test_restores_after_an_exception = _of_algorithm("changes")
     test_no_global_random_draw = _of_algorithm("draws")
     test_arguments = _of_algorithm("arguments")
+    test_repr = _of_algorithm("arguments")
     test_state_dict = _of_algorithm("saving")
     test_resume = _of_algorithm("saving")
     test_two_instances = _of_algorithm("instances")

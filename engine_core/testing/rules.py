@@ -99,12 +99,18 @@ ALGORITHM_RULES = {
         "torch.random.fork_rng.",
     ),
     "test_arguments": Rule(
-        "The constructor refuses what it can't use with a TypeError or ValueError, repr is short and stable, and "
-        "equality returns True or False.",
-        "A wrong setting that is found half-way through training has cost hours, and logs and notebooks print "
-        "instances.",
+        "The constructor refuses what it can't use with a TypeError or ValueError, and equality returns True or False.",
+        "A wrong setting that is found half-way through training has cost hours.",
         "Check each argument in __init__ and raise engine_core.errors.ArgumentError or ArgumentTypeError; leave "
-        "tensors out of repr and equality, as the defaults of object do.",
+        "tensors out of equality, as the default of object does.",
+    ),
+    "test_repr": Rule(
+        "repr begins with the class's name, is short, the same each time and for each instance made alike, and has "
+        "neither tensors nor addresses in it.",
+        "Logs, notebooks and error messages print instances: what they say has to tell the settings, and compare equal "
+        "from run to run.",
+        "Leave __repr__ to Algorithm, which shows the constructor's call from the attributes that have its arguments' "
+        "names; if you write one, show settings, not state.",
     ),
     "test_state_dict": Rule(
         "state_dict holds tensors and JSON values under string keys, is independent of the live state, and "

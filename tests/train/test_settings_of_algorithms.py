@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
@@ -71,3 +72,9 @@ def test_another_argument_is_found_where_it_is_kept(cls: Any, tmp_path: Path) ->
 
 def test_what_may_change_in_the_run_is_not_an_argument(tmp_path: Path) -> None:
     assert saved(tmp_path, Moving(0.1)) == {}
+
+
+def test_repr_shows_the_same_arguments_and_tensors_and_modules_by_their_class() -> None:
+    assert repr(Together(9.0)) == "Together(scale=9.0)"
+    assert repr(Private(torch.zeros(1))) == "Private(scale=<Tensor>)"  # type: ignore[arg-type]
+    assert repr(Moving(torch.nn.Linear(1, 1))) == "Moving(scale=<Linear>)"  # type: ignore[arg-type]

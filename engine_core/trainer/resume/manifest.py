@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import inspect
 import json
 import platform
 from collections.abc import Iterable, Mapping
@@ -12,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...algorithm import kept_arguments
 from ...event import Event
 from ...passes import AlgorithmRecord
 from ...registry import CORE, Registry
@@ -44,7 +43,7 @@ def describe_run(session: Session) -> dict[str, Any]:
                 "distribution": record.distribution,
                 "version": record.version,
                 "required_on_load": bool(getattr(member.algorithm, "required_on_load", bool)()),
-                "settings": _settings_of(member.algorithm),
+                "settings": _in_json(kept_arguments(member.algorithm)),
             }
             for member, record in records
         ],
@@ -87,22 +86,6 @@ def _machine_of(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         return {**machine, "device_name": torch.cuda.get_device_name(device)}
     return machine
-
-
-def _settings_of(algorithm: object) -> dict[str, Any]:
-    """Return the constructor's arguments that an algorithm keeps, by name, `_name` or in a frozen dataclass."""
-    try:
-        arguments = inspect.signature(type(algorithm)).parameters
-    except ValueError:  # a class written in C, such as SimpleNamespace
-        return {}
-    attributes = getattr(algorithm, "__dict__", {})
-    found: dict[str, Any] = {}  # what comes later wins: an attribute of the argument's own name is the surest
-    for value in attributes.values():
-        if dataclasses.is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen:  # noqa: B009
-            found |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    found |= {name.removeprefix("_"): value for name, value in attributes.items() if name.startswith("_")}
-    found |= attributes
-    return _in_json({name: found[name] for name in arguments if name in found})
 
 
 def _training_of(session: Session) -> dict[str, Any]:

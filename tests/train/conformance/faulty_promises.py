@@ -1,5 +1,6 @@
 """Algorithms that break a promise about metadata, match, State, generators or arguments: one fault each."""
 
+import itertools
 import random
 
 import torch
@@ -215,10 +216,65 @@ class TakesNaN(AtLoss):
         self.scale = scale
 
 
-@caught_by("test_arguments")
+@caught_by("test_repr")
 class ShowsTensors(AtLoss):
     def __repr__(self):
         return f"ShowsTensors({torch.zeros(2)})"
+
+
+@caught_by("test_repr")
+class ShowsItsAddress(AtLoss):
+    __repr__ = object.__repr__
+
+
+@caught_by("test_repr")
+class ShowsAnAddressInside(AtLoss):
+    def __repr__(self):
+        return f"ShowsAnAddressInside({AtLoss.factor})"
+
+
+@caught_by("test_repr")
+class ShowsWhatItDoes(AtLoss):
+    def __repr__(self):
+        return "scales the loss"
+
+
+@caught_by("test_repr")
+class ShowsHowOftenItWasShown(AtLoss):
+    shown = 0
+
+    def __repr__(self):
+        self.shown += 1
+        return f"ShowsHowOftenItWasShown({self.shown})"
+
+
+@caught_by("test_repr")
+class ShowsItsNumber(AtLoss):
+    made = itertools.count()
+
+    def __init__(self):
+        self.number = next(self.made)
+
+    def __repr__(self):
+        return f"ShowsItsNumber({self.number})"
+
+
+@caught_by("test_repr")
+class ShowsTooMuch(AtLoss):
+    def __repr__(self):
+        return f"ShowsTooMuch({[*range(1000)]})"
+
+
+@caught_by("test_repr")
+class ShowsWhatItHasSeen(AtLoss):
+    seen = ""
+
+    def factor(self, state):
+        self.seen = str([float(state.loss)] * 100)
+        return 0.5
+
+    def __repr__(self):
+        return f"ShowsWhatItHasSeen({self.seen})"
 
 
 @caught_by("test_arguments")
