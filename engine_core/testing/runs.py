@@ -227,13 +227,14 @@ def described(error: BaseException | None) -> str:
 
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:
-    """Return where two trees of tensors and values differ in any bit, or None."""
+    """Return where two trees of tensors and values differ in any bit, or None; seconds, under keys in `_s`, may."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return None if _same_bits(one, other) else f"{path or 'the tensor'} differs{_by(one, other)}"
     if isinstance(one, dict) and isinstance(other, dict):
         if list(map(repr, one)) != list(map(repr, other)):
             return f"{path or 'the mapping'} has different keys: {list(one)} and {list(other)}"
-        pairs = [(one[key], other[key], f"{path}.{key}" if path else str(key)) for key in one]
+        alike = [key for key in one if not (str(key).endswith("_s") and type(one[key]) is type(other[key]) is float)]
+        pairs = [(one[key], other[key], f"{path}.{key}" if path else str(key)) for key in alike]
     elif isinstance(one, (list, tuple)) and type(one) is type(other) and len(one) == len(other):
         pairs = [(a, b, f"{path}[{place}]") for place, (a, b) in enumerate(zip(one, other, strict=True))]
     else:

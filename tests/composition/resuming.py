@@ -170,7 +170,8 @@ def _add(value: Any, found: Any) -> None:
         found.update(b"{")
         for key in value:
             found.update(repr(key).encode())
-            _add(value[key], found)
+            if not str(key).endswith("_s"):  # seconds
+                _add(value[key], found)
     elif isinstance(value, (list, tuple)):
         found.update(b"[")
         for item in value:

@@ -210,8 +210,8 @@ def test_the_fraction_of_rows_that_were_trained_on_is_logged_at_the_end(interval
     assert 0 < logged(destination, "time/selective_backprop/scoring_fraction")[0] < 1
 
 
-def test_the_share_of_time_spent_scoring_starts_at_zero_with_each_fit() -> None:
-    """If one of its two parts kept counting, it would be near 2, or near a half."""
+def test_the_share_of_time_spent_scoring_is_that_of_the_whole_run() -> None:
+    """If one of its two parts began again with the second fit, it would be near 2, or near a half."""
 
     def slow(batch: Any, state: State) -> torch.Tensor:
         time.sleep(0.2)

@@ -78,7 +78,7 @@ def test_its_state_is_that_of_its_generator_and_a_count(engine_of: Any) -> None:
     assert algorithm.state_dict() == {}
     engine_of(algorithm)
     kinds = {name: type(value) for name, value in algorithm.state_dict().items()}
-    assert kinds == {"dropped": int, "generator": torch.Tensor}
+    assert kinds == {"dropped": int, "scoring_s": float, "generator": torch.Tensor}
 
 
 def test_a_saved_state_is_a_copy(engine_of: Any, pruned: Any) -> None:

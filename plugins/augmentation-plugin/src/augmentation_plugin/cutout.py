@@ -58,7 +58,7 @@ class CutOut(Algorithm):
         check_images(f"the input (input_key={self.input_key!r})", item_at(state.batch, "input_key", self.input_key))
         check_setter(state.batch, "input_key", self.input_key)
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Replace the images with copies that have holes."""
         images = check_images("the input of cutout", state.batch_get_item(self.input_key))
         holed = cut_holes(images, self.num_holes, self.length, self._generator.of(state, self))

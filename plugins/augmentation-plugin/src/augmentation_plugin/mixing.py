@@ -100,7 +100,7 @@ class Mixing(Algorithm):
         else:
             check_dense(state.loss_fn, target)
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Mix at the BEFORE events, restore at the AFTER events."""
         if event is Event.BEFORE_FORWARD:
             self._check_paid(state)

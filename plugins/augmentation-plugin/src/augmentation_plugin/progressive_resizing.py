@@ -99,7 +99,7 @@ class ProgressiveResizing(Algorithm):
         """If the schedule is at full size throughout."""
         return self.initial_scale == 1 or self.finetune_fraction == 1
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Replace images, and targets if asked, with smaller ones."""
         scale = self._scale(state)
         images = state.batch_get_item(self.input_key)
@@ -117,7 +117,7 @@ class ProgressiveResizing(Algorithm):
             state.batch_set_item(self.input_key, smaller)
             if self.resize_targets:
                 state.batch_set_item(self.target_key, their_targets)
-        if logger.destinations:
+        if logger is not None and logger.destinations:
             height, width = smaller.shape[-2:]
             logger.log_metrics({f"{_NAME}/scale": scale, f"{_NAME}/height": height, f"{_NAME}/width": width})
 

@@ -78,7 +78,7 @@ class LabelSmoothing(Algorithm):
         """With nothing to smooth."""
         return self.smoothing == 0
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Put dense targets into the batch, and the labels back once the loss is computed."""
         if event is Event.AFTER_LOSS:
             self._target.back(state)

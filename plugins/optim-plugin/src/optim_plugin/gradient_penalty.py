@@ -78,7 +78,7 @@ class GradientPenalty(Algorithm):
         """With a weight of 0."""
         return self.weight == 0
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Give the model inputs that require a gradient, and add the penalty to its loss."""
         if event is Event.BEFORE_TRAIN_BATCH:
             self._rows = weakref.ref(state), self._inputs_of(state).shape[0]

@@ -88,7 +88,7 @@ class LayerFreezing(Algorithm):
                 "whose parameters are all frozen; use amp_bf16, or one optimizer with several param groups"
             )
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Count layers, and at BATCH_START freeze those that are due."""
         model = state.model
         if model is None:
@@ -105,7 +105,8 @@ class LayerFreezing(Algorithm):
         if event is Event.BATCH_START and self._is_of(state):
             self._frozen = max(self._frozen, self._due(_done(state)))
             freeze_first(model, self._frozen, self._layers, state.batch)
-        if logger.destinations and self._is_of(state) and self._frozen != before:
+        has_changed = self._is_of(state) and self._frozen != before
+        if logger is not None and logger.destinations and has_changed:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})
 
     def _count(self, event: Event, state: State, model: nn.Module) -> None:

@@ -60,7 +60,7 @@ class SAM(Algorithm):
         """If training was shorter than the interval."""
         return state.timestamp.batch < self.interval
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Replace the gradients."""
         closure = _closure_of(state)
         outputs, loss = state.outputs, state.loss

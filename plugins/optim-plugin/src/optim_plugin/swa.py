@@ -131,7 +131,7 @@ class SWA(WeightAveraging):
             return not self._loaded and not self._is_of(state) and elapsed is not None and elapsed.value >= 1.0
         return self._anneals(event, state) or super().match(event, state)
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Set the learning rates, do what the base class does, and warn if training ends without an average."""
         if event is Event.FIT_END:
             warn(

@@ -56,7 +56,7 @@ class WeightAveraging(Algorithm):
             return True
         return event in self.metadata.events and self._is_due(event, state)  # type: ignore[operator]
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Update the average; put it into the model for an evaluation, and the weights back after it."""
         if event is Event.EVAL_END:
             assert self._average is not None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Timestamp
-from engine_core.arguments import check_whole
+from engine_core.arguments import check_number, check_whole
 from engine_core.batch import BatchKey, take_rows
 from engine_core.errors import ArgumentError
 from engine_core.randomness import OwnGenerator
@@ -134,7 +134,7 @@ class SelectiveBackprop(Algorithm):
         if run is None or self.keep == 1:
             return False
         if event is Event.FIT_END:
-            return run.dropped > 0
+            return run.dropped > 0 and not state.is_interrupted  # the resumed run logs it once, for both
         return run.scorer.wants(event) and (event is not Event.BEFORE_TRAIN_BATCH or _done(state) < self.end)
 
     def validate(self, state: State) -> None:
@@ -149,7 +149,7 @@ class SelectiveBackprop(Algorithm):
                 "set max_duration, or start=0 and end=1 to select at any time"
             )
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Replace the batch with its hard rows; at INIT take the loss of the model."""
         if event is Event.INIT:
             self._begin(state)
@@ -158,10 +158,10 @@ class SelectiveBackprop(Algorithm):
         if event is Event.AFTER_DATALOADER:
             self._prune(run, state, logger)
         elif event is Event.FIT_START:
-            run.scoring_s, run.since_s = 0.0, state.timestamp.elapsed_s
             run.scorer.begin_fit()
         elif event is Event.FIT_END:
-            logger.log_metrics(run.shares(state.timestamp))
+            if logger is not None:
+                logger.log_metrics(run.shares(state.timestamp))
         else:
             run.scorer.react(event, run.subject, state)
 
@@ -170,27 +170,29 @@ class SelectiveBackprop(Algorithm):
         run = self._run
         if run is None:
             return {**self._loaded, **self._generator.state_dict()}
-        return {**run.scorer.state_dict(), "dropped": run.dropped, **self._generator.state_dict()}
+        counts = {"dropped": run.dropped, "scoring_s": run.scoring_s}
+        return {**run.scorer.state_dict(), **counts, **self._generator.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the draws and scores of the saved run."""
         run = self._run
         scorer = make_scorer(vars(self), torch.device("cpu") if run is None else run.subject.device)
         scorer.load_state_dict(state)
-        dropped = check_whole("dropped", state.get("dropped", 0), "[0, inf)", "how many rows were left out")
+        counts = _counts_of(state)
         self._generator.load_state_dict(state)
         if run is None:
             self._loaded = dict(state)
         else:
-            run.restore(scorer, dropped)
+            run.restore(scorer, *counts)
 
-    def _prune(self, run: _Run, state: State, logger: Logger) -> None:
+    def _prune(self, run: _Run, state: State, logger: Logger | None) -> None:
         n = run.scorer.count(run.subject, state.batch)
         k = number_kept(n, self.keep, self.multiple_of)
         if k == n:
             return
         generator = self._generator.of(state, self)
-        log: dict[str, float] | None = {"kept": k} if logger.destinations else None
+        logs = logger is not None and logger.destinations
+        log: dict[str, float] | None = {"kept": k} if logs else None
         if self.selector == "uniform":
             scores, rows = None, draw_uniform(n, k, generator, run.subject.device)
         else:
@@ -201,7 +203,7 @@ class SelectiveBackprop(Algorithm):
             run.scorer.keep(rows)
         state.batch = take_rows(state.batch, n, rows)
         run.dropped += n - k
-        if log is not None:
+        if logger is not None and log is not None:
             if scores is not None:
                 log.update(_summary(scores, rows))
             logger.log_metrics({f"{_NAME}/{name}": value for name, value in log.items()})
@@ -221,7 +223,7 @@ class SelectiveBackprop(Algorithm):
         self._run = run = _Run(subject, make_scorer(vars(self), subject.device))
         if self._loaded:
             run.scorer.load_state_dict(self._loaded)
-            run.restore(run.scorer, self._loaded.get("dropped", 0))
+            run.restore(run.scorer, *_counts_of(self._loaded))
             self._loaded = {}
         self._generator.of(state, self)  # its state is saved from now on
         return run
@@ -233,28 +235,33 @@ class _Run:
 
     Args:
         dropped: how many rows were left out.
-        scoring_s: the time spent scoring in this fit.
-        since_s: the run's clock at the start of this fit.
+        scoring_s: the time spent scoring.
     """
 
     subject: Subject
     scorer: Scorer
     dropped: int = 0
     scoring_s: float = 0.0
-    since_s: float = 0.0
 
-    def restore(self, scorer: Scorer, dropped: int) -> None:
-        """Continue from what was saved; a run that goes back keeps its count of dropped rows."""
+    def restore(self, scorer: Scorer, dropped: int, scoring_s: float) -> None:
+        """Continue from what was saved; a run that goes back keeps its count of dropped rows, and its time."""
         self.scorer, self.dropped = scorer, max(self.dropped, dropped)
+        self.scoring_s = max(self.scoring_s, scoring_s)
 
     def shares(self, clock: Timestamp) -> dict[str, float]:
-        """Return the fraction of the rows that were trained on, and that of this fit's time that scoring took."""
+        """Return the fraction of the rows that were trained on, and that of the time that scoring took."""
         shares = {}
         if clock.sample:
             shares[f"{_NAME}/kept_fraction"] = 1 - self.dropped / clock.sample
-        if (elapsed_s := clock.elapsed_s - self.since_s) > 0:
-            shares[f"time/{_NAME}/scoring_fraction"] = self.scoring_s / elapsed_s
+        if clock.elapsed_s > 0:
+            shares[f"time/{_NAME}/scoring_fraction"] = self.scoring_s / clock.elapsed_s
         return shares
+
+
+def _counts_of(saved: Mapping[str, Any]) -> tuple[int, float]:
+    """Return how many rows were left out, and the seconds spent scoring, when `saved` was made."""
+    dropped = check_whole("dropped", saved.get("dropped", 0), "[0, inf)", "how many rows were left out")
+    return dropped, check_number("scoring_s", saved.get("scoring_s", 0.0), "[0, inf)", "the time spent scoring")
 
 
 def _done(state: State) -> float:

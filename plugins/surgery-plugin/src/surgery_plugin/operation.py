@@ -37,7 +37,7 @@ class Operation(Algorithm):
         """INIT."""
         return event is Event.INIT
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Change the model of the run."""
         name = str(self.metadata.name)
         if state.model is None:
@@ -45,5 +45,5 @@ class Operation(Algorithm):
         places = self.operate(state.model, state)
         if not places and not any(isinstance(module, self.made) for module in state.model.modules()):
             warn_of_nothing(name, self.looked_for())
-        if logger.destinations:
+        if logger is not None and logger.destinations:
             logger.log_metrics({f"{name}/replaced": len(places)})
