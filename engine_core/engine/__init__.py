@@ -2,6 +2,7 @@
 
 from .engine import Engine
 from .host import Host
+from .lifetime import refuse_to_copy
 from .lint import doubts_about, misspelt_events, warn_of_idle
 from .listeners import misspelt_hooks
 from .members import problems_of, take_in
@@ -15,6 +16,7 @@ __all__ = [
     "misspelt_events",
     "misspelt_hooks",
     "problems_of",
+    "refuse_to_copy",
     "take_in",
     "warn_of_idle",
 ]

@@ -20,7 +20,7 @@ from ..trace import SpanRecorder, Traces
 from .handlers import Handlers, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host
 from .in_place import InPlace
-from .lifetime import Life
+from .lifetime import Life, refuse_to_copy
 from .lint import warn_of, warn_of_misspelt_events
 from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
 from .members import admit, overrides
@@ -154,6 +154,8 @@ class Engine:
         tally(self._pipelines.values())
         return self._members, self._passes
 
+    __reduce_ex__ = refuse_to_copy
+
     @property
     def backwards_create_graph(self) -> bool:
         """Does any algorithm need a graph of the backward pass?"""
@@ -167,9 +169,10 @@ class Engine:
     def close(self) -> None:
         """Undo what was begun and close each callback once; nothing is raised; events are refused from then on."""
         self._begun.close()
+        listed = [] if self._closed else listeners_of(self.state.callbacks, self.logger.destinations)
         self._closed = True
         self._handlers.clear()
-        self._life.close()
+        self._life.close(listed)
         for watched in (self._algorithms, self._callbacks, self._destinations):
             watched.stop_observing(self._handlers.clear)
         for adapter in self._adapters:

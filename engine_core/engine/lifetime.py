@@ -7,6 +7,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ..callback import Callback
 from ..errors import EngineError
@@ -46,10 +47,15 @@ class Life:
             self._opened.append(callback)
         _close_the_rest_at_exit()
 
-    def close(self) -> None:
-        """Call `close` of each callback in order, destinations last, then `post_close` of those that succeeded."""
+    def close(self, listed: Sequence[Callback] = ()) -> None:
+        """Call `close` of each callback in order, destinations last, then `post_close` of those that succeeded.
+
+        Args:
+            listed: further ones that are closed although no event opened them, unless another engine has them open.
+        """
         destinations = {id(destination) for destination in self._logger.destinations}
-        opened, self._opened = sorted(self._opened, key=lambda callback: id(callback) in destinations), []
+        both = [*self._opened, *(callback for callback in listed if id(callback) not in _open)]
+        opened, self._opened = sorted(both, key=lambda callback: id(callback) in destinations), []
         closed = []
         for callback in opened:
             _open.pop(id(callback), None)
@@ -59,6 +65,14 @@ class Life:
             _survives(callback, "post_close")
 
     __del__ = close
+
+
+def refuse_to_copy(owner: object, _: object) -> NoReturn:
+    """Be the `__reduce_ex__` of what has a life of its own, so that neither `copy` nor `pickle` makes a second one."""
+    raise EngineError(
+        f"{type(owner).__name__} can't be copied or pickled, since callbacks, hooks and the loader belong to one run: "
+        "copy the weights with state.model.state_dict(), and the run with checkpoints (callback checkpoint_saver)"
+    )
 
 
 @functools.cache

@@ -61,24 +61,24 @@ def metadata_of(function: AlgorithmPass) -> PassMetadata:
     return PassMetadata(name=getattr(function, "__name__", type(function).__name__).strip("<>"), pure=False)
 
 
-def sort_to_front(items: Sequence[T], kind: type | tuple[type, ...]) -> list[T]:
-    """Return the items with the instances of `kind` first, otherwise in the order given.
+def sort_to_front(list_to_sort: Sequence[T], cls: type | tuple[type, ...]) -> list[T]:
+    """Return the items with the instances of `cls` first, otherwise in the order given.
 
     Example:
         >>> sort_to_front([1, 'b', 3], str)
         ['b', 1, 3]
     """
-    return sorted(items, key=lambda item: not isinstance(item, kind))
+    return sorted(list_to_sort, key=lambda item: not isinstance(item, cls))
 
 
-def sort_to_back(items: Sequence[T], kind: type | tuple[type, ...]) -> list[T]:
-    """Return the items with the instances of `kind` last, otherwise in the order given.
+def sort_to_back(list_to_sort: Sequence[T], cls: type | tuple[type, ...]) -> list[T]:
+    """Return the items with the instances of `cls` last, otherwise in the order given.
 
     Example:
         >>> sort_to_back([1, 'b', 3], str)
         [1, 3, 'b']
     """
-    return sorted(items, key=lambda item: isinstance(item, kind))
+    return sorted(list_to_sort, key=lambda item: isinstance(item, cls))
 
 
 def name_of(function: AlgorithmPass) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..engine import Engine, warn_of_idle
+from ..engine import Engine, refuse_to_copy, warn_of_idle
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
 from ..logger import Logger
@@ -198,6 +198,8 @@ class Trainer:
         self.engine.close()
         if (session := getattr(self, "_session", None)) is not None:
             session.batches = None  # ends the loader's worker processes
+
+    __reduce_ex__ = refuse_to_copy
 
     def __enter__(self) -> Trainer:
         return self

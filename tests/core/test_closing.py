@@ -1,4 +1,7 @@
+import copy
+import gc
 import logging
+import pickle
 
 import pytest
 
@@ -105,9 +108,27 @@ def test_the_context_manager_closes_and_lets_exceptions_through():
     assert calls == ["a close", "a post_close"]
 
 
-def test_a_callback_that_no_event_ever_reached_is_not_closed():
-    Engine(State(callbacks=[Cb("a")]), Logger()).close()
-    assert calls == []
+def test_a_callback_that_no_event_ever_reached_is_closed_too_and_once():
+    engine = Engine(State(callbacks=[Cb("a")]), Logger([Dest("d")]))
+    engine.state.callbacks.append(Cb("late"))
+    engine.close()
+    engine.close()
+    assert calls == ["a close", "late close", "d close", "a post_close", "late post_close", "d post_close"]
+
+
+def test_without_an_event_the_context_manager_closes_and_collecting_the_engine_does_not():
+    with Engine(State(callbacks=[Cb("a")]), Logger()):
+        pass
+    assert calls == ["a close", "a post_close"]
+    Engine(State(callbacks=[Cb("b")]), Logger())
+    gc.collect()
+    assert calls == ["a close", "a post_close"]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_engine_can_not_be_copied(copied):
+    with pytest.raises(EngineError, match=r"Engine can't be copied or pickled, .*state_dict\(\), .*checkpoints"):
+        copied(Engine(State(), Logger()))
 
 
 def test_a_latecomer_is_closed_too_before_the_destinations():
@@ -156,9 +177,9 @@ def test_a_callback_that_is_open_elsewhere_is_refused_at_init():
     with pytest.raises(EngineError, match="callback Cb is still open on another engine; close that engine first, or"):
         second.run_event("init")
     second.close()
-    assert calls == []
+    assert calls == ["own close", "own post_close"]
     first.close()
-    assert calls == ["shared close", "shared post_close"]
+    assert calls[2:] == ["shared close", "shared post_close"]
 
 
 def test_a_latecomer_that_is_open_elsewhere_is_refused_and_not_closed_here():

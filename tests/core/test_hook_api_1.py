@@ -65,8 +65,8 @@ METHODS = [
     (State.stop_training, "self"),
     (Engine.run_event, "self event"),
     (Engine.restoring, "self"),
-    (passes.sort_to_front, "items kind"),
-    (passes.sort_to_back, "items kind"),
+    (passes.sort_to_front, "list_to_sort cls"),
+    (passes.sort_to_back, "list_to_sort cls"),
 ]
 
 

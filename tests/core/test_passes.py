@@ -31,6 +31,7 @@ UNDO = {
 
 def test_sort_to_front_and_back_move_a_kind_and_keep_the_rest():
     assert passes.sort_to_front([1, "b", 3], str) == ["b", 1, 3]
+    assert passes.sort_to_back(list_to_sort=[1, "b", 3], cls=str) == [1, 3, "b"]
     assert passes.sort_to_back([1, "b", 3], str) == [1, 3, "b"]
 
 
