@@ -90,13 +90,24 @@ def raised_at(error: BaseException) -> str:
     return place
 
 
-BETWEEN = ("engine_core", "pluggy", "click", "contextlib")
+BETWEEN = {"engine_core", "pluggy", "click", "contextlib", "torch"}
 """Packages whose lines say nothing to the user."""
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning at the nearest line of the user's code."""
-    frame, level = inspect.currentframe(), 1
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in BETWEEN:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    """Issue a warning at the nearest line of the user's code, which is not in the package that warns either."""
+    frame = inspect.currentframe()
+    packages = []  # the innermost first
+    while frame is not None:
+        packages.append(str(frame.f_globals.get("__name__")).partition(".")[0])
+        frame = frame.f_back
+    own = packages[1]
+    passed_over = BETWEEN | {own}
+    for level, package in enumerate(packages):
+        if package not in passed_over:
+            break
+        if level and package == "engine_core":  # what is above the engine uses it, be it in the same package
+            passed_over = BETWEEN
+    else:
+        level = 1
+    warnings.warn(message, category, stacklevel=level + 1)

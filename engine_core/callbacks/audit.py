@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +14,7 @@ from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError, AuditWarning, did_you_mean
 from ..event import Event
 from ..logger import Logger
+from ..messages import warn
 from ..metadata import WRITABLE
 from ..state import State
 from ..time import Time, TimeUnit
@@ -110,7 +110,7 @@ class Audit(Callback):
         if self.on_finding == "error" and not self._is_closing:
             raise AuditWarning(str(finding))
         if self.counts[key] == 1:
-            warnings.warn(str(finding), AuditWarning, stacklevel=2)
+            warn(str(finding), AuditWarning)
 
 
 def _settling(event: Event) -> Callable[[Audit, State, Logger], None]:

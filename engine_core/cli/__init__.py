@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import click
 
 from ..errors import EngineError
+from ..messages import escaped
 from ..registry import CORE, Registry
 from .lazy import LazyGroup
 
@@ -25,7 +27,9 @@ class _Main(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run; an error of the engine's own becomes one message, Ctrl-C exit code 130, a crash stays a crash."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning  # type: ignore[assignment]
+                return super().invoke(ctx)
         except EngineError as error:
             raise _Refused("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
         except KeyboardInterrupt as interruption:
@@ -35,6 +39,12 @@ class _Main(LazyGroup):
             if not hasattr(crash, "add_note") and hasattr(crash, "__notes__"):  # Python 3.10 does not show them
                 click.echo("\n".join(crash.__notes__), err=True)
             raise
+
+
+def _show_warning(message: object, _: object, filename: str, lineno: int, *__: object) -> None:
+    """Show a warning without a line, as none is the user's, unless it is in a config."""
+    place = f"{filename}:{lineno}: " if filename.endswith((".yaml", ".yml")) else ""
+    click.echo(escaped(f"warning: {place}{message}", keep="\n"), err=True)
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -66,7 +66,7 @@ def explain(
     else:
         _show_orders(explanation, wanted, form)
     for warning in explanation.warnings:
-        click.echo(printable(f"Warning: {warning}"), err=True)
+        click.echo(printable(f"warning: {warning}"), err=True)
     if explanation.problems:
         lines = [f"- {problem}".replace("\n", "\n  ") for problem in explanation.problems]
         raise ArgumentError("\n".join(["these algorithms can't run together:", *lines]))

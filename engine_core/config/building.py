@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import EngineError, PluginError, add_note, suggestion
@@ -137,7 +139,8 @@ def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: A
     """Call; refused arguments end in one message, a crash keeps its traceback."""
     check_arguments(function, arguments, place, given=len(given))
     try:
-        return function(*given, **arguments)
+        with _warnings_at(place):
+            return function(*given, **arguments)
     except EngineError as error:
         raise place.error(str(error), arguments) from error
     except (TypeError, ValueError) as error:
@@ -145,6 +148,19 @@ def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: A
     except Exception as error:
         add_note(error, f"raised while making what {place} describes")
         raise
+
+
+@contextlib.contextmanager
+def _warnings_at(place: Place) -> Iterator[None]:
+    """Let the warnings of a block point at the line of the config; of values made in Python, where they did."""
+    told: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            yield
+    finally:
+        for each in told:
+            file, line = (place.source.file, place.line) if place.line else (each.filename, each.lineno)
+            warnings.warn_explicit(each.message, each.category, file, line)
 
 
 def _title(function: Any) -> str:

@@ -52,11 +52,16 @@ class Place(NamedTuple):
                     problem = problem.replace(whole, f"{whole[: LONGEST - 3]}...")
         return ConfigError(f"{self}: {problem}" if str(self) else problem)
 
+    @property
+    def line(self) -> int | None:
+        """The line of the value, or of the nearest around it that has one."""
+        lines = (self.source.lines.get(self.keys[:length]) for length in range(len(self.keys), -1, -1))
+        return next((line for line in lines if line is not None), None)
+
     def __str__(self) -> str:
         names = (f"[{key}]" if isinstance(key, int) else f".{readable(key, LONGEST)}" for key in self.keys)
         path = "".join(names).removeprefix(".")
-        lines = (self.source.lines.get(self.keys[:length]) for length in range(len(self.keys), -1, -1))
-        line = next((f":{line}" for line in lines if line is not None), "")
+        line = "" if self.line is None else f":{self.line}"
         return ": ".join(filter(None, (f"{self.source.file}{line}", path)))
 
 

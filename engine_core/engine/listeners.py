@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from ..callback import Callback, LoggerDestination, method_of
 from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note, nearest
 from ..event import Event
 from ..logger import Logger
+from ..messages import warn
 from ..registry import Registry, check_callback, lacking, title
 from ..state import State, nearest_field
 from ..trace import SpanRecorder
@@ -25,7 +25,7 @@ _BEFORE_TRAINING = (Event.INIT, Event.FIT_START)
 _RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
-def listeners_of(callbacks: Sequence[Callback], destinations: Sequence[LoggerDestination]) -> list[Callback]:
+def listeners_of(callbacks: Sequence[Callback], destinations: Sequence[Any]) -> list[Callback]:
     """Return the callbacks, then the logger destinations; an object that is both counts as a callback."""
     return [*callbacks, *(d for d in destinations if not any(d is c for c in callbacks))]
 
@@ -165,4 +165,4 @@ def misspelt_hooks(cls: type) -> Iterator[str]:
 
 def _warn_of_near_names(callback: object) -> None:
     for message in misspelt_hooks(type(callback)):
-        warnings.warn(f"{message} (a leading underscore silences this)", HookNameWarning, stacklevel=2)
+        warn(f"{message} (a leading underscore silences this)", HookNameWarning)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 
 from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
+from ..messages import warn
 from ..state import State
 
 
@@ -62,11 +62,10 @@ class LossReader:
         value = reading.loss.item()
         was_finite, self.was_finite = self.was_finite, math.isfinite(value)
         if was_finite and not self.was_finite and not reading.is_skipped:  # the callback that skips it says so
-            warnings.warn(
+            warn(
                 f"the training loss is {value} at batch {reading.step} (epoch {reading.epoch}); training continues. "
                 "To skip such a batch, stop or roll back instead: callbacks=[('loss_guard', {'policy': 'skip'})]",
                 NonFiniteLossWarning,
-                stacklevel=2,
             )
         if self._logger.destinations:
             parts = {f"train/loss/{name}": part.item() for name, part in reading.parts.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from ..engine import Engine, refuse_to_copy, warn_of_idle
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
 from ..logger import Logger
+from ..messages import warn
 from ..passes import PassArgument
 from ..randomness import seed_generators
 from ..state import State
@@ -273,21 +273,15 @@ class Trainer:
                 raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
             if state.timestamp.get(horizon.unit) < horizon or self._session.status.phase is Phase.RESUMED:
                 return horizon
-            _warn(
-                f"fit() has nothing to do: training has reached its max_duration of {horizon}; "
-                f"fit('1{horizon.unit}') continues it"
-            )
+            done = f"training has reached its max_duration of {horizon}; fit('1{horizon.unit}') continues it"
+            warn(f"fit() has nothing to do: {done}", DurationWarning)
             return None
         length = Interval(duration, "fit: the duration").length
         end = state.timestamp.get(length.unit) + length
         if horizon is None or state.max_duration is self._own_horizon:
             state.max_duration = self._own_horizon = end
         elif end > horizon if end.unit is horizon.unit else state.timestamp.get(horizon.unit) >= horizon:
-            _warn(f"fit('{length}') goes past the max_duration of {horizon}; schedules now end at {end}")
+            past = f"goes past the max_duration of {horizon}; schedules now end at {end}"
+            warn(f"fit('{length}') {past}", DurationWarning)
             state.max_duration = end
         return end
-
-
-def _warn(message: str) -> None:
-    """Warn at the line that called `fit`."""
-    warnings.warn(message, DurationWarning, stacklevel=4)

@@ -99,7 +99,7 @@ def test_the_configs_own_order_is_explained(tmp_path, capsys):
         ],
     )
     assert err == (
-        "Warning: your pass 'explicit_order' puts Late before Early at BEFORE_LOSS, but "
+        "warning: your pass 'explicit_order' puts Late before Early at BEFORE_LOSS, but "
         "Early (pace-plugin 1.0, before='late') declares the opposite; your pass wins\n"
     )
 

@@ -1,8 +1,13 @@
 """Words for messages: lists of names, and exceptions in a line."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from engine_core.messages import cause_of, enumerated
+from engine_core.messages import cause_of, enumerated, warn
 
 
 @pytest.mark.parametrize(
@@ -41,3 +46,48 @@ class CannotBeShown(Exception):  # noqa: N818
 )
 def test_cause_of_an_exception_is_its_type_and_its_message_in_one_line(error, cause):
     assert cause_of(error) == cause
+
+
+def run_in(name, code, **names):
+    """Run code as that of a module, and return what it defines."""
+    namespace = {"__name__": name, **names}
+    exec(compile(code, f"{name}.py", "exec"), namespace)
+    return namespace
+
+
+TOLD = "def told():\n    warn('text', UserWarning)\n"
+CALLS = "def calls():\n    return told()\n"
+
+
+@pytest.mark.parametrize(
+    ("modules", "place"),
+    [
+        (["engine_core.engine"], __file__),
+        (["engine_core.engine", "contextlib", "torch.nn", "engine_core.trainer"], __file__),
+        (["a_plugin.scoring"], __file__),
+        (["a_plugin.scoring", "torch.nn", "a_plugin.scorers", "engine_core.engine"], __file__),
+        (["engine_core.engine", "my_net"], "my_net.py"),
+        (["mine.algorithm", "engine_core.engine", "mine.train"], "mine.train.py"),
+    ],
+)
+def test_a_warning_points_past_the_package_that_warns_and_past_ours_at_the_users_line(modules, place):
+    told = run_in(modules[0], TOLD, warn=warn)["told"]
+    for name in modules[1:]:
+        told = run_in(name, CALLS, told=told)["calls"]
+    with pytest.warns(UserWarning, match="text") as caught:
+        told()
+    assert [warning.filename for warning in caught] == [place]
+
+
+def test_a_script_that_warns_by_itself_is_told_its_own_line(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from engine_core.messages import warn\nwarn('text', UserWarning)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"{script}:2: UserWarning: text")
+
+
+def test_all_warnings_are_issued_there():
+    repository = Path(__file__).parents[2]
+    files = [*repository.glob("engine_core/**/*.py"), *repository.glob("plugins/*/src/**/*.py")]
+    issuing = [file.name for file in files if re.search(r"warnings\.warn\(", file.read_text(encoding="utf-8"))]
+    assert issuing == ["messages.py"]

@@ -58,7 +58,7 @@ def test_results_and_files_are_those_of_the_whole_run(tmp_path):
     assert {line["step"] for line in lines} == set(range(25))
     for name in ("train/loss", "eval/loss"):
         assert results[name] == latest[name]
-    assert done.stderr.count("Warning: ") == 1
+    assert done.stderr.count("warning: ") == 1
 
 
 @pytest.mark.full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.utils import data as torch_data
 
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning
+from ...messages import warn
 from ...randomness import GlobalGenerators
 from ...state import State, length_of
 from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
@@ -77,7 +77,7 @@ class Feed:
         if (why := _difference(loader, position)) is not None:
             if in_epoch:
                 raise CheckpointError(f"{why}: to resume in mid-epoch, the loader has to match the saved one")
-            warnings.warn(f"{why}: the next epoch will differ from the saved run's", CheckpointWarning, stacklevel=2)
+            warn(f"{why}: the next epoch will differ from the saved run's", CheckpointWarning)
         if keeps_position(loader):
             return self._resume_by_state(position, in_epoch=in_epoch)
         if in_epoch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 from engine_core.arguments import item_at
 from engine_core.batch import BatchKey, count_rows, get_item, map_batch, set_item, take_rows
 from engine_core.errors import ArgumentError
+from engine_core.messages import warn
 
 from .losses import Loss, check_losses, in_fp32
 from .untouched import frozen_buffers, own_randomness
@@ -200,10 +200,10 @@ def score(
         losses = run(1)
     if refusal is not None:
         name = type(model).__name__
-        warnings.warn(
+        warn(
             f"{name} can't take inputs scaled by scale_factor={scale_factor} ({refusal}); "
             "rows are scored at full size: set scale_factor=1",
-            stacklevel=3,
+            UserWarning,
         )
     return check_losses(losses, count_rows(objective.received(batch))), refusal is None
 

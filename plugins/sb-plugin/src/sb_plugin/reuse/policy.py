@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from torch import nn
 from engine_core import Event
 from engine_core.batch import count_rows
 from engine_core.errors import ArgumentError
+from engine_core.messages import warn
 
 from .outputs import LinearOutputs
 from .soundness import unsound
@@ -114,7 +114,7 @@ class Reuse:
             raise ArgumentError(f"{message}; or set reuse='off'")
         if not self._is_off:
             self._is_off = True
-            warnings.warn(f"{message}; reuse='auto' continues without it", stacklevel=2)
+            warn(f"{message}; reuse='auto' continues without it", UserWarning)
 
 
 def _why_not(model: Any, precision: str) -> str | None:

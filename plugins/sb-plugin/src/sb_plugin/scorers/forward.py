@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from engine_core import Event, State
+from engine_core.messages import warn
 
 from ..reuse import Reuse
 from ..scoring import rank_correlation
@@ -92,9 +92,9 @@ class ByForward(ByLoss):
 
 def _warn_if_worthless(correlation: float, scale_factor: float) -> None:
     if correlation < WORTHLESS:
-        warnings.warn(
+        warn(
             f"selective_backprop: with scale_factor={scale_factor} the losses of the scaled inputs rank the rows "
             f"differently from their true losses (rank correlation {correlation:.2f}), so rows are picked nearly at "
             "random: set scale_factor=1",
-            stacklevel=3,
+            UserWarning,
         )
