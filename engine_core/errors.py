@@ -38,6 +38,10 @@ class PluginError(EngineError):
     """A requested plugin can't be used."""
 
 
+class MetadataError(EngineError, ValueError):
+    """Metadata, or a config made in Python, has an impossible or an unknown field."""
+
+
 class ConfigError(EngineError, ValueError):
     """A config file is invalid; the message names file, line and key."""
 

@@ -24,8 +24,9 @@ _OURS = {"engine_core", "importlib", "importlib_metadata", "pydantic", "pydantic
 def cause_of(error: BaseException) -> str:
     """Return type, message and place of an exception in one line; for pydantic's only the plugin's mistake."""
     kind = readable(type(error).__name__)
-    if isinstance(error, ValidationError):
-        return in_one_line(error) + raised_at(error)
+    replaced = error.__context__ if error.__suppress_context__ else None
+    if isinstance(problem := replaced or error, ValidationError):
+        return in_one_line(problem) + raised_at(error)
     try:
         if isinstance(error, SyntaxError) and error.filename is not None:
             return f"{kind}: {readable(str(error.msg))} (at {readable(str(error.filename))}:{error.lineno})"
@@ -67,6 +68,10 @@ def in_one_line(error: ValidationError) -> str:
 
 
 def _said_of(problem: ErrorDetails) -> str:
+    if problem["type"] == "missing":
+        return "it is missing"
+    if problem["type"] == "tuple_type" and type(text := problem["input"]) is str:
+        return f"{text!r} is a string, not a tuple: write ({text!r},)"
     try:
         return str(problem.get("ctx", {}).get("error") or f"{problem['msg']}, not {problem['input']!r}")
     except Exception:  # noqa: BLE001  a value's __repr__ is the plugin's code

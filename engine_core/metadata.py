@@ -5,10 +5,20 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
 
-from .errors import did_you_mean
+from .errors import MetadataError, did_you_mean
 from .event import HOOK_API, Event
+from .messages import in_one_line
 
 __all__ = ["AlgorithmMetadata", "PassMetadata", "Stage", "StrictModel"]
 
@@ -34,6 +44,15 @@ class StrictModel(BaseModel):
 
     # Built at the first use: pydantic then asks all distributions for plugins of its own, which may fail or run code.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise MetadataError(in_one_line(error)) from None
+
+    # pydantic's mark of an `__init__` that it need not call: a model within another keeps its place in the message.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="before")
     @classmethod

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from ..errors import add_note
+from ..errors import MetadataError, add_note
 from ..messages import cause_of, readable
 from .distributions import Installed, import_object
 from .plugin_checks import check_plugin
@@ -41,7 +39,7 @@ def load_plugin(record: PluginRecord, source: Source) -> Loaded:
 
 def _remedy_for(error: BaseException, installed: Installed, module: str) -> str:
     """Return the remedy for an exception that importing `module` raised, or nothing."""
-    if isinstance(error, ValidationError) and any(problem["loc"] == ("hook_api",) for problem in error.errors()):
+    if isinstance(error, MetadataError) and ": hook_api: " in str(error):
         return f"or install another version of {installed.name}"
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
         missing = error.name.partition(".")[0]

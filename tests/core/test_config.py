@@ -165,3 +165,14 @@ def test_override_refuses_what_a_file_could_not_say():
     config = Config(model=TARGET, data=TARGET, optimizer=TARGET)
     with pytest.raises(ConfigError, match=r"^trainer\.max_duration: '3' has no unit"):
         override(config, max_duration="3")
+
+
+def test_a_config_made_in_python_is_refused_with_the_place_and_without_a_url():
+    with pytest.raises(MetadataError) as refusal:
+        Config(model={"target": 3}, data=TARGET, optimiser=TARGET)
+    assert str(refusal.value) == "Config: unknown field 'optimiser'; did you mean 'optimizer'?"
+    with pytest.raises(MetadataError) as refusal:
+        Config(model={"target": 3}, data=TARGET)
+    assert str(refusal.value) == (
+        "Config: model.target: Input should be a valid string, not 3; optimizer: it is missing"
+    )

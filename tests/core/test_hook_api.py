@@ -5,10 +5,9 @@ import sys
 import textwrap
 
 import pytest
-from pydantic import ValidationError
 
 from engine_core import AlgorithmMetadata, PassMetadata, metadata
-from engine_core.errors import PluginError
+from engine_core.errors import MetadataError, PluginError
 from engine_core.event import HOOK_API
 from engine_core.registry import Registry
 
@@ -45,10 +44,10 @@ def newer_core(monkeypatch):
 
 
 def refusal_of(model, **fields):
-    """Return what pydantic says of metadata that has to be refused: the place and the message of each problem."""
-    with pytest.raises(ValidationError) as refusal:
+    """Return what is said of metadata that has to be refused."""
+    with pytest.raises(MetadataError) as refusal:
         model(**fields)
-    return [(problem["loc"], problem["msg"]) for problem in refusal.value.errors()]
+    return str(refusal.value).removeprefix(f"{model.__name__}: ")
 
 
 def test_this_is_hook_api_1():
@@ -77,23 +76,23 @@ def test_older_apis_that_are_still_served_are_accepted(number, newer_core):
 
 @pytest.mark.parametrize("model", [AlgorithmMetadata, PassMetadata])
 def test_a_number_that_is_too_high_says_update_engine_core(model):
-    expected = "Value error, made for hook API 2, but this engine-core has 1: update engine-core"
-    assert refusal_of(model, hook_api=2) == [(("hook_api",), expected)]
+    expected = "hook_api: made for hook API 2, but this engine-core has 1: update engine-core"
+    assert refusal_of(model, hook_api=2) == expected
 
 
 @pytest.mark.parametrize("fields", [{"hook_api": 1}, {}, {"name": "old"}])
 def test_a_number_that_is_no_longer_served_says_update_the_plugin(fields, newer_core):
     newer_core(has=3, oldest=2)
     expected = (
-        "Value error, made for hook API 1, but this engine-core has 3 and accepts none before 2: "
+        "hook_api: made for hook API 1, but this engine-core has 3 and accepts none before 2: "
         "update the plugin, or install an older engine-core"
     )
-    assert refusal_of(AlgorithmMetadata, **fields) == [(("hook_api",), expected)]
+    assert refusal_of(AlgorithmMetadata, **fields) == expected
 
 
 @pytest.mark.parametrize("number", ["1", 1.0, True, None])
 def test_a_number_is_an_integer(number):
-    assert refusal_of(PassMetadata, hook_api=number) == [(("hook_api",), "Input should be a valid integer")]
+    assert refusal_of(PassMetadata, hook_api=number) == f"hook_api: Input should be a valid integer, not {number!r}"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """A reference that nearly names an algorithm in the run is not a constraint, and a warning says so."""
 
 import pytest
-from pydantic import ValidationError
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
-from engine_core.errors import EngineError, OrderWarning
+from engine_core.errors import EngineError, MetadataError, OrderWarning
 
 
 def algorithm(class_name, **fields):
@@ -81,5 +80,5 @@ def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
     ],
 )
 def test_what_can_never_be_met_is_refused_when_it_is_declared(fields, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(MetadataError, match=message):
         AlgorithmMetadata(**fields)
