@@ -20,7 +20,7 @@ from .errors import MetadataError, did_you_mean
 from .event import HOOK_API, Event
 from .messages import in_one_line
 
-__all__ = ["AlgorithmMetadata", "PassMetadata", "Stage", "StrictModel"]
+__all__ = ["AlgorithmMetadata", "PassMetadata", "PlainModel", "Stage", "StrictModel"]
 
 Stage = Literal["direction", "placement", "check"]
 """When a pass runs: `direction` reverses the list, `placement` puts algorithms in place, `check` only looks."""
@@ -39,20 +39,28 @@ ORDERING = ("before", "after", "around", "within")
 WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
 
 
-class StrictModel(BaseModel):
-    """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
-
-    # Built at the first use: pydantic then asks all distributions for plugins of its own, which may fail or run code.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+class PlainModel(BaseModel):
+    """A pydantic model whose constructor says in plain words what is wrong."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise MetadataError(in_one_line(error)) from None
+            raise MetadataError(self._in_words(error)) from None
 
     # pydantic's mark of an `__init__` that it need not call: a model within another keeps its place in the message.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def _in_words(cls, error: ValidationError) -> str:
+        return in_one_line(error)
+
+
+class StrictModel(PlainModel):
+    """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
+
+    # Built at the first use: pydantic then asks all distributions for plugins of its own, which may fail or run code.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -23,14 +23,19 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..errors import ConfigError, did_you_mean
 from ..event import Event
+from ..metadata import PlainModel
 from ..time import Time
 from .reading import LONGEST, Place, SourceFile, read_yaml
 
 
-class _Section(BaseModel):
+class _Section(PlainModel):
     """A mapping with known keys only; values keep the type they have in the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    @classmethod
+    def _in_words(cls, error: ValidationError) -> str:
+        return "\n".join(_problems(error.errors(), SourceFile()))
 
     @model_validator(mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from typing import Any
 import pluggy
 
 from .. import hookspecs
+from ..algorithm import Algorithm
 from ..callback import Callback, method_of
 from ..errors import ArgumentError, PluginError, did_you_mean
 from ..event import Event
@@ -146,6 +147,8 @@ class Host(pluggy.PluginManager):
             raise PluginError(f"plugin {title} is a class; register an instance: {plugin.__name__}()")
         if isinstance(plugin, Callback):
             raise PluginError(f"plugin {title} is a Callback; give it to callbacks=[...] instead of the host")
+        if isinstance(plugin, Algorithm) and not any(self._hooks_of(plugin)):
+            raise PluginError(f"plugin {title} is an Algorithm; give it to algorithms=[...] instead of the host")
         for hook, event, options in self._hooks_of(plugin):
             if event not in _EVENTS and not options.get("optionalhook"):
                 raise PluginError(

@@ -11,7 +11,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookN
 from ..event import Event
 from ..logger import Logger
 from ..messages import warn
-from ..registry import Registry, check_callback, lacking, title
+from ..registry import LOGS, Registry, check_callback, lacking, taken_for, title
 from ..state import State, nearest_field
 from ..trace import SpanRecorder
 from .host import Adapter
@@ -22,7 +22,6 @@ Listener = Callable[[State, Logger], None]
 _EVENTS = tuple(event.value for event in Event)
 _CONTRACT = {name for name in dir(LoggerDestination) if not name.startswith("_")}
 _BEFORE_TRAINING = (Event.INIT, Event.FIT_START)
-_RECEIVES = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
 def listeners_of(callbacks: Sequence[Callback], destinations: Sequence[Any]) -> list[Callback]:
@@ -39,11 +38,10 @@ def watchers_of(listeners: Sequence[object], profiler: SpanRecorder | None) -> l
 def check_destinations(destinations: Sequence[object], known: Collection[int] = ()) -> None:
     """Refuse what can't be a logger destination; see `check_callbacks`."""
     for place, destination in enumerate(destinations):
-        absent = lacking(destination, *_RECEIVES)
+        absent = lacking(destination, *LOGS)
         if absent and not isinstance(destination, type):
-            raise ArgumentTypeError(
-                f"logger destination {place} ({destination!r}) has {absent}; a destination is a LoggerDestination"
-            )
+            meant = taken_for(destination) or "a destination is a LoggerDestination"
+            raise ArgumentTypeError(f"logger destination {place} ({destination!r}) has {absent}; {meant}")
     check_callbacks(destinations, known, "logger destination")
 
 

@@ -2,13 +2,14 @@
 
 from .distributions import installed_distributions, installed_version, normalise
 from .loading import load_plugin
-from .plugin_checks import check_algorithm, check_callback, lacking
+from .plugin_checks import LOGS, check_algorithm, check_callback, lacking, taken_for
 from .records import CORE, PREFIX, Kind, Origin, PluginRecord, Source, title
 from .registry import Registry
 from .scan import read_records
 
 __all__ = [
     "CORE",
+    "LOGS",
     "PREFIX",
     "Kind",
     "Origin",
@@ -23,5 +24,6 @@ __all__ = [
     "load_plugin",
     "normalise",
     "read_records",
+    "taken_for",
     "title",
 ]

@@ -12,7 +12,10 @@ from ..messages import enumerated
 from ..metadata import AlgorithmMetadata, PassMetadata
 from .records import PluginRecord
 
-_LISTENS_OTHERWISE = ("log_metrics", "log_hyperparameters", "log_traces", "close", "around_apply")
+LOGS = ("log_metrics", "log_hyperparameters", "log_traces")
+"""The methods of a logger destination."""
+
+_LISTENS_OTHERWISE = (*LOGS, "close", "around_apply")
 
 
 def check_plugin(record: PluginRecord, plugin: Any) -> None:
@@ -34,7 +37,8 @@ def check_plugin(record: PluginRecord, plugin: Any) -> None:
 def check_algorithm(algorithm: Any, title: str) -> None:
     """Raise TypeError unless a class or an instance can be matched and applied."""
     if absent := lacking(algorithm, "match", "apply"):
-        raise TypeError(f"{title} has {absent}; an algorithm has match(event, state) and apply(event, state, logger)")
+        has = "an algorithm has match(event, state) and apply(event, state, logger)"
+        raise TypeError(f"{title} has {absent}; {taken_for(algorithm) or has}")
     _check_method(algorithm, "match", algorithm.match, ("event", "state"))
     _check_method(algorithm, "apply", algorithm.apply, ("event", "state", "logger"))
     metadata = getattr(algorithm, "metadata", None)
@@ -51,6 +55,18 @@ def lacking(thing: object, *methods: str) -> str:
     return enumerated([f"no {name}" for name in missing])
 
 
+def taken_for(plugin: Any) -> str:
+    """Return what an instance is instead of what it was given as, and where it belongs, or nothing."""
+    if isinstance(plugin, type):
+        return ""
+    if not lacking(plugin, "match", "apply"):
+        return "it is an algorithm: give it to algorithms=[...]"
+    if not lacking(plugin, *LOGS):
+        return "it is a logger destination: give it to loggers=[...]"
+    is_callback = any(method_of(plugin, event.value) is not None for event in Event)
+    return "it is a callback: give it to callbacks=[...]" if is_callback else ""
+
+
 def check_callback(callback: Any, title: str) -> None:
     """Raise TypeError unless a class or an instance has a method for some event, or listens otherwise."""
     is_class = isinstance(callback, type)  # `method_of` does not run an instance's properties
@@ -58,7 +74,8 @@ def check_callback(callback: Any, title: str) -> None:
     found = {name: getattr(callback, name, None) if is_class else method_of(callback, name) for name in names}
     listens = {name: method for name, method in found.items() if callable(method)}
     if not listens and not any(hasattr(_class_of(callback), name) for name in _LISTENS_OTHERWISE):
-        raise TypeError(f"{title} has no method named after an event")
+        meant = taken_for(callback)
+        raise TypeError(f"{title} has no method named after an event{meant and f'; {meant}'}")
     for name, method in listens.items():
         _check_method(callback, name, method, ("state", "logger"))
 

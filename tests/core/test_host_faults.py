@@ -2,7 +2,7 @@ import functools
 
 import pytest
 
-from engine_core import Callback, Engine, Logger, State, hookimpl
+from engine_core import Algorithm, Callback, Engine, Logger, State, hookimpl
 from engine_core.errors import EngineError, PluginError
 
 
@@ -123,6 +123,13 @@ def test_a_callback_is_refused_in_favour_of_callbacks():
             raise AssertionError
 
     refuse(Watching(), r"plugin 'mine' is a Callback; give it to callbacks=\[...\] instead of the host", name="mine")
+
+
+def test_an_algorithm_without_hooks_is_refused_in_favour_of_algorithms():
+    class Idle(Algorithm):
+        match = apply = lambda *_: None
+
+    refuse(Idle(), r"plugin of type 'Idle' is an Algorithm; give it to algorithms=\[...\] instead of the host")
 
 
 def test_a_plugin_is_registered_once():

@@ -22,7 +22,7 @@ class Doze(Algorithm):
         pass
 
 
-DOZE, JOURNAL, MODEL = Doze(), writing_down([], ("fit_start",)), linear()
+DOZE, JOURNAL, MEMORY, MODEL = Doze(), writing_down([], ("fit_start",)), Memory(), linear()
 DATASET = TensorDataset(*rows(4))
 LOADER = "it has to be an iterable of batches, such as a DataLoader"
 
@@ -92,6 +92,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         (
             f"algorithm 0 ({linear!r} of type function) has no match and no apply; "
             "an algorithm has match(event, state) and apply(event, state, logger)"
+        ),
+    ),
+    "an algorithm as a callback": (
+        {"callbacks": [DOZE]},
+        "callback 0 (Doze()) has no method named after an event; it is an algorithm: give it to algorithms=[...]",
+    ),
+    "an algorithm as a logger": (
+        {"loggers": [DOZE]},
+        (
+            "logger destination 0 (Doze()) has no log_metrics, no log_hyperparameters and no log_traces; "
+            "it is an algorithm: give it to algorithms=[...]"
+        ),
+    ),
+    "a callback as an algorithm": (
+        {"algorithms": [JOURNAL]},
+        (
+            f"algorithm 0 ({JOURNAL!r} of type Journal) has no match and no apply; "
+            "it is a callback: give it to callbacks=[...]"
+        ),
+    ),
+    "a logger as an algorithm": (
+        {"algorithms": [MEMORY]},
+        (
+            f"algorithm 0 ({MEMORY!r} of type Memory) has no match and no apply; "
+            "it is a logger destination: give it to loggers=[...]"
         ),
     ),
     "an algorithm's class": ({"algorithms": [Doze]}, "algorithm 0 is the class Doze; write Doze()"),
