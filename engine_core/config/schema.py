@@ -28,7 +28,7 @@ from ..time import Time
 from .reading import LONGEST, Place, SourceFile, read_yaml
 
 
-class _Section(PlainModel):
+class _Section(PlainModel, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
     """A mapping with known keys only; values keep the type they have in the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
