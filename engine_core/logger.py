@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from .errors import DestinationWarning
+from .errors import ArgumentTypeError, DestinationWarning
 from .messages import cause_of, warn
 from .observed_list import ObservedList
 from .time import Timestamp
@@ -76,6 +76,8 @@ class Logger:
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log values by name; `step` defaults to the number of complete batches."""
+        if type(metrics) is not dict and not isinstance(metrics, Mapping):
+            raise _not_by_name("log_metrics", metrics)
         if not self.destinations:
             return
         if step is None:
@@ -85,6 +87,8 @@ class Logger:
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Log settings of the run."""
+        if not isinstance(hyperparameters, Mapping):
+            raise _not_by_name("log_hyperparameters", hyperparameters)
         self._tell("log_hyperparameters", hyperparameters)
 
     def log_traces(self, traces: Traces) -> None:
@@ -108,6 +112,10 @@ class Logger:
             else:
                 if troubles:
                     isolation.recover(destination, method)
+
+
+def _not_by_name(method: str, given: object) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{method} takes values by name, as in {{'loss': 0.5}}, not {given!r:.80}")
 
 
 class _Trouble:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .batch import BatchKey, get_item, set_item
-from .errors import ArgumentError, suggestion
+from .errors import ArgumentError, EngineError, suggestion
 from .observed_list import ObservedList
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
 from .trace import SpanRecorder
@@ -51,6 +51,7 @@ class State(_Referable):
         loaded_from: the checkpoint that the run continues from, if there is one.
         config: the content of the file that describes the run, if one does; savers keep it.
         metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
+        awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
         closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
             AFTER_TRAIN_BATCH. None if the loop has none.
@@ -96,6 +97,7 @@ class State(_Referable):
     schedulers_rest: bool = False
     interrupted_by: int | None = None
 
+    awaits_batch: bool = False
     batch: Any = None
     outputs: Any = None
     loss: Any = None
@@ -159,7 +161,16 @@ class State(_Referable):
         return get_item(self.batch, key)
 
     def batch_set_item(self, key: BatchKey, value: Any) -> None:
-        """Replace the item of the current batch under `key`, see `engine_core.batch.set_item`."""
+        """Replace the item of the current batch under `key`, see `engine_core.batch.set_item`.
+
+        Raises:
+            EngineError: at BEFORE_DATALOADER, where the next batch would replace what is written.
+        """
+        if self.awaits_batch:
+            raise EngineError(
+                f"item {key!r} of the batch can't be set at BEFORE_DATALOADER, since the next batch replaces this one: "
+                "set it at AFTER_DATALOADER"
+            )
         self.batch = set_item(self.batch, key, value)
 
     def stop_training(self) -> None:

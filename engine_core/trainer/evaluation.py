@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -32,6 +33,7 @@ class Measured(Protocol):
     metrics: Mapping[str, Any]
     precision: Precision
     device: torch.device
+    has_measured: bool
 
 
 def run_eval(
@@ -77,6 +79,9 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         try:
             state.batch = move_batch(batch, session.device) if session.device.type != "cpu" else batch
             _measure(session, forward, loss_of)  # its targets end with it, before the next batch is made
+            if not session.has_measured:
+                session.has_measured = True
+                _look_at_values(metrics, str(label))
         except Exception as error:
             place = f"in the evaluation on {label!r} with batches of {rows} rows"
             explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
@@ -127,6 +132,18 @@ def _forward(state: State) -> Any:
         return targets
     state.outputs = compute_outputs(state)
     return None
+
+
+def _look_at_values(metrics: Mapping[str, Any], label: str) -> None:
+    """Raise after the first batch, not after the first evaluation, if a metric computes what can't be logged."""
+    for name, metric in metrics.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                value = metric.compute()
+            except Exception:  # noqa: BLE001  some need more batches: the end of the evaluation tells
+                value = 0.0
+        _flat(f"{label}/{name}", value)
 
 
 def _flat(name: str, value: Any) -> dict[str, float]:

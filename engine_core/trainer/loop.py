@@ -43,7 +43,7 @@ def run_fit(session: Session, end: Time) -> None:
             session.readings.salvage(error)  # after the model is as the algorithms found it: this may log, and fail
             raise
         finally:
-            state.closure = state.snapshot = state.go_back = None
+            state.closure, state.snapshot, state.go_back, state.awaits_batch = None, None, None, False
 
 
 def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[], torch.Tensor]]:
@@ -52,8 +52,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     They and the parts of the loop are functions in one, so that a step finds what it needs in locals.
     """
     state, engine, status, feed, device = session.state, session.engine, session.status, session.feed, session.device
-    # Even an unheard event costs something in a tiny step, so the loop skips those of each batch that are unheard, and
-    # simply fires those of an epoch or a fit.
+    # Even an unheard event costs something in a tiny step: of a batch's events the loop fires those that are heard.
     fire, unheard = engine.run_event, engine.unheard
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
     outputs_of, loss_of = session.precision.wrap(compute_outputs), session.precision.wrap(compute_loss)
@@ -100,7 +99,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 lose_no_batch(session, error, checkpoint)
                 raise
         while True:
+            state.awaits_batch = True
             "before_dataloader" in unheard or fire("before_dataloader")
+            state.awaits_batch = False
             try:
                 state.batch = next(session.batches)
             except StopIteration:

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..batch import are_samples, count_rows
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, add_note
 from ..losses import is_torch_loss, loss_setting
+from ..messages import enumerated
 from ..state import State
 
 _OVER_CLASSES: dict[type[nn.Module], Callable[..., Any]] = {
@@ -40,29 +41,37 @@ def check_objective(state: State) -> None:
 def compute_outputs(state: State) -> Any:
     """Return the model's outputs for the batch's inputs, or for the whole batch if the model has its own loss."""
     model: Any = state.model
-    if state.loss_fn is None:
-        return model(state.batch)
     batch = state.batch
-    # Rows or samples would be taken for inputs and targets; asking a tuple whether it is a tensor is slow.
-    if type(batch) is not tuple and (isinstance(batch, torch.Tensor) or are_samples(batch)):
-        raise _not_a_pair(batch)
     try:
-        inputs = batch[0]
-    except (LookupError, TypeError) as error:
-        raise _not_a_pair(batch) from error
-    return model(inputs)
+        if state.loss_fn is None:
+            return model(batch)
+        # Rows or samples would be taken for inputs and targets; asking a tuple whether it is a tensor is slow.
+        if type(batch) is not tuple and (isinstance(batch, torch.Tensor) or are_samples(batch)):
+            raise _not_a_pair(batch)  # noqa: TRY301  another function would cost each step a call
+        try:
+            inputs = batch[0]
+        except (LookupError, TypeError) as error:
+            raise _not_a_pair(batch) from error
+        return model(inputs)
+    except Exception as error:
+        _note_slips(error, state, None)
+        raise
 
 
 def compute_loss(state: State) -> Any:
     """Return the loss of `state.outputs` from the loss function or the model's own `loss`."""
-    if state.loss_fn is None:
-        model: Any = state.model
-        return model.loss(state.outputs, state.batch)
     try:
-        targets = state.batch[1]
-    except (LookupError, TypeError) as error:
-        raise _not_a_pair(state.batch) from error
-    return state.loss_fn(state.outputs, targets)
+        if state.loss_fn is None:
+            model: Any = state.model
+            return model.loss(state.outputs, state.batch)
+        try:
+            targets = state.batch[1]
+        except (LookupError, TypeError) as error:
+            raise _not_a_pair(state.batch) from error
+        return state.loss_fn(state.outputs, targets)
+    except Exception as error:
+        _note_slips(error, state, state.outputs)
+        raise
 
 
 def divisor_of(loss_fn: Any) -> Callable[[Any], int | torch.Tensor] | None:
@@ -142,6 +151,45 @@ def _scalar(loss: Any, what: str) -> torch.Tensor:
     if loss.dim():
         raise ArgumentError(f"{what} has shape {tuple(loss.shape)}; reduce it to a scalar, as loss.mean() does")
     return loss
+
+
+def _note_slips(error: Exception, state: State, outputs: Any) -> None:
+    """Note on what the model or its loss raised each usual slip that may be the cause; `outputs` if it is the loss."""
+    batch, has_loss_fn = state.batch, state.loss_fn is not None
+    items = dict(batch) if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, _PARTS) else ()))
+    if has_loss_fn and isinstance(batch, _PARTS) and len(items) > 2:
+        add_note(
+            error,
+            f"of the {len(items)} items of the batch the model gets item 0, {_described(items[0])}, and the loss item "
+            f"1, {_described(items[1])}; the others are for algorithms. For several inputs make it ((a, b), targets), "
+            "or give the model a method loss(outputs, batch) in place of loss_fn: then it gets the whole batch",
+        )
+    if arrays := [repr(key) for key, item in items.items() if _is_array(item)]:
+        those = f"item {arrays[0]}" if len(arrays) == 1 else f"items {enumerated(arrays)}"
+        add_note(
+            error,
+            f"the batch has NumPy arrays ({those}), and torch takes tensors: convert them in the dataset with "
+            "torch.as_tensor, or use a DataLoader, which does",
+        )
+    if has_loss_fn and outputs is not None and not isinstance(outputs, torch.Tensor):
+        keys = f" with the keys {enumerated([*map(repr, outputs)])}" if isinstance(outputs, Mapping) else ""
+        add_note(
+            error,
+            f"the model returned a {type(outputs).__name__}{keys}, and loss_fn gets that as it is: return the tensor, "
+            "take it out in loss_fn, or give the model a method loss(outputs, batch) in place of loss_fn",
+        )
+
+
+_PARTS = (tuple, list)
+
+
+def _is_array(item: Any) -> bool:
+    return type(item).__module__ == "numpy" and hasattr(item, "shape")
+
+
+def _described(item: Any) -> str:
+    shape = f" of shape {tuple(item.shape)}" if hasattr(item, "shape") else ""
+    return f"a {type(item).__name__}{shape}"
 
 
 def _not_a_pair(batch: Any) -> ArgumentTypeError:

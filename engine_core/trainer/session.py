@@ -30,6 +30,7 @@ class Session:
         status: what the run is doing, and what it owes.
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
+        has_measured: have the metrics seen a batch?
         counted_s: the time up to which the training clock has counted; evaluation moves it forward.
     """
 
@@ -49,6 +50,7 @@ class Session:
     batches: Iterator[Any] | None = field(default=None, init=False)
     counted_s: float = field(default=0.0, init=False)
     untrained: frozenset[str] = field(default=frozenset(), init=False)
+    has_measured: bool = field(default=False, init=False)
 
     def look_for_untrained(self) -> None:
         """Warn of trainable parameters that are in no optimizer, unless the previous fit had the same."""

@@ -14,14 +14,14 @@ def test_what_is_logged_reaches_each_destination():
     assert [(d.metrics, d.hyperparameters, d.traces) for d in (first, second)] == [recorded, recorded]
 
 
-def test_without_destinations_nothing_is_even_looked_at():
+def test_without_destinations_no_value_is_even_looked_at():
     class Untouchable:
         def __getattribute__(self, name):
             raise AssertionError(name)
 
     logger = Logger()
-    logger.log_metrics(Untouchable())
-    logger.log_hyperparameters(Untouchable())
+    logger.log_metrics({"loss": Untouchable()})
+    logger.log_hyperparameters({"lr": Untouchable()})
     logger.log_traces(Untouchable())
 
 

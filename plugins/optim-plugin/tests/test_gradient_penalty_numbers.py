@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from optim_plugin import input_gradient_penalty
+from engine_core import Engine, Logger, State
+from engine_core.errors import EngineError
+from optim_plugin import GradientPenalty, input_gradient_penalty
 
 
 def net(*, seed: int = 0) -> nn.Sequential:
@@ -93,3 +95,19 @@ def test_a_loss_that_does_not_depend_on_the_inputs_is_refused(detached: bool) ->
 def test_a_batch_without_rows_has_no_penalty() -> None:
     x = torch.ones(0, 3, requires_grad=True)
     assert [input_gradient_penalty(x.sum(), x, rows).item() for rows in (None, 0)] == [0.0, 0.0]
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own, while it imports its compiler
+@pytest.mark.parametrize("what", ["the model", "'1'", "'loss_fn'"])
+def test_what_is_compiled_has_no_second_derivative_and_is_refused_at_the_first_batch(what: str) -> None:
+    model, loss = net(), F.cross_entropy
+    if what == "'1'":
+        model[1] = torch.compile(model[1])
+    state = State(
+        model=torch.compile(model) if what == "the model" else model,  # type: ignore[arg-type]
+        loss_fn=torch.compile(loss) if what == "'loss_fn'" else loss,
+        algorithms=[GradientPenalty()],
+        batch=data(),
+    )
+    with Engine(state, Logger()) as engine, pytest.raises(EngineError, match=f"torch.compile has wrapped: {what}"):
+        engine.run_event("after_dataloader")

@@ -43,6 +43,7 @@ REFUSED = [
     ({"input_key": "z"}, {"batch": Opaque()}, LookupError, "input_key='z': .*Opaque has no attribute 'z'.*known: x, y"),
     ({}, {"batch": (IMAGES, Y[:7])}, ValueError, "inputs have 8 rows and the targets 7"),
     ({}, {"batch": (IMAGES, 3)}, ValueError, "rows"),
+    ({}, {"batch": (IMAGES[:0], Y[:0])}, ValueError, "the first batch has no rows to choose from: leave empty batches"),
     ({"input_key": "x", "target_key": "y", "scale_factor": 1}, {"batch": Opaque()}, ValueError, "type Opaque.*tuples"),
     ({"scale_factor": 1}, {"batch": Opaque(), "loss_fn": None, "model": Opaquely()}, ValueError, "type Opaque"),
     ({}, {"batch": (IMAGES, Y), "loss_fn": no_reduction}, TypeError, "no_reduction takes no `reduction`"),
@@ -83,3 +84,15 @@ def test_a_net_of_fixed_input_size_warns_once_and_continues_at_full_size(engine_
     with pytest.warns(UserWarning, match=r"scale_factor=0\.5") as caught:
         sizes = [len(pruned(engine, (IMAGES, Y))[0]) for _ in range(3)]
     assert (len(caught), sizes) == (1, [4, 4, 4])
+
+
+def test_buffers_without_values_yet_can_not_be_held_and_the_message_says_what_to_do(engine_of: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d())
+    engine = engine_of(SelectiveBackprop(**ALWAYS), model=model, batch=(X, Y), loss_fn=F.cross_entropy)
+    with pytest.raises(
+        ValueError, match=r"buffers of a LazyBatchNorm1d have no values before its first forward.*run the"
+    ):
+        engine.run_event(Event.AFTER_DATALOADER)
+    model(X)
+    engine.run_event(Event.AFTER_DATALOADER)
+    assert len(engine.state.batch[0]) == 4

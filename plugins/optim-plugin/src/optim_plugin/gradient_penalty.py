@@ -68,6 +68,7 @@ class GradientPenalty(Algorithm):
         if self.weight == 0:
             return
         check_inputs(item_at(state.batch, "input_key", self.input_key), f"item {self.input_key!r} of the batch")
+        _check_not_compiled(state)
         if state.precision == "amp_fp16":
             raise EngineError(
                 "gradient_penalty can't work with precision='amp_fp16': it differentiates the loss before the scaler "
@@ -110,3 +111,15 @@ class GradientPenalty(Algorithm):
         if self._rows is None or self._rows[0]() is not state:
             return None
         return self._rows[1]
+
+
+def _check_not_compiled(state: State) -> None:
+    """Raise for what torch.compile has wrapped: its backward pass has no second derivative."""
+    modules = [] if state.model is None else [*state.model.named_modules()]
+    for name, part in [*modules, ("loss_fn", state.loss_fn)]:
+        if type(part).__name__ == "OptimizedModule" or hasattr(part, "_torchdynamo_orig_callable"):
+            where = repr(name) if name else f"the model ({type(state.model).__name__})"
+            raise EngineError(
+                f"gradient_penalty can't work with what torch.compile has wrapped: {where} has no second derivative; "
+                "leave it uncompiled, or leave gradient_penalty out"
+            )

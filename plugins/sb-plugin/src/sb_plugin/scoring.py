@@ -53,9 +53,9 @@ class Objective:
 
     def check(self, batch: Any, scale_factor: float) -> None:
         """Raise if rows of this batch can't be scored and dropped; run nothing."""
-        if self.whole_batch:
-            count_rows(batch)
-        else:
+        if not count_rows(batch if self.whole_batch else self._item(batch, "input_key")):
+            raise ArgumentError("the first batch has no rows to choose from: leave empty batches out of the loader")
+        if not self.whole_batch:
             self._check_pair(batch)
         if scale_factor != 1:
             check_scalable(self._item(batch, "input_key"))

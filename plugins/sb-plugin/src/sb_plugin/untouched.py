@@ -13,7 +13,10 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.module import register_module_forward_pre_hook
+
+from engine_core.errors import ArgumentError
 
 __all__ = ["fresh_seed", "frozen_buffers", "own_randomness"]
 
@@ -86,6 +89,11 @@ class _Hold:
         """Hold the buffers of a module, without those of its children."""
         if self._records_statistics and isinstance(module, _BatchNorm):
             return
+        if isinstance(module, LazyModuleMixin):  # until its first forward
+            raise ArgumentError(
+                f"the buffers of a {type(module).__name__} have no values before its first forward, so scoring can't "
+                "leave them as they are: run the model on a batch before training, or begin with start above 0"
+            )
         if _obeys(module):
             if module.track_running_stats:  # unused in eval mode, but a forward may set the mode
                 module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which is slow

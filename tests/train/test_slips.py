@@ -1,0 +1,164 @@
+"""Slips that a user makes get a sentence where torch's own text names no cause."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger
+from engine_core.errors import ArgumentError, ArgumentTypeError, EngineError
+from engine_core.testing import RecordingDestination
+
+from .parts import at, batches, linear, trainer
+
+
+def notes_of(error: BaseException) -> list[str]:
+    return [note for note in getattr(error, "__notes__", ()) if not note.startswith("in this batch ran")]
+
+
+X, Y = torch.randn(8, 4), torch.arange(8) % 3
+OWN_LOSS = "give the model a method loss(outputs, batch) in place of loss_fn"
+
+
+class Labelled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"logits": super().forward(x), "hidden": x}
+
+
+class OfWholeBatch(nn.Linear):
+    def forward(self, batch: Mapping[str, Any]) -> Any:
+        return super().forward(batch["x"])
+
+    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return outputs.square().mean()
+
+
+def three(first: str) -> str:
+    return (
+        f"of the 3 items of the batch the model gets item 0, a Tensor of shape {first}, and the loss item 1, a Tensor "
+        "of shape (8, 4); the others are for algorithms. For several inputs make it ((a, b), targets), or "
+        f"{OWN_LOSS}: then it gets the whole batch"
+    )
+
+
+def arrays(which: str) -> str:
+    return (
+        f"the batch has NumPy arrays ({which}), and torch takes tensors: convert them in the dataset with "
+        "torch.as_tensor, or use a DataLoader, which does"
+    )
+
+
+OUTPUTS = (
+    "the model returned a dict with the keys 'logits' and 'hidden', and loss_fn gets that as it is: return the tensor, "
+    f"take it out in loss_fn, or {OWN_LOSS}"
+)
+SLIPS: dict[str, tuple[Any, Any, list[str]]] = {
+    "three parts, the second an input": ((X, X, Y), linear(), [three("(8, 4)")]),
+    "three parts, and the forward fails": ((X[:, :3], X, Y), linear(), [three("(8, 3)")]),
+    "arrays": ((X.numpy(), Y.numpy()), linear(), [arrays("items 0 and 1")]),
+    "targets in an array": ((X, Y.numpy()), linear(), [arrays("item 1")]),
+    "an array by name": ({"x": X.numpy()}, OfWholeBatch(4, 3), [arrays("item 'x'")]),
+    "a dict of outputs": ((X, Y), Labelled(4, 3), [OUTPUTS]),
+    "another failure": ((X[:, :3], Y), linear(), []),
+}
+
+
+@pytest.mark.parametrize("evaluates", [False, True], ids=["in training", "in evaluation"])
+@pytest.mark.parametrize("slip", SLIPS)
+def test_what_model_or_loss_raises_gets_a_note_of_the_slip(slip: str, evaluates: bool) -> None:
+    batch, model, expected = SLIPS[slip]
+    loss = {"loss_fn": None} if hasattr(model, "loss") else {}
+    with trainer([batch], model, **loss) as made, pytest.raises((RuntimeError, TypeError)) as error:
+        made.eval([batch]) if evaluates else made.fit()
+    assert notes_of(error.value) == expected
+
+
+def test_batches_of_three_parts_and_arrays_that_a_model_takes_are_fine() -> None:
+    with trainer([(X, Y, np.arange(8))]) as made:
+        made.fit()
+
+
+class Measures:
+    """Computes what it is told, once it has seen enough."""
+
+    def __init__(self, value: Any, batches: int = 1, *, warns: bool = False) -> None:
+        self.value, self.batches, self.warns, self.seen = value, batches, warns, 0
+
+    def reset(self) -> None:
+        self.seen = 0
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        self.seen += 1
+
+    def compute(self) -> Any:
+        if self.seen < self.batches and self.warns:
+            warnings.warn("too few", stacklevel=2)
+        elif self.seen < self.batches:
+            raise ValueError
+        return self.value if self.seen >= self.batches else torch.zeros(2)
+
+
+def test_a_metric_that_gives_a_matrix_is_refused_at_its_first_evaluation_batch() -> None:
+    metric = Measures(torch.zeros(3, 3))
+    with (
+        trainer(eval_dataloader=batches(8, 8, 8), metrics={"cm": metric}) as made,
+        pytest.raises(ArgumentError, match=r"'eval/cm' computed a Tensor of shape \(3, 3\); it has to be one number"),
+    ):
+        made.fit()
+    assert metric.seen == 1
+
+
+@pytest.mark.parametrize("metric", [Measures(1.0, 2), Measures(1.0, 2, warns=True), Measures({"a": 1})])
+def test_a_metric_that_needs_more_batches_or_warns_is_not_judged_by_the_first(metric: Measures) -> None:
+    with trainer(eval_dataloader=batches(8, 8, 8), metrics={"m": metric}) as made:
+        made.fit()
+    assert made.state.metrics.keys() & {"eval/m", "eval/m/a"}
+
+
+class Writes(Algorithm):
+    def __init__(self, event: str) -> None:
+        self.metadata = AlgorithmMetadata(events=(event,), writes=("batch",))  # type: ignore[misc]
+
+    def match(self, event: Event, state: Any) -> bool:
+        return state.timestamp.batch == 1
+
+    def apply(self, event: Event, state: Any, logger: Any) -> None:
+        state.batch_set_item(0, state.batch_get_item(0) * 2)
+
+
+def test_writing_into_a_batch_that_the_next_one_replaces_is_refused() -> None:
+    with trainer(algorithms=[Writes("before_dataloader")]) as made:
+        with pytest.raises(
+            EngineError, match=r"item 0 of the batch can't be set at BEFORE_DATALOADER.*AFTER_DATALOADER"
+        ):
+            made.fit()
+        made.state.batch_set_item(0, X)  # it was said once, and later writes are not affected
+
+
+def test_writing_into_the_batch_at_any_other_event_is_fine() -> None:
+    with trainer(algorithms=[Writes("after_dataloader"), Writes("batch_end")]) as made:
+        made.fit()
+
+
+def write_nothing(state: Any) -> None:
+    raise KeyError
+
+
+def test_after_an_exception_at_before_dataloader_the_batch_can_be_written() -> None:
+    with trainer(callbacks=[at("before_dataloader", write_nothing)]) as made:
+        with pytest.raises(KeyError):
+            made.fit()
+        assert not made.state.awaits_batch
+
+
+@pytest.mark.parametrize("destinations", [[], [RecordingDestination()]], ids=["no destination", "one"])
+@pytest.mark.parametrize("values", [3, None, "loss", [("loss", 0.5)]])
+def test_what_is_logged_has_to_have_names(values: Any, destinations: Sequence[Any]) -> None:
+    logger = Logger(destinations)
+    for log in (logger.log_metrics, logger.log_hyperparameters):
+        with pytest.raises(ArgumentTypeError, match=r"takes values by name, as in \{'loss': 0.5\}, not "):
+            log(values)
