@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,14 +123,17 @@ def private_unless(generator: torch.Generator | None) -> torch.Generator:
     return given
 
 
-@contextmanager
-def preserve_generators(device: torch.device) -> Iterator[None]:
-    """Restore the global generators of torch, Python and NumPy at the end."""
-    states = GlobalGenerators.capture(device)
-    try:
-        yield
-    finally:
-        states.restore()
+class preserve_generators:  # noqa: N801  it is used as a function
+    """Restore the global generators of torch, Python and NumPy at the end of the block."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._states = GlobalGenerators.capture(self._device)
+
+    def __exit__(self, *raised: object) -> None:
+        self._states.restore()
 
 
 def _module_of(device: torch.device) -> tuple[Any, tuple[Any, ...]]:

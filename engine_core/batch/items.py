@@ -69,7 +69,7 @@ class HasBatch(Protocol):
 
 
 class ItemSwap:
-    """Replaces the item under a key, and later puts the old one back.
+    """Replaces the item under a key, and later puts the old one back; neither is lost if a signal cuts it.
 
     Example:
         >>> from types import SimpleNamespace
@@ -84,7 +84,7 @@ class ItemSwap:
 
     def __init__(self, key: BatchKey) -> None:
         self._key = key
-        self._held: tuple[Any, Any, Any] | None = None
+        self._held: tuple[Any, Any, Any, Any] | None = None
 
     @property
     def is_in(self) -> bool:
@@ -92,22 +92,28 @@ class ItemSwap:
         return self._held is not None
 
     def put(self, state: HasBatch, value: Any) -> None:
-        """Replace the item, and remember it and its batch."""
+        """Replace the item, and remember it and its batch; what is still in this batch is put back before."""
+        if self._held is not None:
+            batch, _, former, mine = self._held
+            if get_item(state.batch, self._key) is former or (state.batch is mine and mine is not batch):
+                self.back(state)
         batch, item = state.batch, get_item(state.batch, self._key)
-        state.batch = set_item(state.batch, self._key, value)
-        self._held = batch, item, state.batch
+        self._held = batch, item, value, batch  # before the user's setter, which may write in place and be cut
+        mine = set_item(batch, self._key, value)
+        self._held = batch, item, value, mine
+        state.batch = mine
 
     def back(self, state: HasBatch) -> None:
         """Put the item back: the very same batch, unless other items of it were replaced since."""
         if self._held is None:
             return
-        (batch, item, mine), self._held = self._held, None
+        batch, item, _, mine = self._held
         if state.batch is mine and mine is not batch:
             state.batch = batch
-            if get_item(state.batch, self._key) is item:
-                return
         # The user's setter may have written to the batch in place.
-        state.batch = set_item(state.batch, self._key, item)
+        if state.batch is not batch or get_item(batch, self._key) is not item:
+            state.batch = set_item(state.batch, self._key, item)
+        self._held = None
 
 
 def copy_mapping(mapping: Mapping[Any, Any]) -> Any:

@@ -25,7 +25,7 @@ from .lint import warn_of, warn_of_misspelt_events
 from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
 from .members import admit, overrides
 from .pipeline import Pipeline, tally
-from .undo import Begun, name_who_ran, restoring, undo_after
+from .undo import Begun, Restoring, name_who_ran, undo_after
 
 
 class Engine:
@@ -118,7 +118,7 @@ class Engine:
             ...     traces = engine.run_event("before_forward")
             ...     traces = engine.run_event("after_forward")
         """
-        return restoring(self._begun, self.state)
+        return Restoring(self._begun, self.state)
 
     def name_who_ran(self, error: BaseException) -> None:
         """Note on `error`, which a model or its loss raised, which algorithms had run in that batch."""

@@ -191,15 +191,20 @@ class Pipeline:
 
     def _blame(self, error: BaseException, plan: Sequence[tuple[Any, str, Trace]], traces: Traces) -> None:
         """Note what raised, and leave a trace of the algorithms that were never reached."""
-        (actor, name, failed), *unreached = [step for step in plan if step[1] not in traces]
-        returned = isinstance(actor, _Watched) and actor.applied.returned
-        if _entered(actor) and not returned:
-            self._named[failed.name].blame(error, "apply", self.event)
-        traces[name] = failed._replace(run=_entered(actor))
+        unreached = [step for step in plan if step[1] not in traces]
+        was_cut, stopped = not isinstance(error, Exception), None
+        if unreached:  # else a signal came after the last
+            actor, name, trace = unreached.pop(0)
+            traces[name] = trace._replace(run=_entered(actor))
+            if not (isinstance(actor, _Watched) and actor.applied.returned):
+                stopped = trace.name
+                came_between = was_cut and getattr(error.__traceback__, "tb_next", None) is None
+                if _entered(actor) and not came_between:
+                    self._named[stopped].blame(error, "apply", self.event)
         for _, name, trace in unreached:
             traces[name] = trace._replace(run=False)
         if self._pair is not None:
-            self._pair.interrupt(self if self._opens else None, traces, None if returned else failed.name)
+            self._pair.interrupt(self if self._opens else None, traces, stopped, was_cut=was_cut)
 
 
 class _Judged:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -59,30 +58,38 @@ class Pair:
     def __init__(self) -> None:
         self.ran: Ran = None
 
-    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], failed: str | None) -> None:
-        """Keep what is still to undo, after `failed` raised in the first `half`, or in the second (None)."""
+    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], stopped: str | None, *, was_cut: bool) -> None:
+        """Keep what is still to undo, after one was `stopped` in the first `half`, or in the second (None).
+
+        One that raised has nothing to undo. One that a signal cut may have begun, or not have undone everything.
+        """
+        done = {trace.name for trace in traces.values() if trace.run}
         if half is not None:
-            self.ran = half, {key: t for key, t in traces.items() if t.run and t.name != failed}
+            begun = done if was_cut else done - {stopped}
+            self.ran = half, {key: trace for key, trace in traces.items() if trace.name in begun}
         elif self.ran is not None:
             half, ran = self.ran
-            tried = {t.name for t in traces.values() if t.run}
-            self.ran = half, {key: t for key, t in ran.items() if t.name not in tried}
+            ended = done - {stopped} if was_cut else done
+            self.ran = half, {key: trace for key, trace in ran.items() if trace.name not in ended}
 
     def undo(self, only: Collection[str] | None = None) -> list[Failure]:
         """Let them, or `only` some by unique name, try the second half, the last one first."""
         if self.ran is None:
             return []
         half, ran = self.ran
-        chosen = [t for t in ran.values() if only is None or t.name in only]
-        left = {key: t for key, t in ran.items() if t not in chosen}
-        self.ran = (half, left) if left else None
-        failures = []
-        for trace in reversed(chosen):
+        left, failures = dict(ran), []
+        for key, trace in reversed(list(ran.items())):
+            if only is not None and trace.name not in only:
+                continue
             try:
                 half.undo(trace.name)
             except BaseException as error:  # noqa: BLE001  the others must get their turn, Ctrl-C or not
                 what = f"{half.describe(trace.name)} could not undo what it did at {trace.event.name}"
                 failures.append(Failure(error, what))
+                if not isinstance(error, Exception):
+                    continue  # it was cut, and is tried again by an outer guard
+            del left[key]  # only now: a signal may come before
+            self.ran = (half, left) if left else None
         return failures
 
 
@@ -172,15 +179,22 @@ def _runs_an_event(frame: FrameType) -> bool:
     return (frame.f_code.co_name, frame.f_globals.get("__name__")) == ("run_event", f"{__package__}.engine")
 
 
-@contextmanager
-def restoring(begun: Begun, state: State) -> Iterator[None]:
-    """If the block raises, let algorithms undo what they began in it, and name those that ran."""
-    before = begun.now()
-    for latest in begun.latest.values():
-        latest.ran = None  # in a loop without a clock, this may be the same batch for ever
-    try:
-        yield
-    except BaseException as error:
-        name_who_ran(error, begun, state)
-        undo_after(error, begun, [event for event, ran in begun.now().items() if ran is not before.get(event)])
-        raise
+class Restoring:
+    """If the block raises, let algorithms undo what they began in it, and name those that ran.
+
+    A class: a generator's context loses a signal that comes between its entry and the block.
+    """
+
+    def __init__(self, begun: Begun, state: State) -> None:
+        self._begun, self._state = begun, state
+
+    def __enter__(self) -> None:
+        self._before = self._begun.now()
+        for latest in self._begun.latest.values():
+            latest.ran = None  # in a loop without a clock, this may be the same batch for ever
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            name_who_ran(error, self._begun, self._state)
+            now = self._begun.now()
+            undo_after(error, self._begun, [event for event, ran in now.items() if ran is not self._before.get(event)])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -15,7 +14,7 @@ from ..batch import count_rows, move_batch
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
-from ..randomness import preserve_generators
+from ..randomness import GlobalGenerators
 from ..registry import lacking
 from ..state import State, length_of
 from ..time import Timestamp
@@ -23,7 +22,7 @@ from .arguments import check_loader
 from .interruption import EvaluationInterrupted
 from .objective import compute_loss, compute_outputs, divisor_of, reduce_loss
 from .out_of_memory import explain_out_of_memory
-from .precision import Precision
+from .precision import Precision, TorchModes
 
 
 class Measured(Protocol):
@@ -51,17 +50,27 @@ def run_eval(
     batch and the global random generators are restored afterwards.
     """
     state = session.engine.state
-    results = dict(begun or {})
-    done = {name.partition("/")[0] for name in results}
-    with _preserving(state, results), preserve_generators(session.device), _eval_mode(state.model), torch.no_grad():
-        for label, loader in loaders.items():
-            if label in done:
-                continue
-            state.dataloader, state.dataloader_label = loader, label
-            state.dataloader_len = length_of(loader)
-            state.eval_timestamp = Timestamp()
-            with session.engine.restoring():
-                _evaluate_loader(session, loader, may_end=begun is not None)
+    before, former = _Before(state, session.device), state.metrics
+    done = {name.partition("/")[0] for name in begun or {}}
+    try:
+        try:
+            state.metrics = dict(begun or {})
+            cast("torch.nn.Module", state.model).eval()
+            torch.set_grad_enabled(False)
+            for label, loader in loaders.items():
+                if label in done:
+                    continue
+                state.dataloader, state.dataloader_label = loader, label
+                state.dataloader_len = length_of(loader)
+                state.eval_timestamp = Timestamp()
+                with session.engine.restoring():
+                    _evaluate_loader(session, loader, may_end=begun is not None)
+        finally:
+            before.put_back()
+    except BaseException:
+        before.put_back()  # again, since a signal may have cut it
+        state.metrics = former
+        raise
     return dict(state.metrics)
 
 
@@ -193,29 +202,31 @@ def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn:
     return named
 
 
-@contextmanager
-def _preserving(state: State, results: dict[str, float]) -> Iterator[None]:
-    """Restore the training state afterwards and, if evaluation fails, the previous results too."""
-    current = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
-    kept = {name: getattr(state, name) for name in current}
-    metrics, state.metrics = state.metrics, results
-    try:
-        yield
-    except BaseException:
-        state.metrics = metrics
-        raise
-    finally:
-        for name, value in kept.items():
-            setattr(state, name, value)
+class _Before:
+    """The training state, the modes and the generators as they are before an evaluation."""
+
+    def __init__(self, state: State, device: torch.device) -> None:
+        current = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
+        self._state, self._kept = state, {name: getattr(state, name) for name in current}
+        self._modes, self._torch_modes = ModuleModes(state.model), TorchModes(device)
+        self._generators = GlobalGenerators.capture(device)
+
+    def put_back(self) -> None:
+        """Put them back; may be called at any time."""
+        self._torch_modes.put_back()
+        self._modes.put_back()
+        self._generators.restore()
+        for name, value in self._kept.items():
+            setattr(self._state, name, value)
 
 
-@contextmanager
-def _eval_mode(model: Any) -> Iterator[None]:
-    """Put every module in eval mode, then restore each one's own mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
+class ModuleModes:
+    """The mode, train or eval, of each module of a model as it is when this is made."""
+
+    def __init__(self, model: Any) -> None:
+        self._modes = [(module, module.training) for module in model.modules()]
+
+    def put_back(self) -> None:
+        """Put them back; may be called at any time."""
+        for module, training in self._modes:
             module.training = training

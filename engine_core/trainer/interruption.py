@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -23,34 +22,33 @@ class EvaluationInterrupted(BaseException):
         self.results = results
 
 
-@contextmanager
-def interruptible(state: State) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM set `state.interrupted_by`; a second one acts at once, as usual.
+class Handlers:
+    """Those of SIGINT and SIGTERM, as they are when this is made.
 
     If no callback saves there is nothing to wait for, and outside the main thread Python allows no handlers.
     """
-    if not saver_folders(state.callbacks) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def put_back() -> None:
-        for number, handler in former.items():
+    def __init__(self, state: State) -> None:
+        self._state = state
+        waits = saver_folders(state.callbacks) and threading.current_thread() is threading.main_thread()
+        self._former: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in _SIGNALS} if waits else {}
+
+    def replace(self) -> None:
+        """Let the first signal set `state.interrupted_by`; a second one acts at once, as usual."""
+        for number in self._former:
+            signal.signal(number, self._notice)
+
+    def put_back(self) -> None:
+        """Put the former ones back; may be called at any time."""
+        for number, handler in self._former.items():
             if handler is not None:  # a handler not installed from Python can't be restored
                 signal.signal(number, handler)
 
-    def notice(number: int, _: FrameType | None) -> None:
-        state.interrupted_by = number
-        put_back()
+    def _notice(self, number: int, _: FrameType | None) -> None:
+        self._state.interrupted_by = number
+        self.put_back()
         with suppress(OSError):
             os.write(2, b"\nengine-core: ending after this batch; signal again to end at once\n")
-
-    for number in _SIGNALS:
-        signal.signal(number, notice)
-    try:
-        yield
-    finally:
-        put_back()
 
 
 def raise_if_interrupted(state: State) -> None:

@@ -1,4 +1,4 @@
-"""The number formats of training: autocast and the gradient scaler for each precision."""
+"""The number formats of training: autocast and the gradient scaler for each precision, and torch's modes."""
 
 from __future__ import annotations
 
@@ -38,3 +38,31 @@ class Precision:
                 return function(*args, **kwargs)
 
         return autocast
+
+
+class TorchModes:
+    """Grad mode and autocast as they are when this is made: torch's contexts lose a signal at their entry and exit."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._grad, self._caches = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+        self._kind = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
+        self._casts, self._dtype = torch.is_autocast_enabled(self._kind), torch.get_autocast_dtype(self._kind)
+        self._depth = _depth_of_autocast()
+
+    def put_back(self) -> None:
+        """Put them back; may be called at any time."""
+        torch.set_grad_enabled(self._grad)
+        torch.set_autocast_enabled(self._kind, self._casts)
+        torch.set_autocast_dtype(self._kind, self._dtype)
+        torch.set_autocast_cache_enabled(self._caches)
+        if (depth := _depth_of_autocast()) != self._depth:
+            for _ in range(depth - self._depth):
+                torch.autocast_decrement_nesting()
+            torch.clear_autocast_cache()  # else the next casts would be of old weights
+
+
+def _depth_of_autocast() -> int:
+    """Return in how many autocast contexts this is."""
+    # Within one call of C, between whose steps no signal is looked for.
+    entered, _ = map(type(len).__call__, (torch.autocast_increment_nesting, torch.autocast_decrement_nesting))
+    return int(entered) - 1

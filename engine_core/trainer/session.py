@@ -17,7 +17,7 @@ from .evaluation import run_eval
 from .loss_log import LossReader
 from .optimizers import warn_of_untrained
 from .precision import Precision
-from .status import RunStatus
+from .status import Phase, RunStatus
 
 
 @dataclass(eq=False)
@@ -61,9 +61,11 @@ class Session:
         self, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
     ) -> dict[str, float]:
         """Evaluate on loaders by label while the training clock stands still; for `begun` see `run_eval`."""
-        with self.status.evaluating():
-            started_s = time.perf_counter()
-            try:
-                return run_eval(self, loaders, begun)
-            finally:
-                self.counted_s += time.perf_counter() - started_s
+        self.status.check_can_evaluate()
+        started_s, former = time.perf_counter(), self.status.phase
+        self.status.phase = Phase.EVALUATING
+        try:
+            return run_eval(self, loaders, begun)
+        finally:
+            self.status.phase = former
+            self.counted_s += time.perf_counter() - started_s

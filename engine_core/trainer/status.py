@@ -1,13 +1,12 @@
 """The phase of a run, across fits, and the evaluation it owes. Knows State, but neither loop nor Trainer.
 
-IDLE --resume()--> RESUMED; IDLE or RESUMED --fitting()--> TRAINING --> IDLE     a fit, whatever ends it
-TRAINING <--> STEPPING; any of these <--evaluating()--> EVALUATING               AFTER_TRAIN_BATCH; an evaluation
+IDLE --resume()--> RESUMED; IDLE or RESUMED --begin_fit()--> TRAINING --end_fit()--> IDLE
+TRAINING <--> STEPPING; any of these <--> EVALUATING       AFTER_TRAIN_BATCH; an evaluation, see Session.evaluate
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -48,7 +47,8 @@ class RunStatus:
     loop drops `skip_requested` after each step.
 
     Attributes:
-        phase: set here, but for STEPPING, which the loop sets and leaves: a block would cost each step.
+        phase: set here, but for STEPPING, which the loop sets and leaves, and EVALUATING: neither call nor block is
+            between the change and the `try` that ends it, where a signal would be lost.
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
         owed: an evaluation that was interrupted.
         reopens_epoch: an exception made algorithms undo what they did at EPOCH_START, so it has to fire again.
@@ -70,40 +70,24 @@ class RunStatus:
         if self.phase not in (Phase.IDLE, Phase.RESUMED):
             raise EngineError("fit is already running: it can't be called from its own events")
 
-    @contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Be TRAINING in the block, and drop the requests made to an earlier fit.
-
-        Raises:
-            EngineError: see `check_can_fit`.
-        """
-        self.check_can_fit()
+    def begin_fit(self) -> None:
+        """Be TRAINING until `end_fit`, and drop the requests made to an earlier fit."""
         state = self._state
         if self.phase is not Phase.RESUMED or state.pause_requested:  # the saved run may have been asked to stop
             state.stop_requested = False
         state.pause_requested = state.skip_requested = False
         state.interrupted_by = None
         self.phase = Phase.TRAINING
-        try:
-            yield
-        finally:
-            self.phase = Phase.IDLE
-            state.interrupted_by = None  # the signal has ended this fit; it says nothing about the next
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Be EVALUATING in the block, then return to the previous phase.
+    def end_fit(self) -> None:
+        """Be IDLE again, whatever ended the fit."""
+        self.phase = Phase.IDLE
+        self._state.interrupted_by = None  # the signal has ended this fit; it says nothing about the next
 
-        Raises:
-            EngineError: if an evaluation is running.
-        """
+    def check_can_evaluate(self) -> None:
+        """Raise EngineError if an evaluation is running."""
         if self.phase is Phase.EVALUATING:
             raise EngineError("an evaluation is already running: eval() can't be called from its own events")
-        former, self.phase = self.phase, Phase.EVALUATING
-        try:
-            yield
-        finally:
-            self.phase = former
 
     def begin_evaluation(self) -> dict[str, float] | None:
         """Return the results that an interrupted evaluation has already; None: there was one at this position."""
@@ -116,15 +100,6 @@ class RunStatus:
     def owe_evaluation(self, then: str, results: dict[str, float]) -> None:
         """Note that the evaluation that began was interrupted: it counts only when a later fit has finished it."""
         self.evaluated_at, self.owed = self._evaluated_before, OwedEvaluation(then, results)
-
-    @contextmanager
-    def as_if_paused(self) -> Iterator[None]:
-        """Let savers save in the block as for a pause."""
-        self._state.pause_requested = True
-        try:
-            yield
-        finally:
-            self._state.pause_requested = False
 
     def resume(self) -> None:
         """Be RESUMED at the current position; the next step is the first with a loaded state."""

@@ -30,7 +30,7 @@ from .arguments import (
 )
 from .arguments import progress_bar as bar
 from .data import Feed
-from .evaluation import as_loaders, check_metrics
+from .evaluation import ModuleModes, as_loaders, check_metrics
 from .loop import run_fit
 from .loss_log import LossReader
 from .objective import check_objective
@@ -172,7 +172,12 @@ class Trainer:
             return
         state: Any = self.state
         if not state.model.training:
-            state.model.train()
+            modes = ModuleModes(state.model)
+            try:
+                state.model.train()
+            except BaseException:
+                modes.put_back()  # else the next fit would leave some modules in eval mode
+                raise
         if state.timestamp.batch == 0 and self._session.batches is None:
             seed_generators(state.seed)  # undoes draws made since the Trainer was created
         run_fit(self._session, end)

@@ -11,25 +11,33 @@ from engine_core import Callback, Logger, State, Timestamp
 from engine_core.errors import CheckpointError, EngineError
 from engine_core.trainer.status import OwedEvaluation, Phase, RunStatus
 
-from .parts import batches, trainer
+from .parts import at, batches, trainer
 
 
 def test_a_fit_is_training_and_idle_again_whatever_ends_it() -> None:
-    status = RunStatus(State())
-    with pytest.raises(ZeroDivisionError), status.fitting():
-        during = status.phase
+    seen: list[Phase] = []
+
+    def fails(outputs: Any, targets: Any) -> Any:
+        seen.append(made._session.status.phase)
         raise ZeroDivisionError
-    assert (during, status.phase) == (Phase.TRAINING, Phase.IDLE)
+
+    made = trainer(loss_fn=fails)
+    with pytest.raises(ZeroDivisionError):
+        made.fit()
+    assert (seen, made._session.status.phase) == ([Phase.TRAINING], Phase.IDLE)
 
 
 @pytest.mark.parametrize("phase", [Phase.IDLE, Phase.RESUMED, Phase.TRAINING, Phase.STEPPING])
 def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
-    status = RunStatus(State())
-    status.phase = phase
-    with status.evaluating():
+    def evaluates_again(state: State) -> None:
         assert status.phase is Phase.EVALUATING
-        with pytest.raises(EngineError, match="an evaluation is already running"), status.evaluating():
-            pass
+        with pytest.raises(EngineError, match="an evaluation is already running"):
+            made.eval()
+
+    made = trainer(eval_dataloader=batches(8), callbacks=at("eval_start", evaluates_again))
+    status = made._session.status
+    status.phase = phase
+    made.eval()
     assert status.phase is phase
 
 
@@ -45,8 +53,8 @@ def test_a_fit_in_a_fit_or_in_an_evaluation_is_refused_and_forgets_no_request(ph
     state = State(stop_requested=True)
     status = RunStatus(state)
     status.phase = phase
-    with pytest.raises(EngineError, match=message), status.fitting():
-        pass
+    with pytest.raises(EngineError, match=message):
+        status.check_can_fit()
     assert (status.phase, state.stop_requested) == (phase, True)
 
 
@@ -61,8 +69,8 @@ def test_a_fit_forgets_what_was_asked_of_an_earlier_one_but_not_that_the_saved_r
     status = RunStatus(state)
     if is_resumed:
         status.resume()
-    with status.fitting():
-        assert (state.stop_requested, state.pause_requested, state.skip_requested) == (stops, False, False)
+    status.begin_fit()
+    assert (state.stop_requested, state.pause_requested, state.skip_requested) == (stops, False, False)
 
 
 def test_only_the_step_at_the_position_that_was_loaded_is_the_first_one() -> None:
@@ -102,9 +110,10 @@ def test_an_interrupted_evaluation_is_owed_with_its_results_and_counts_only_when
 def test_a_signal_that_ended_a_fit_says_nothing_about_the_next() -> None:
     state = State(interrupted_by=2)
     status = RunStatus(state)
-    with status.fitting():
-        assert state.interrupted_by is None
-        state.interrupted_by = 15
+    status.begin_fit()
+    assert state.interrupted_by is None
+    state.interrupted_by = 15
+    status.end_fit()
     assert state.interrupted_by is None
 
 
