@@ -209,11 +209,15 @@ class Mixing(Algorithm):
             return state.loss_fn(state.outputs, targets)
         model: Any = state.model
         swap = ItemSwap(self.target_key)
-        swap.put(state, targets)
         try:
-            return model.loss(state.outputs, state.batch)
-        finally:
-            swap.back(state)
+            try:
+                swap.put(state, targets)
+                return model.loss(state.outputs, state.batch)
+            finally:
+                swap.back(state)
+        except BaseException:
+            swap.back(state)  # again, since a signal may have cut it
+            raise
 
     def _check_second_loss(self, state: State) -> None:
         """Raise if there is nothing that could compute a second loss."""

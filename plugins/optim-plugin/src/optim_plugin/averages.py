@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 import torch
@@ -37,8 +37,7 @@ def start_average(model: nn.Module) -> dict[str, torch.Tensor]:
     return Average(model).copies()
 
 
-@contextmanager
-def use_average(model: nn.Module, average: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def use_average(model: nn.Module, average: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
     """Give `model` the averaged weights within the block, and its own back afterwards, bit for bit.
 
     Parameters stay the same objects with the same storage, so optimizers and hooks keep working.
@@ -52,12 +51,20 @@ def use_average(model: nn.Module, average: Mapping[str, torch.Tensor]) -> Iterat
         ...     print(model(torch.ones(1)).item())
         0.0
     """
-    swapped = Average(model, average)
-    swapped.swap_in()
-    try:
-        yield
-    finally:
-        swapped.swap_out()
+    return _InUse(Average(model, average))
+
+
+class _InUse:
+    """A context in which the model of an average holds it."""
+
+    def __init__(self, average: Average) -> None:
+        self._average = average
+
+    def __enter__(self) -> None:
+        self._average.swap_in()
+
+    def __exit__(self, *raised: object) -> None:
+        self._average.swap_out()
 
 
 class Average:
@@ -163,15 +170,17 @@ class Average:
             raise
 
     def swap_out(self) -> None:
-        """Give the model its own weights back."""
-        swapped, self._swapped = self._swapped, None
-        for place, (weight, own) in zip(self._places, swapped or (), strict=True):
+        """Give the model its own weights back; if a signal cuts it, the next call does so."""
+        if self._swapped is None:
+            return
+        for place, (weight, own) in zip(self._places, self._swapped, strict=True):
             if not _is_fixed(own):
                 _write(weight, own)
             elif place.parameter is not None:
                 weight.data = own
             if place.parameter is None and getattr(place.module, place.attribute) is not weight:
                 setattr(place.module, place.attribute, weight)
+        self._swapped = None
 
     def _weights(self) -> list[torch.Tensor]:
         """Return the current weights; averages follow them to their device."""

@@ -139,11 +139,16 @@ def freeze_first(model: nn.Module, count: int, layers: Sequence[str], batch: Any
         count = _beyond_norms(count, [isinstance(known[name], nn.GroupNorm) for name in layers])
     first = list(layers[:count])
     trains_on = {id(p) for name in layers[count:] for _, p in own_parameters(known[name])}
-    for name in first:
-        for _, parameter in own_parameters(known[name]):
-            if parameter.requires_grad and id(parameter) not in trains_on:
-                parameter.requires_grad_(False)
-                parameter.grad = None
+    frozen = [p for name in first for _, p in own_parameters(known[name]) if p.requires_grad and id(p) not in trains_on]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    except BaseException:  # a signal: no layer is left half frozen
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        raise
+    for parameter in frozen:
+        parameter.grad = None
     return first
 
 

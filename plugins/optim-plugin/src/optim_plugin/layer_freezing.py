@@ -95,7 +95,7 @@ class LayerFreezing(Algorithm):
             raise ArgumentError("layer_freezing has no model to freeze layers of: give State the model")
         if self._loaded and event is Event.BATCH_START:
             self._layers, self._frozen = list(self._loaded["layers"]), int(self._loaded["frozen"])
-            self._state, self._loaded = weakref.ref(state), {}
+            self._state = weakref.ref(state)
             self._look_behind(model)
         elif not self._is_of(state):
             self._forget()
@@ -103,8 +103,9 @@ class LayerFreezing(Algorithm):
         if _done(state) > self.start:
             self._count(event, state, model)
         if event is Event.BATCH_START and self._is_of(state):
-            self._frozen = max(self._frozen, self._due(_done(state)))
-            freeze_first(model, self._frozen, self._layers, state.batch)
+            due = max(self._frozen, self._due(_done(state)))
+            freeze_first(model, due, self._layers, state.batch)
+            self._frozen, self._loaded = due, {}  # only now: a signal may come before
         has_changed = self._is_of(state) and self._frozen != before
         if logger is not None and logger.destinations and has_changed:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})

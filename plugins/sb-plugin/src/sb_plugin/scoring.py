@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -30,6 +31,8 @@ __all__ = [
     "rank_correlation",
     "score",
 ]
+
+T = TypeVar("T")
 
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 _REDUCED = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
@@ -141,21 +144,32 @@ class Manner:
 PLAIN = Manner()
 
 
-@contextmanager
-def leaving_no_trace(model: object, loss: object, seed: int, manner: Manner = PLAIN) -> Iterator[None]:
-    """Run a block without a graph, recorded statistics or a draw from a global generator.
+def leaving_no_trace(block: Callable[[], T], model: object, loss: object, seed: int, manner: Manner = PLAIN) -> T:
+    """Return what a block returns, run without a graph, recorded statistics or a draw from a global generator.
 
     Dropout within it draws from `seed`. If the loss is a module, it is held too.
     """
-    with (
-        torch.no_grad(),
-        frozen_buffers(model, manner.bn),
-        frozen_buffers(loss) if isinstance(loss, nn.Module) else nullcontext(),
-        own_randomness(seed),
-        manner.autocast or nullcontext(),
-        _ForgottenCasts(),
-    ):
-        yield
+    holds: list[frozen_buffers | own_randomness | _ForgottenCasts] = [own_randomness(seed), frozen_buffers(model, manner.bn)]
+    if isinstance(loss, nn.Module):
+        holds.append(frozen_buffers(loss))
+
+    holds.append(_ForgottenCasts())
+
+    def release() -> None:
+        for hold in holds:
+            hold.release()
+
+    try:
+        with torch.no_grad(), manner.autocast or nullcontext():
+            try:
+                for hold in reversed(holds):
+                    hold.__enter__()
+                return block()
+            finally:
+                release()
+    except BaseException:
+        release()  # again, since a signal may have cut it
+        raise
 
 
 class _ForgottenCasts:
@@ -164,11 +178,14 @@ class _ForgottenCasts:
     Those are cast without gradients. torch 2.4 uses them again in training, where they would get none.
     """
 
-    def __enter__(self) -> None:
+    def __init__(self) -> None:
         self._was_enabled = torch.is_autocast_cache_enabled()
+
+    def __enter__(self) -> None:
         torch.set_autocast_cache_enabled(False)
 
-    def __exit__(self, *raised: object) -> None:
+    def release(self) -> None:
+        """Let it remember again; may be called at any time."""
         torch.set_autocast_cache_enabled(self._was_enabled)
 
 
@@ -183,8 +200,9 @@ def score(
 
     def run(factor: float) -> Any:
         received = objective.received(batch, factor)
-        with leaving_no_trace(model, objective.holder, seed, manner):
-            return objective.losses(model(received), received, batch)
+        return leaving_no_trace(
+            lambda: objective.losses(model(received), received, batch), model, objective.holder, seed, manner
+        )
 
     scale_factor = manner.scale_factor
     refusal: str | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +18,8 @@ from .losses import check_losses, per_sample, to_fp32
 from .scoring import Manner, Objective, autocast_of, leaving_no_trace, no_autocast, score
 
 __all__ = ["Subject"]
+
+T = TypeVar("T")
 
 
 class Subject:
@@ -85,17 +88,20 @@ class Subject:
         manner = replace(self.manner, scale_factor=1) if at_full_size else self.manner
         return score(self.objective, self.model, batch, seed, manner)
 
-    def untouched(self, seed: int) -> AbstractContextManager[None]:
-        """Return a context in which forwards leave no trace, see `leaving_no_trace`."""
-        return leaving_no_trace(self.model, self._loss, seed, self.manner)
+    def untouched(self, block: Callable[[], T], seed: int) -> T:
+        """Return what a block returns, whose forwards leave no trace, see `leaving_no_trace`."""
+        return leaving_no_trace(block, self.model, self._loss, seed, self.manner)
 
     def losses_of(self, outputs: Any, batch: Any, seed: int) -> torch.Tensor:
         """Return the loss of each row (n,) from the outputs of a training forward, without side effects."""
         objective = self.objective
-        with leaving_no_trace(self.model, self._loss, seed):
+
+        def losses() -> torch.Tensor:
             received = objective.received(batch)
-            losses = objective.losses(map_batch(outputs, to_fp32), received, batch)
-            return check_losses(losses, count_rows(received))
+            given = objective.losses(map_batch(outputs, to_fp32), received, batch)
+            return check_losses(given, count_rows(received))
+
+        return leaving_no_trace(losses, self.model, self._loss, seed)
 
 
 def _autocast(precision: str, of_run: str, device: torch.device) -> AbstractContextManager[Any]:

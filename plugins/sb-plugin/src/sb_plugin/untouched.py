@@ -6,15 +6,14 @@ from __future__ import annotations
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import _global_forward_pre_hooks, register_module_forward_pre_hook
 
 from engine_core.errors import ArgumentError
 
@@ -35,8 +34,7 @@ class _Held(NamedTuple):
     """None if it may change without its version changing, as running statistics do in `F.batch_norm`."""
 
 
-@contextmanager
-def frozen_buffers(model: object, bn: str = "frozen") -> Iterator[None]:
+class frozen_buffers:  # noqa: N801  it is used as a function
     """Keep every buffer of `model` bit-equal, above all running statistics, whatever its forward does.
 
     Each module keeps its mode, train or eval.
@@ -46,19 +44,33 @@ def frozen_buffers(model: object, bn: str = "frozen") -> Iterator[None]:
         bn: `"frozen"`: BatchNorm normalises with the statistics of the batch, as in the training step, but does not
             record them; `"train"`: it records them; `"eval"`: the whole model runs in eval mode.
     """
-    hold = _Hold(records_statistics=bn == "train")
-    root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
-    if isinstance(root, nn.Module):
-        hold.tree(root)
-        if bn == "eval":
-            root.eval()
-    watch = None if isinstance(model, nn.Module) else register_module_forward_pre_hook(lambda seen, _: hold.tree(seen))
-    try:
-        yield
-    finally:
-        if watch is not None:
-            watch.remove()
-        hold.release()
+
+    def __init__(self, model: object, bn: str = "frozen") -> None:
+        self._model, self._bn = model, bn
+        self._hold = _Hold(records_statistics=bn == "train")
+
+    def __enter__(self) -> None:
+        model = self._model
+        root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
+        if isinstance(root, nn.Module):
+            self._hold.tree(root)
+            if self._bn == "eval":
+                root.eval()
+        if not isinstance(model, nn.Module):
+            register_module_forward_pre_hook(self._see)
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Restore everything; may be called at any time."""
+        # Not by the handle that registering returns: a signal may come before it is kept.
+        for key in [key for key, hook in _global_forward_pre_hooks.items() if hook == self._see]:
+            del _global_forward_pre_hooks[key]
+        self._hold.release()
+
+    def _see(self, module: nn.Module, _: object) -> None:
+        self._hold.tree(module)
 
 
 class _Hold:
@@ -96,8 +108,8 @@ class _Hold:
             )
         if _obeys(module):
             if module.track_running_stats:  # unused in eval mode, but a forward may set the mode
-                module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which is slow
                 self._norms.append(module)
+                module.__dict__["track_running_stats"] = False  # past Module.__setattr__, which is slow
             return
         silent = "running_mean" in module._buffers
         for name, buffer in module._buffers.items():
@@ -124,24 +136,31 @@ def _obeys(module: nn.Module) -> TypeGuard[_BatchNorm]:
     return isinstance(module, _BatchNorm) and type(module).forward in _OBEDIENT and "forward" not in module.__dict__
 
 
-@contextmanager
-def own_randomness(seed: int) -> Iterator[None]:
+class own_randomness:  # noqa: N801  it is used as a function
     """Seed torch's global generators with `seed`, and restore those of torch, NumPy and Python afterwards.
 
     Dropout takes no generator of its own, so the global ones are borrowed.
     """
-    restores: list[Callable[[], object]] = []
-    for generator in _torch_generators():
-        restores.append(_restore(generator.set_state, generator.get_state()))
-        generator.manual_seed(seed)
-    restores.append(_restore(random.setstate, random.getstate()))
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        restores.append(_restore(numpy.random.set_state, _state_of(numpy)))
-    try:
-        yield
-    finally:
-        for restore in restores:
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._restores: list[Callable[[], object]] = []
+
+    def __enter__(self) -> None:
+        for generator in _torch_generators():
+            self._restores.append(_restore(generator.set_state, generator.get_state()))
+            generator.manual_seed(self._seed)
+        self._restores.append(_restore(random.setstate, random.getstate()))
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None:
+            self._restores.append(_restore(numpy.random.set_state, _state_of(numpy)))
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Restore the generators; may be called at any time."""
+        for restore in self._restores:
             restore()
 
 

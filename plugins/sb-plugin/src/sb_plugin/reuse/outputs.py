@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -59,19 +59,18 @@ class LinearOutputs:
         self._n = 0
         self._rows = torch.empty(0, dtype=torch.long)
 
-    @contextmanager
-    def recording(self, model: nn.Module, n: int) -> Iterator[None]:
+    def recording(self, model: nn.Module, n: int) -> AbstractContextManager[None]:
         """Record the output of each `nn.Linear` that gets inputs of `n` rows, in the order of its calls."""
+        return _Recording(lambda: self._begin(model, n), self._finish, self.end)
+
+    def _begin(self, model: nn.Module, n: int) -> None:
         self.end()
         self.fault, self.rounding, self.reused = None, None, 0
         self._model, self._n = model, n
         self._calls = {module: deque() for module in model.modules() if type(module) is nn.Linear}
         self._swap(self._record)
-        try:
-            yield
-        except BaseException:
-            self.end()
-            raise
+
+    def _finish(self) -> None:
         self._put_back()
         if not any(call for calls in self._calls.values() for call in calls):
             self.fault = (
@@ -96,8 +95,8 @@ class LinearOutputs:
     def _swap(self, forward: Callable[[int, nn.Linear, torch.Tensor], torch.Tensor]) -> None:
         for place, layer in enumerate(self._calls):
             if "forward" not in layer.__dict__:
-                layer.__dict__["forward"] = _Swapped(partial(forward, place, layer), layer)
                 self._swapped.append(layer)
+                layer.__dict__["forward"] = _Swapped(partial(forward, place, layer), layer)
 
     def _put_back(self) -> None:
         for layer in self._swapped:
@@ -171,6 +170,19 @@ class LinearOutputs:
     def _name(self, layer: nn.Linear) -> str:
         assert self._model is not None
         return repr(next(name for name, module in self._model.named_modules() if module is layer))
+
+
+class _Recording:
+    """The context of a recording; a generator's would lose a signal between its entry and the block."""
+
+    def __init__(self, begin: Callable[[], None], finish: Callable[[], None], end: Callable[[], None]) -> None:
+        self._begin, self._finish, self._end = begin, finish, end
+
+    def __enter__(self) -> None:
+        self._begin()
+
+    def __exit__(self, kind: object, *raised: object) -> None:
+        (self._finish if kind is None else self._end)()
 
 
 class _Swapped:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,6 +18,8 @@ from .outputs import LinearOutputs
 from .soundness import unsound
 
 __all__ = ["Reuse"]
+
+T = TypeVar("T")
 
 
 class Reuse:
@@ -50,9 +51,12 @@ class Reuse:
         if self._is_demanded:
             self._decline_if(_why_not(model, precision))
 
-    @contextmanager
-    def recording(self, model: Any, batch: Any, precision: str) -> Iterator[None]:
-        """Record the outputs of the linear layers of `model` in a run of that precision."""
+    def recorded(self, block: Callable[[], T], model: Any, batch: Any, precision: str) -> T:
+        """Return what a block returns, with the outputs of the linear layers of `model` recorded meanwhile.
+
+        Args:
+            precision: that of the run.
+        """
         if self.awaited is not None:
             self._decline(
                 "the training forward did not get all kept rows at once, as with microbatches or a second "
@@ -61,13 +65,17 @@ class Reuse:
         if not self._is_off:
             self._decline_if(_why_not(model, precision))
         if self._is_off:
-            yield
-            return
+            return block()
         n = count_rows(batch)
         self._numbers = n, 0
-        with self._outputs.recording(model, n):
-            yield
+        try:
+            with self._outputs.recording(model, n):
+                result = block()
+        except BaseException:
+            self._outputs.end()  # again, since a signal may have cut it
+            raise
         self._judge()
+        return result
 
     def keep(self, rows: torch.Tensor) -> None:
         """Note which rows (k,) the step trains on."""
@@ -81,8 +89,8 @@ class Reuse:
     def react(self, event: Event) -> None:
         """Start reuse at BEFORE_FORWARD, and end it at AFTER_FORWARD."""
         if event is Event.BEFORE_FORWARD:
+            self.awaited = Event.AFTER_FORWARD  # first: if a signal cuts the replay, that event ends it
             self._outputs.replay()
-            self.awaited = Event.AFTER_FORWARD
             return
         self._outputs.end()
         has_come = self._outputs.reused or self._outputs.fault or self._outputs.rounding

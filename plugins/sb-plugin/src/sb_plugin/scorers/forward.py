@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -47,8 +46,11 @@ class ByForward(ByLoss):
         A model that has refused a scaled input gets the full one from then on.
         """
         seed, reuse, model = fresh_seed(generator), self._reuse, subject.model
-        with nullcontext() if reuse is None else reuse.recording(model, batch, subject.precision):
-            losses, took_scaled = subject.score(batch, seed, at_full_size=self._refuses_scaled)
+
+        def scored() -> tuple[torch.Tensor, bool]:
+            return subject.score(batch, seed, at_full_size=self._refuses_scaled)
+
+        losses, took_scaled = scored() if reuse is None else reuse.recorded(scored, model, batch, subject.precision)
         self._refuses_scaled |= not took_scaled
         is_scaled = subject.manner.scale_factor != 1 and not self._refuses_scaled
         if is_scaled and not self._has_compared:

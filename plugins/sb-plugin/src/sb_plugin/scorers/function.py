@@ -27,8 +27,7 @@ class ByFunction(Scorer):
         """Return what the function returns, in single precision."""
         n = self.count(subject, batch)
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
-        with subject.untouched(fresh_seed(generator)):
-            scores = self._function(batch, state)
+        scores = subject.untouched(lambda: self._function(batch, state), fresh_seed(generator))
         if not isinstance(scores, torch.Tensor):
             raise ArgumentTypeError(f"the scorer {name} gave a {type(scores).__name__}, not a tensor of shape ({n},)")
         if scores.shape != (n,):
