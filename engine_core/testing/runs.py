@@ -15,11 +15,13 @@ from typing import Any
 import torch
 
 from ..algorithm import algorithm_metadata
+from ..audit import fingerprint_state
 from ..batch import map_batch
 from ..errors import EngineError, IdleAlgorithmWarning, UnorderedWritersWarning
 from ..event import Event
 from ..passes import members_of, referred
 from ..randomness import preserve_generators
+from ..state import State
 from ..trainer import Trainer
 from .kit import AlgorithmKit, Fault
 from .recording import RecordingDestination
@@ -151,6 +153,11 @@ def weights_of(trainer: Trainer) -> dict[str, Any]:
 def differing(one: Outcome, other: Outcome, parts: Sequence[str]) -> str | None:
     """Return where these parts of two outcomes differ in any bit, or None."""
     return next((d for part in parts if (d := difference(getattr(one, part), getattr(other, part), part))), None)
+
+
+def leaves_of(state: State) -> dict[tuple[str, str], str]:
+    """Return the digests of what algorithms may write, by field and leaf."""
+    return {(field, leaf): d for field, digests in fingerprint_state(state).items() for leaf, d in digests.items()}
 
 
 def state_of(algorithm: Any) -> Any:

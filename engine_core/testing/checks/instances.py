@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from ...audit import fingerprint_state
 from ...event import Event
 from ...randomness import GlobalGenerators
 from ...state import State
 from ..kit import AlgorithmKit, Fault
 from ..probes import Prober, at_events
-from ..runs import SEED, Outcome, attempt, described, differing, make_trainer, outcome_of, pairs_of, train
+from ..runs import SEED, Outcome, attempt, described, differing, leaves_of, make_trainer, outcome_of, pairs_of, train
 
 Leaf = tuple[Event, str, str]
 """The second event of a pair, the field, and the path in it."""
@@ -116,10 +115,10 @@ class _Pairs:
     def look(self, event: Event, state: State) -> None:
         """Keep what State is before the algorithms of an event."""
         if event in self._events:
-            self._seen[event, "before"] = _leaves(state)
+            self._seen[event, "before"] = leaves_of(state)
 
     def _after(self, event: Event, state: State) -> None:
-        self._seen[event, "after"] = now = _leaves(state)
+        self._seen[event, "after"] = now = leaves_of(state)
         first = self._first_of.get(event)
         if first is None or (first, "after") not in self._seen:
             return
@@ -129,7 +128,3 @@ class _Pairs:
             touched = original.get(leaf) != made.get(leaf)
             if touched and found.get(leaf) == made.get(leaf) and now.get(leaf) != original.get(leaf):
                 self.left.add((event, *leaf))
-
-
-def _leaves(state: State) -> dict[tuple[str, str], str]:
-    return {(field, leaf): d for field, digests in fingerprint_state(state).items() for leaf, d in digests.items()}

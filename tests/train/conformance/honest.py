@@ -166,16 +166,17 @@ class LowerRate(Algorithm):
     """Halves the learning rate within each batch, and gives it back."""
 
     metadata = AlgorithmMetadata(events=("batch_start", "batch_end"), writes=("optimizers",))
+    _rate = None
 
     def match(self, event, state):
-        return event in (Event.BATCH_START, Event.BATCH_END)
+        return event is Event.BATCH_START or (event is Event.BATCH_END and self._rate is not None)
 
     def apply(self, event, state, logger):
         group = state.optimizers[0].param_groups[0]
         if event is Event.BATCH_START:
             self._rate, group["lr"] = group["lr"], group["lr"] / 2
         else:
-            group["lr"] = self._rate
+            group["lr"], self._rate = self._rate, None
 
 
 class SoftRectifiers(Algorithm):

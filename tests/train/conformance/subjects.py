@@ -69,6 +69,7 @@ class OfAPair(OnTuples):
     """Scales the inputs for the forward, and puts the batch back."""
 
     metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), writes=("batch",))
+    kept = None
 
     def match(self, event, state):
         return event in (Event.BEFORE_FORWARD, Event.AFTER_FORWARD)
@@ -77,5 +78,5 @@ class OfAPair(OnTuples):
         if event is Event.BEFORE_FORWARD:
             self.kept = state.batch
             state.batch_set_item(0, state.batch[0] / 3)
-        else:
-            state.batch = self.kept
+        elif self.kept is not None:
+            state.batch, self.kept = self.kept, None

@@ -149,11 +149,10 @@ def leaving_no_trace(block: Callable[[], T], model: object, loss: object, seed: 
 
     Dropout within it draws from `seed`. If the loss is a module, it is held too.
     """
-    holds: list[frozen_buffers | own_randomness | _ForgottenCasts] = [own_randomness(seed), frozen_buffers(model, manner.bn)]
+    holds: list[own_randomness | frozen_buffers | _ForgottenCasts]
+    holds = [own_randomness(seed), frozen_buffers(model, manner.bn), _ForgottenCasts()]
     if isinstance(loss, nn.Module):
         holds.append(frozen_buffers(loss))
-
-    holds.append(_ForgottenCasts())
 
     def release() -> None:
         for hold in holds:

@@ -1,0 +1,170 @@
+"""Runs that a signal cuts, at a counted place or by a timer, and what has to be whole when they have ended."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_modules
+
+from engine_core import Callback, Logger, State
+
+_HOOKS = [name for name in vars(torch.nn.Linear(1, 1)) if name.endswith("_hooks")]
+_GLOBAL_HOOKS = [name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")]
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+class Places:
+    """Counts the places where CPython looks for signals, and raises KeyboardInterrupt at one of them.
+
+    They are the entries and returns of functions; between `__enter__` and its block it does not look.
+    """
+
+    def __init__(self, cut_at: int | None = None) -> None:
+        self.passed, self.cut_at = 0, cut_at
+        self.where = "nowhere"
+
+    def __call__(self, frame: FrameType, kind: str, argument: Any) -> None:
+        if kind == "c_call" or (kind == "return" and frame.f_code.co_name == "__enter__"):
+            return
+        if self.passed == self.cut_at:
+            sys.setprofile(None)
+            code = frame.f_code
+            self.where = (
+                f"{kind} {code.co_filename}:{frame.f_lineno} {code.co_name} {getattr(argument, '__name__', '')}"
+            )
+            raise KeyboardInterrupt
+        self.passed += 1
+
+
+def count_places(run: Callable[[], object]) -> int:
+    """Return how many places there are in a run."""
+    places = Places()
+    sys.setprofile(places)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return places.passed
+
+
+def cut(run: Callable[[], object], place: int) -> tuple[BaseException | None, str]:
+    """Cut a run at a place; return what it raised, and where it was cut."""
+    places = Places(place)
+    with _swallowed() as swallowed:
+        sys.setprofile(places)
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001  what it is the test says
+            return error, places.where
+        finally:
+            sys.setprofile(None)
+    return (KeyboardInterrupt() if swallowed else None), places.where
+
+
+def cut_after(run: Callable[[], object], seconds: float) -> BaseException | None:
+    """Cut a run by a timer; return what it raised, None if it had ended before."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, handle)
+    with _swallowed() as swallowed:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            run()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except BaseException as error:  # noqa: BLE001  as above
+            return error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+    return KeyboardInterrupt() if swallowed else None
+
+
+@contextmanager
+def _swallowed() -> Iterator[list[Any]]:
+    """Collect what is raised in finalizers, from which Python lets nothing out."""
+    swallowed: list[Any] = []
+    former, sys.unraisablehook = sys.unraisablehook, lambda what: swallowed.append(repr(what.exc_value))
+    try:
+        yield swallowed
+    finally:
+        sys.unraisablehook = former
+
+
+class Steps(Callback):
+    """Keeps what the current step began with, and the weights after each number of batches."""
+
+    def __init__(self) -> None:
+        self.weights: dict[int, list[torch.Tensor]] = {}
+        self.batch: Any = None
+        self.begun = -1
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        self.batch_end(state, logger)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        self.batch = state.batch
+        self.begun = state.timestamp.batch
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        assert state.model is not None
+        self.weights[state.timestamp.batch] = [p.detach().clone() for p in state.model.parameters()]
+
+
+def surroundings(state: State) -> dict[str, Any]:
+    """Return what a cut run leaves as it found it."""
+    assert state.model is not None
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    modules = dict(state.model.named_modules())
+    return {
+        "modes": {name: module.training for name, module in modules.items()},
+        "statistics": {name: getattr(module, "track_running_stats", None) for name, module in modules.items()},
+        "forwards": [name for name, module in modules.items() if "forward" in vars(module)],
+        "hooks": {name: [list(getattr(module, kind)) for kind in _HOOKS] for name, module in modules.items()},
+        "global hooks": [list(getattr(torch_modules, name)) for name in _GLOBAL_HOOKS],
+        "parameters": [id(parameter) for parameter in state.model.parameters()],
+        "buffers": [id(buffer) for buffer in state.model.buffers()],
+        "grad mode": torch.is_grad_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), depth),
+        "autocast cache": torch.is_autocast_cache_enabled(),
+        "handlers": [signal.getsignal(number) for number in _HANDLED],
+    }
+
+
+def not_whole(state: State, before: dict[str, Any], steps: Steps, whole_run: Steps, data: list[Any]) -> list[str]:
+    """Return which promises a cut run has broken.
+
+    Args:
+        before: the surroundings before the run.
+        whole_run: the same run, not cut.
+        data: copies of the loader's batches.
+    """
+    after = surroundings(state)
+    found = [kind for kind in before if before[kind] != after[kind]]
+    assert state.model is not None
+    done = state.timestamp.batch
+    near = [whole_run.weights[batch] for batch in (done, done + 1) if batch in whole_run.weights]
+    for place, (name, weight) in enumerate(state.model.named_parameters()):
+        if not any(torch.equal(weight, weights[place]) for weights in near):
+            found.append(f"weight {name}")
+    frozen = [not p.requires_grad for p in state.model.parameters()]
+    if frozen != sorted(frozen, reverse=True):
+        found.append("requires_grad")
+    loader: Any = state.train_dataloader
+    for was, now in zip(data, loader, strict=True):
+        found += [f"loader's {i}" for i, (a, b) in enumerate(zip(was, now, strict=True)) if not _same(a, b)]
+    if steps.begun == done and state.batch is not steps.batch:
+        found.append("state.batch")
+    return found
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.requires_grad == other.requires_grad and torch.equal(one, other)
