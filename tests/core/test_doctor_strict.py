@@ -61,6 +61,13 @@ def test_a_method_that_is_not_a_misspelt_hook(problems, name):
     assert problems(CALLBACK + METHOD.format(mark="", name=name), "callbacks") == []
 
 
+def test_a_string_that_is_nearly_an_event(problems):
+    text = "\n        def match(self, event, state):\n            return event == 'after_los'\n"
+    assert problems(ALGORITHM + text) == [
+        "Acme.match mentions 'after_los', and no event has that name; did you mean 'after_loss'?"
+    ]
+
+
 def test_a_hook_of_an_algorithm_is_never_called(problems):
     assert problems(ALGORITHM + METHOD.format(mark="", name="batch_end")) == [
         (
