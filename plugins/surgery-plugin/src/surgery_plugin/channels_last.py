@@ -97,7 +97,7 @@ class ChannelsLast(Operation):
             return True
         return event in (Event.FIT_START, Event.FIT_END) and bool(self._guards or _group_norms(state.model))
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Lay out the weights at INIT; while the model trains, refuse what would crash the process."""
         if event is Event.INIT:
             super().apply(event, state, logger)
