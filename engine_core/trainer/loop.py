@@ -253,7 +253,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         feed.end_epoch(session.batches)
         session.batches = None
         before = state.timestamp
-        if not before.batch_in_epoch:
+        if not before.batch_in_epoch and not feed.taken:  # a batch that an exception cut was taken too
             raise EngineError(
                 f"the train_dataloader gave no batches in epoch {before.epoch}; "
                 "it has to be an iterable that starts over for each epoch, as a DataLoader or a list does"

@@ -55,10 +55,9 @@ class TorchModes:
         torch.set_autocast_enabled(self._kind, self._casts)
         torch.set_autocast_dtype(self._kind, self._dtype)
         torch.set_autocast_cache_enabled(self._caches)
-        if (depth := _depth_of_autocast()) != self._depth:
-            for _ in range(depth - self._depth):
-                torch.autocast_decrement_nesting()
-            torch.clear_autocast_cache()  # else the next casts would be of old weights
+        for _ in range(_depth_of_autocast() - self._depth):
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()  # the outermost context may have been cut before it did so: its casts are old
 
 
 def _depth_of_autocast() -> int:

@@ -12,34 +12,12 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_modules
 
-from engine_core import Callback, Logger, State
+from engine_core import Callback, Logger, State, Trainer
+from engine_core.testing.probes import Places
 
 _HOOKS = [name for name in vars(torch.nn.Linear(1, 1)) if name.endswith("_hooks")]
 _GLOBAL_HOOKS = [name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")]
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
-
-
-class Places:
-    """Counts the places where CPython looks for signals, and raises KeyboardInterrupt at one of them.
-
-    They are the entries and returns of functions; between `__enter__` and its block it does not look.
-    """
-
-    def __init__(self, cut_at: int | None = None) -> None:
-        self.passed, self.cut_at = 0, cut_at
-        self.where = "nowhere"
-
-    def __call__(self, frame: FrameType, kind: str, argument: Any) -> None:
-        if kind == "c_call" or (kind == "return" and frame.f_code.co_name == "__enter__"):
-            return
-        if self.passed == self.cut_at:
-            sys.setprofile(None)
-            code = frame.f_code
-            self.where = (
-                f"{kind} {code.co_filename}:{frame.f_lineno} {code.co_name} {getattr(argument, '__name__', '')}"
-            )
-            raise KeyboardInterrupt
-        self.passed += 1
 
 
 def count_places(run: Callable[[], object]) -> int:
@@ -53,18 +31,19 @@ def count_places(run: Callable[[], object]) -> int:
     return places.passed
 
 
-def cut(run: Callable[[], object], place: int) -> tuple[BaseException | None, str]:
-    """Cut a run at a place; return what it raised, and where it was cut."""
+def cut(run: Callable[[], object], place: int) -> BaseException:
+    """Cut a run at a place; return what it raised."""
     places = Places(place)
     with _swallowed() as swallowed:
         sys.setprofile(places)
         try:
             run()
         except BaseException as error:  # noqa: BLE001  what it is the test says
-            return error, places.where
+            return error
         finally:
             sys.setprofile(None)
-    return (KeyboardInterrupt() if swallowed else None), places.where
+    assert swallowed, f"nothing was raised, though it was cut {places.where}"
+    return KeyboardInterrupt()
 
 
 def cut_after(run: Callable[[], object], seconds: float) -> BaseException | None:
@@ -164,6 +143,27 @@ def not_whole(state: State, before: dict[str, Any], steps: Steps, whole_run: Ste
     if steps.begun == done and state.batch is not steps.batch:
         found.append("state.batch")
     return found
+
+
+def broken_by(
+    trainer: Trainer, whole_run: Steps, data: list[Any], run: Callable[[Callable[[], object]], Any]
+) -> list[str]:
+    """Return what a fit that `run` cuts has broken, and the next one; None as its only item if it was not cut."""
+    (steps,) = (callback for callback in trainer.state.callbacks if isinstance(callback, Steps))
+    before = surroundings(trainer.state)
+    error = run(trainer.fit)
+    if error is None:
+        return []
+    found = [] if type(error) is KeyboardInterrupt and error.__cause__ is None else [f"{error!r} arrived"]
+    found += not_whole(trainer.state, before, steps, whole_run, data)
+    torch.set_grad_enabled(True)
+    trainer.fit("2ba")
+    assert trainer.state.loss is not None
+    if not trainer.state.loss.isfinite():
+        found.append("the next loss")
+    return found + [
+        f"{kind} in the next fit" for kind, was in before.items() if surroundings(trainer.state)[kind] != was
+    ]
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -35,7 +35,8 @@ def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[
     finally:
         # Only now: what was saved retries this batch, while in this process a DataLoader continues after it.
         session.feed.taken += is_failure
-        if isinstance(session.batches, Generator):  # a dead generator looks exhausted to the next fit
+        # A dead generator looks exhausted to the next fit, and so may an iterator that a signal cut.
+        if isinstance(session.batches, Generator) or not session.feed.taken:
             session.batches = None
 
 

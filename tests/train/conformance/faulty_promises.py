@@ -216,7 +216,7 @@ class HidesCtrlC(OfAPair):
     def apply(self, event, state, logger):
         try:
             super().apply(event, state, logger)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  the fault
             state.batch, self.kept = self.kept or state.batch, None
 
 

@@ -74,8 +74,8 @@ class LinearOutputs:
         self._put_back()
         if not any(call for calls in self._calls.values() for call in calls):
             self.fault = (
-                f"no nn.Linear of more than one output feature gets contiguous inputs of {self._n} rows, in the precision "
-                "of its weights"
+                f"no nn.Linear of more than one output feature gets contiguous inputs of {self._n} rows, in the "
+                "precision of its weights"
             )
             self.end()
 
