@@ -90,8 +90,8 @@ ALGORITHM_RULES = {
         "loss.",
     ),
     "test_interrupted": Rule(
-        "What it changes at the first half of a pair is also restored if a signal cuts its own `apply`, at either half; "
-        "the KeyboardInterrupt arrives.",
+        "What it changes at the first half of a pair is also restored if a signal cuts its own `apply`, at either "
+        "half; the KeyboardInterrupt arrives.",
         "Ctrl-C comes between any two lines. Whoever continues in the notebook, or saves the model, must not have half "
         "of the averaged weights.",
         "Remember before you change, forget after you have put back, and let `match` of the second half be true while "

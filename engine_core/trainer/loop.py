@@ -16,52 +16,15 @@ from ..event import Event
 from ..state import State
 from ..time import FIELD_OF, Interval, Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
-from .interruption import EvaluationInterrupted, Handlers, raise_if_interrupted
+from .interruption import EvaluationInterrupted, raise_if_interrupted
 from .microbatches import split_with_shares
 from .objective import compute_loss, compute_outputs, reduce_loss
 from .optimizers import pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
-from .precision import TorchModes
-from .resume import go_back, take_snapshot
 from .session import Session
 from .status import Phase
 
 OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
-
-
-def run_fit(session: Session, end: Time) -> None:
-    """Train until the clock of `session.state` reaches `end`, or a stop is asked for."""
-    state, status = session.state, session.status
-    modes, handlers = TorchModes(session.device), Handlers(state)
-
-    def undo(error: BaseException) -> None:
-        modes.put_back()
-        if Event.EPOCH_START in session.engine.undo(error) and session.batches is not None:
-            status.reopens_epoch = True
-
-    def finish() -> None:
-        handlers.put_back()
-        status.end_fit()
-        state.closure, state.snapshot, state.go_back, state.awaits_batch = None, None, None, False
-
-    try:
-        try:
-            status.begin_fit()
-            session.counted_s = time.perf_counter()
-            fit, state.closure = loop_of(session, end)
-            state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
-            handlers.replace()
-            fit()
-        except BaseException as error:
-            undo(error)
-            session.readings.salvage(error)  # after the model is as the algorithms found it: this may log, and fail
-            raise
-        finally:
-            finish()
-    except BaseException as error:  # again, since a signal may have cut what is done above
-        undo(error)
-        finish()
-        raise
 
 
 def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[], torch.Tensor]]:

@@ -31,7 +31,7 @@ from .arguments import (
 from .arguments import progress_bar as bar
 from .data import Feed
 from .evaluation import ModuleModes, as_loaders, check_metrics
-from .loop import run_fit
+from .fitting import run_fit
 from .loss_log import LossReader
 from .objective import check_objective
 from .optimizers import check_optimizers, check_schedulers, check_trained, make_optimizers, make_schedulers

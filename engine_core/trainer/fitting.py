@@ -1,0 +1,48 @@
+"""One `fit` from its beginning to its end: whatever ends it, nothing stays changed for a while. Fires no event itself."""
+
+from __future__ import annotations
+
+import time
+
+from ..event import Event
+from ..time import Time
+from .interruption import Handlers
+from .loop import loop_of
+from .precision import TorchModes
+from .resume import go_back, take_snapshot
+from .session import Session
+
+
+def run_fit(session: Session, end: Time) -> None:
+    """Train until the clock of `session.state` reaches `end`, or a stop is asked for."""
+    state, status = session.state, session.status
+    modes, handlers = TorchModes(session.device), Handlers(state)
+
+    def undo(error: BaseException) -> None:
+        modes.put_back()
+        if Event.EPOCH_START in session.engine.undo(error) and session.batches is not None:
+            status.reopens_epoch = True
+
+    def finish() -> None:
+        handlers.put_back()
+        status.end_fit()
+        state.closure, state.snapshot, state.go_back, state.awaits_batch = None, None, None, False
+
+    try:
+        try:
+            status.begin_fit()
+            session.counted_s = time.perf_counter()
+            fit, state.closure = loop_of(session, end)
+            state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
+            handlers.replace()
+            fit()
+        except BaseException as error:
+            undo(error)
+            session.readings.salvage(error)  # after the model is as the algorithms found it: this may log, and fail
+            raise
+        finally:
+            finish()
+    except BaseException as error:  # again, since a signal may have cut what is done above
+        undo(error)
+        finish()
+        raise
