@@ -51,16 +51,14 @@ class Engine:
     def __init__(self, state: State, logger: Logger, algorithm_passes: PassArgument | None = None) -> None:
         if not isinstance(state, State) or not isinstance(logger, Logger):  # type: ignore[redundant-expr]
             raise ArgumentTypeError(f"Engine(state, logger) takes a State and a Logger, not {state!r} and {logger!r}")
-        self.state = state
-        self.logger = logger
+        self.state, self.logger = state, logger
         if state.seed is None:
             state.seed = secrets.randbits(32)
         logger.follow(state)
         self._handlers = Handlers()
         self.unheard: AbstractSet[str] = self._handlers.unheard
         self.host = Host(on_change=self._handlers.clear)
-        registry = Registry.scan()
-        self._passes = PassList(registry)
+        self._passes = PassList(registry := Registry.scan())
         for function, index in parse_passes(algorithm_passes):
             self._passes.insert(function, index)
         self._members: list[Member] = []
@@ -70,9 +68,7 @@ class Engine:
         self._begun, self._in_place = Begun(), InPlace()
         self._started = self._closed = False
         self._life = Life(state, logger)
-        self._algorithms: ObservedList[Any] = ObservedList()
-        self._callbacks: ObservedList[Any] = ObservedList()
-        self._destinations: ObservedList[Any] = ObservedList()
+        self._algorithms, self._callbacks, self._destinations = (ObservedList[Any]() for _ in range(3))
         self._listeners: list[Callback] = []
         self._admit(registry)
 
@@ -113,10 +109,8 @@ class Engine:
         """If the block raises, let algorithms undo what they began, see `undo`, and name them, as `fit` and `eval` do.
 
         Example:
-            >>> engine = Engine(State(), Logger())
-            >>> with engine.restoring():
+            >>> with Engine(State(), Logger()) as engine, engine.restoring():
             ...     traces = engine.run_event("before_forward")
-            ...     traces = engine.run_event("after_forward")
         """
         return Restoring(self._begun, self.state)
 

@@ -64,7 +64,7 @@ class _CutHalf(AbstractContextManager[None]):
             try:
                 trainer.fit()
             except KeyboardInterrupt as error:
-                notes = [note for note in getattr(error, "__notes__", ()) if "could not undo" in note]
+                notes: list[str] = [note for note in getattr(error, "__notes__", ()) if "could not undo" in note]
             else:
                 return "no KeyboardInterrupt arrived" if self.places.has_cut else None
             if self._left is None:  # it did not match at the second half
