@@ -1,12 +1,10 @@
-"""Algorithms that break a promise about metadata, match, State, generators or arguments: one fault each."""
+"""Algorithms that break a promise about metadata, match, State or generators: one fault each."""
 
-import itertools
 import random
 
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
-from engine_core.errors import ArgumentError
 
 from .subjects import AtLoss, OfAPair, OnTuples, caught_by
 
@@ -244,99 +242,3 @@ class DrawsFromNumPy(AtLoss):
 class SeedsTheGlobalGenerator(AtLoss):
     def validate(self, state):
         torch.manual_seed(1)
-
-
-@caught_by("test_arguments")
-class TakesAnything(AtLoss):
-    def __init__(self, scale: float = 0.5, every: int = 1):
-        self.scale, self.every = scale, every
-
-
-@caught_by("test_arguments")
-class TakesWhateverItIsGiven(AtLoss):
-    def __init__(self, scale):
-        self.scale = scale
-
-    @classmethod
-    def make(cls):
-        return cls(0.5)
-
-
-@caught_by("test_arguments")
-class TakesNaN(AtLoss):
-    def __init__(self, scale=0.5):
-        if scale <= 0:
-            raise ArgumentError(f"scale={scale!r} has to be positive")
-        self.scale = scale
-
-
-@caught_by("test_repr")
-class ShowsTensors(AtLoss):
-    def __repr__(self):
-        return f"ShowsTensors({torch.zeros(2)})"
-
-
-@caught_by("test_repr")
-class ShowsItsAddress(AtLoss):
-    __repr__ = object.__repr__
-
-
-@caught_by("test_repr")
-class ShowsAnAddressInside(AtLoss):
-    def __repr__(self):
-        return f"ShowsAnAddressInside({AtLoss.factor})"
-
-
-@caught_by("test_repr")
-class ShowsWhatItDoes(AtLoss):
-    def __repr__(self):
-        return "scales the loss"
-
-
-@caught_by("test_repr")
-class ShowsHowOftenItWasShown(AtLoss):
-    shown = 0
-
-    def __repr__(self):
-        self.shown += 1
-        return f"ShowsHowOftenItWasShown({self.shown})"
-
-
-@caught_by("test_repr")
-class ShowsItsNumber(AtLoss):
-    made = itertools.count()
-
-    def __init__(self):
-        self.number = next(self.made)
-
-    def __repr__(self):
-        return f"ShowsItsNumber({self.number})"
-
-
-@caught_by("test_repr")
-class ShowsTooMuch(AtLoss):
-    def __repr__(self):
-        return f"ShowsTooMuch({[*range(1000)]})"
-
-
-@caught_by("test_repr")
-class ShowsWhatItHasSeen(AtLoss):
-    seen = ""
-
-    def factor(self, state):
-        self.seen = str([float(state.loss)] * 100)
-        return 0.5
-
-    def __repr__(self):
-        return f"ShowsWhatItHasSeen({self.seen})"
-
-
-@caught_by("test_arguments")
-class ComparesTensors(AtLoss):
-    weights = torch.ones(2)
-
-    def __eq__(self, other):
-        return self.weights == getattr(other, "weights", 0)
-
-    def __hash__(self):
-        return 1
