@@ -1,4 +1,4 @@
-"""One `fit` from beginning to end: whatever ends it, nothing stays changed for a while. Fires no event itself."""
+"""One `fit` from its beginning to its end: whatever ends it, what it holds is put back. Fires no event itself."""
 
 from __future__ import annotations
 

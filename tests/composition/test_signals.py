@@ -89,7 +89,7 @@ def test_at_a_few_calls_and_returns():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("group", OPTIONS)
 def test_at_hundreds_of_calls_and_returns(group):
-    check(group, batches=8, times=150, seed=2)
+    check(group, batches=8, times=75, seed=2)
 
 
 @pytest.mark.full
@@ -99,7 +99,7 @@ def test_at_hundreds_of_calls_and_returns(group):
 def test_by_a_timer(group):
     drawn, before = random.Random(3), data()
     steps, _, taken_s = whole_run(group, 8)
-    for _ in range(100):
+    for _ in range(40):
         with made_of(group, 8) as trainer:
             seconds = drawn.uniform(1e-4, taken_s)
             assert broken_by(trainer, steps, before, lambda fit, seconds=seconds: cut_after(fit, seconds)) == []

@@ -20,30 +20,49 @@ _GLOBAL_HOOKS = [name for name in vars(torch_modules) if name.startswith("_globa
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
-def count_places(run: Callable[[], object]) -> int:
-    """Return how many places there are in a run."""
-    places = Places()
-    sys.setprofile(places)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
+class Jumps(Places):
+    """A trace function that counts the other places: jumps backward, at which a line comes that is not the next."""
+
+    def __call__(self, frame: FrameType, kind: str, argument: Any) -> Any:
+        last = frame.f_lineno
+
+        def look(frame: FrameType, kind: str, argument: Any) -> Any:
+            nonlocal last
+            if kind == "line" and frame.f_lineno <= last:
+                sys.settrace(None) if self.passed == self._cut_at else None
+                Places.__call__(self, frame, "call", argument)
+            last = frame.f_lineno
+            return look
+
+        return look
+
+
+def count_places(run: Callable[[], object], kind: type[Places] = Places) -> int:
+    """Return how many places of a kind there are in a run."""
+    places = kind()
+    _looking(places, run)
     return places.passed
 
 
-def cut(run: Callable[[], object], place: int) -> BaseException:
-    """Cut a run at a place; return what it raised."""
-    places = Places(place)
+def cut(run: Callable[[], object], place: int, kind: type[Places] = Places) -> BaseException | None:
+    """Cut a run at a place; return what it raised, None if it has fewer places."""
+    places = kind(place)
     with _swallowed() as swallowed:
-        sys.setprofile(places)
         try:
-            run()
+            _looking(places, run)
         except BaseException as error:  # noqa: BLE001  what it is the test says
             return error
-        finally:
-            sys.setprofile(None)
-    assert swallowed, f"nothing was raised, though it was cut {places.where}"
-    return KeyboardInterrupt()
+    assert swallowed or not places.where, f"nothing was raised, though it was cut {places.where}"
+    return KeyboardInterrupt() if swallowed else None
+
+
+def _looking(places: Places, run: Callable[[], object]) -> None:
+    install = sys.settrace if isinstance(places, Jumps) else sys.setprofile
+    install(places)
+    try:
+        run()
+    finally:
+        install(None)
 
 
 def cut_after(run: Callable[[], object], seconds: float) -> BaseException | None:
@@ -148,7 +167,7 @@ def not_whole(state: State, before: dict[str, Any], steps: Steps, whole_run: Ste
 def broken_by(
     trainer: Trainer, whole_run: Steps, data: list[Any], run: Callable[[Callable[[], object]], Any]
 ) -> list[str]:
-    """Return what a fit that `run` cuts has broken, and the next one; None as its only item if it was not cut."""
+    """Return what a fit that `run` cuts has broken, and the next one; nothing if it ended before."""
     (steps,) = (callback for callback in trainer.state.callbacks if isinstance(callback, Steps))
     before = surroundings(trainer.state)
     error = run(trainer.fit)

@@ -13,6 +13,7 @@ from .conformance.honest import NoisyLoss, ScaleGradients
 from .conformance.subjects import AtLoss
 
 CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_")]
+SKIPPED = ("test_restores", "test_restores_after_an_exception", "test_interrupted", "test_compile")
 
 
 def passed(kit):
@@ -123,7 +124,7 @@ class Regression(AlgorithmConformance):
 
 
 def test_model_batches_and_loss_may_be_the_authors():
-    assert passed(Regression()) == [name for name in CHECKS if "restores" not in name and name != "test_compile"]
+    assert passed(Regression()) == [name for name in CHECKS if name not in SKIPPED]
 
 
 class Detector(nn.Module):
@@ -154,8 +155,7 @@ class OwnLoss(Regression):
 
 
 def test_a_model_with_its_own_loss_may_be_the_authors_and_its_batches_have_their_form():
-    left_out = ("test_restores", "test_restores_after_an_exception", "test_interrupted", "test_batches", "test_compile")
-    assert passed(OwnLoss()) == [name for name in CHECKS if name not in left_out]
+    assert passed(OwnLoss()) == [name for name in CHECKS if name not in (*SKIPPED, "test_batches")]
 
 
 class Bare:
@@ -182,7 +182,7 @@ def test_an_algorithm_without_base_class_and_attributes_can_be_checked():
         def make_others(self):
             return [NoisyLoss(), ScaleGradients()]
 
-    assert passed(Kit()) == [name for name in CHECKS if "restores" not in name and name != "test_compile"]
+    assert passed(Kit()) == [name for name in CHECKS if name not in SKIPPED]
 
 
 class NeedsNoise(AtLoss):

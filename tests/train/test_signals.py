@@ -15,7 +15,7 @@ from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.trainer.precision import Precision, TorchModes
 
-from .interrupting import Steps, broken_by, count_places, cut, cut_after, surroundings
+from .interrupting import Jumps, Places, Steps, broken_by, count_places, cut, cut_after, surroundings
 from .parts import at, batches, net, trainer
 
 DATA = batches(8, 8, 8)
@@ -44,28 +44,29 @@ class HalveWeights(Algorithm):
             self.kept = []
 
 
-def made_of(**options: Any) -> Any:
+def made_of() -> Any:
     model = net(dropout=0.2)
     model[1].eval()  # the user froze its statistics
-    given = {"eval_dataloader": batches(8), "eval_interval": "2ba", "max_duration": "4ba", "seed": 2, **options}
+    given = {"eval_dataloader": batches(8), "eval_interval": "2ba", "max_duration": "4ba", "seed": 2}
     return trainer(DATA, model, callbacks=[Steps()], algorithms=[HalveWeights()], **given)
 
 
 @functools.cache
-def whole_run() -> tuple[Steps, int]:
+def whole_run(kind: type[Places] = Places) -> tuple[Steps, int]:
+    made_of().fit()  # what is done once in a process does not count
     made = made_of()
-    places = count_places(made.fit)
+    places = count_places(made.fit, kind)
     return made.state.callbacks[0], places
 
 
-def check(run: Callable[[Callable[[], object]], Any], **options: Any) -> None:
+def check(run: Callable[[Callable[[], object]], Any]) -> None:
     before = [tuple(part.clone() for part in batch) for batch in DATA]
-    with made_of(**options) as made:
+    with made_of() as made:
         assert broken_by(made, whole_run()[0], before, run) == []
 
 
-def cut_at(place: int, **options: Any) -> None:
-    check(lambda fit: cut(fit, place), **options)
+def cut_at(place: int, kind: type[Places] = Places) -> None:
+    check(lambda fit: cut(fit, place, kind))
 
 
 ignored = pytest.mark.filterwarnings("ignore::engine_core.errors.DurationWarning")
@@ -73,7 +74,7 @@ ignored = pytest.mark.filterwarnings("ignore::engine_core.errors.DurationWarning
 
 @ignored
 def test_at_some_calls_and_returns_of_a_fit() -> None:
-    for place in random.Random(1).sample(range(whole_run()[1]), 15):
+    for place in random.Random(1).sample(range(whole_run()[1]), 10):
         cut_at(place)
 
 
@@ -82,6 +83,13 @@ def test_at_some_calls_and_returns_of_a_fit() -> None:
 def test_at_hundreds_of_calls_and_returns_of_a_fit() -> None:
     for place in random.Random(2).sample(range(whole_run()[1]), 400):
         cut_at(place)
+
+
+@ignored
+@pytest.mark.full
+def test_at_hundreds_of_jumps_of_a_fit() -> None:
+    for place in random.Random(4).sample(range(whole_run(Jumps)[1]), 200):
+        cut_at(place, Jumps)
 
 
 @ignored
@@ -226,15 +234,16 @@ def test_one_that_was_cut_as_it_undid_gets_its_turn_in_the_outer_guard() -> None
     assert heard == ["a before_loss", "a after_loss", "a after_loss"]
 
 
-def test_a_signal_after_the_last_algorithm_arrives_as_itself() -> None:
+@pytest.mark.parametrize("kind", [Places, Jumps])
+def test_a_signal_between_two_algorithms_or_after_the_last_arrives_as_itself(kind: type[Places]) -> None:
     heard: list[str] = []
     engine = Engine(State(algorithms=[Cutting("a", heard), Cutting("b", heard)]), Logger())
     engine.run_event("before_loss")
     engine.run_event("after_loss")
     run = functools.partial(engine.run_event, "before_loss")
-    for place in range(count_places(run)):
+    for place in range(count_places(run, kind)):
         del heard[:]
-        error = cut(run, place)
+        error = cut(run, place, kind)
         assert type(error) is KeyboardInterrupt
         begun = [what.partition(" ")[0] for what in heard if what.endswith("before_loss")]
         engine.undo(error)
