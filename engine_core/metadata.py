@@ -42,6 +42,9 @@ WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "me
 class PlainModel(BaseModel):
     """A pydantic model whose constructor says in plain words what is wrong."""
 
+    # Built at the first use: pydantic then asks all distributions for plugins of its own, which may fail or run code.
+    model_config = ConfigDict(defer_build=True)
+
     def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
@@ -59,8 +62,7 @@ class PlainModel(BaseModel):
 class StrictModel(PlainModel):
     """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
 
-    # Built at the first use: pydantic then asks all distributions for plugins of its own, which may fail or run code.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod

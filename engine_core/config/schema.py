@@ -31,7 +31,7 @@ from .reading import LONGEST, Place, SourceFile, read_yaml
 class _Section(PlainModel, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
     """A mapping with known keys only; values keep the type they have in the file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @classmethod
     def _in_words(cls, error: ValidationError) -> str:

@@ -11,7 +11,7 @@ from ..errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, 
 from ..event import Event
 from ..messages import enumerated
 from ..passes import Member, declared_edges, referred, stable_sort
-from ..registry import Registry, check_algorithm
+from ..registry import Registry, check_algorithm, lacking
 
 _LONG = 8  # a name this long is hardly one slip away from another by chance
 
@@ -37,8 +37,10 @@ def take_in(algorithms: Sequence[Any], known: Mapping[int, Member], registry: Re
             raise ArgumentTypeError(
                 f"algorithm {place} is the class {algorithm.__name__}; write {algorithm.__name__}()"
             )
+        # Only what is not an algorithm is shown: a `repr` takes longer than all checks, and is the author's code.
+        shown = f" ({algorithm!r} of type {type(algorithm).__name__})" if lacking(algorithm, "match", "apply") else ""
         try:
-            check_algorithm(algorithm, f"algorithm {place} ({algorithm!r} of type {type(algorithm).__name__})")
+            check_algorithm(algorithm, f"algorithm {place}{shown}")
         except TypeError as error:
             raise ArgumentTypeError(str(error)) from error
         if id(algorithm) in seen:
