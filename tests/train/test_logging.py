@@ -45,7 +45,7 @@ def test_the_rate_is_the_one_that_the_step_used() -> None:
 def test_groups_of_parameters_are_named_or_numbered() -> None:
     model, memory = net(), Memory()
     groups: list[dict[str, Any]] = [
-        {"params": model[0].parameters(), "name": "body"},
+        {"params": [*model[0].parameters(), *model[1].parameters()], "name": "body"},
         {"params": model[4].parameters(), "lr": 0.3},
     ]
     trainer(batches(8), model, optimizers=torch.optim.SGD(groups, lr=0.1), loggers=memory).fit()

@@ -142,7 +142,7 @@ def test_a_logger_that_receives_nothing_is_refused(sleepy: None) -> None:
     said = message(ArgumentTypeError, loggers="watch")
     assert said.startswith("logger destination 0 (<sleepy_parts.Watch object at ")
     assert said.endswith(
-        "has no log_metrics, no log_hyperparameters and no log_traces; a destination is a LoggerDestination"
+        "has no log_metrics, no log_hyperparameters and no log_traces; it is a callback: give it to callbacks=[...]"
     )
 
 

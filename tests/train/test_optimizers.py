@@ -144,6 +144,7 @@ def test_an_algorithm_may_give_an_optimizer_the_new_parameters_itself() -> None:
     assert not same(model[4].weight.detach(), replaced)
 
 
+@pytest.mark.filterwarnings("ignore::engine_core.errors.UntrainedParametersWarning")
 def test_several_optimizers_all_step() -> None:
     model = net()
     before = [p.detach().clone() for p in model.parameters()]

@@ -86,10 +86,10 @@ def test_a_loss_module_as_an_attribute_of_the_model_is_not_its_own_loss() -> Non
         trainer(model=Net(), loss_fn=None).fit()
 
 
-def test_the_mean_of_a_summed_loss_does_not_depend_on_the_batches_of_the_evaluation() -> None:
+def test_a_summed_loss_is_the_sum_of_the_set_whatever_the_batches_of_the_evaluation() -> None:
     inputs, targets = rows(8)
     made = trainer(loss_fn=nn.CrossEntropyLoss(reduction="sum"))
     whole = made.eval([(inputs, targets)])["eval/loss"]
     halves = made.eval([(inputs[:4], targets[:4]), (inputs[4:], targets[4:])])["eval/loss"]
     assert halves == pytest.approx(whole)
-    assert whole == pytest.approx(trainer().eval([(inputs, targets)])["eval/loss"])
+    assert whole == pytest.approx(8 * trainer().eval([(inputs, targets)])["eval/loss"])

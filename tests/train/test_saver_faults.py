@@ -24,15 +24,18 @@ class Accuracy:
 
     def __init__(self, values: Iterable[float]) -> None:
         self._values = iter(values)
+        self._value: float | None = None
 
     def update(self, outputs: Any, targets: Any) -> None:
         """Take nothing."""
 
     def compute(self) -> float:
-        return next(self._values)
+        if self._value is None:
+            self._value = next(self._values)
+        return self._value
 
     def reset(self) -> None:
-        """Keep nothing."""
+        self._value = None
 
 
 def best_of(saver: CheckpointSaver, values: Iterable[float], *callbacks: Any, **settings: Any) -> list[Any]:
