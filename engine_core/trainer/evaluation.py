@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import warnings
@@ -149,7 +150,7 @@ def _look_at_values(metrics: Mapping[str, Any], label: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                value = metric.compute()
+                value = copy.deepcopy(metric).compute()  # a copy, since some remember what they have computed
             except Exception:  # noqa: BLE001  some need more batches: the end of the evaluation tells
                 value = 0.0
         _flat(f"{label}/{name}", value)

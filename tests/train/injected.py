@@ -117,7 +117,6 @@ class Rows:
 
     def __init__(self, where: str, call: Callable[..., None]) -> None:
         self._where, self._call = where, call
-        self._looks = 0
         self.reset()
 
     def update(self, outputs: Any, targets: Any) -> None:
@@ -125,9 +124,7 @@ class Rows:
         self.count += len(targets)
 
     def compute(self) -> int:
-        self._looks += 1
-        if self._looks > 1:  # the first is the Trainer's look at the shape, which drops what is raised
-            self._tell("compute")
+        self._tell("compute")
         return self.count
 
     def reset(self) -> None:

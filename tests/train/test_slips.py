@@ -112,6 +112,17 @@ def test_a_metric_that_gives_a_matrix_is_refused_at_its_first_evaluation_batch()
     assert metric.seen == 1
 
 
+def test_the_look_at_a_metric_leaves_no_trace_in_it() -> None:
+    class Lowest(Measures):
+        def compute(self) -> Any:
+            self.value = min(self.value, self.seen)
+            return self.value
+
+    with trainer(eval_dataloader=batches(8, 8, 8), metrics={"m": Lowest(9)}) as made:
+        made.fit()
+    assert made.state.metrics["eval/m"] == 3
+
+
 @pytest.mark.parametrize("metric", [Measures(1.0, 2), Measures(1.0, 2, warns=True), Measures({"a": 1})])
 def test_a_metric_that_needs_more_batches_or_warns_is_not_judged_by_the_first(metric: Measures) -> None:
     with trainer(eval_dataloader=batches(8, 8, 8), metrics={"m": metric}) as made:
