@@ -42,6 +42,7 @@ def test_the_rate_is_the_one_that_the_step_used() -> None:
     assert memory.values("train/lr/0") == [(0, 0.1), (1, 0.05), (2, 0.025)]
 
 
+@pytest.mark.filterwarnings("ignore::engine_core.errors.UntrainedParametersWarning")
 def test_groups_of_parameters_are_named_or_numbered() -> None:
     model, memory = net(), Memory()
     groups: list[dict[str, Any]] = [

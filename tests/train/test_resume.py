@@ -64,17 +64,15 @@ def loader() -> Any:
     return DataLoader(TensorDataset(*rows(20)), batch_size=6, shuffle=True)
 
 
-def late_ones(parameters: list[Any]) -> torch.optim.Optimizer:
+def of_two_groups(parameters: Any) -> torch.optim.Adam:
+    parameters = list(parameters)
     return torch.optim.Adam([{"params": parameters[2:4], "lr": 0.01}, {"params": parameters[4:], "name": "late"}])
 
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
-    "two": [
-        lambda p: torch.optim.SGD(list(p)[:2], lr=0.1),
-        lambda p: late_ones(list(p)),
-    ],
+    "two": [lambda p: torch.optim.SGD(list(p)[:2], lr=0.1), of_two_groups],
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
 }

@@ -265,8 +265,7 @@ def test_only_what_a_constructor_was_given_can_differ(saved: Path, tmp_path: Pat
 
 
 def test_an_algorithm_without_its_own_class_has_no_settings(tmp_path: Path) -> None:
-    plain = SimpleNamespace(match=lambda event, state: False, apply=lambda event, state, logger: None)
-    plain.may_rest = lambda state: True
+    plain = SimpleNamespace(match=lambda event, state: True, apply=lambda event, state, logger: None)
     made, _ = run([CheckpointSaver(tmp_path)], algorithms=[plain])
     with made:
         made.fit()

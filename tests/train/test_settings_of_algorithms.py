@@ -27,6 +27,9 @@ class Idle(Algorithm):
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         raise NotImplementedError
 
+    def may_rest(self, state: State) -> bool:
+        return True
+
 
 class Private(Idle):
     def __init__(self, scale: float) -> None:

@@ -112,6 +112,7 @@ def test_frozen_parameters_have_no_part() -> None:
     assert torch.equal(result["0.weight"], make_net()[0].weight)
 
 
+@pytest.mark.filterwarnings("ignore::engine_core.errors.UntrainedParametersWarning")
 def test_parameters_of_no_optimizer_are_not_moved_and_not_in_the_norm() -> None:
     """Nothing resets their gradients, which add up from step to step."""
     ours, frozen = make_net(norm=False), make_net(norm=False)
