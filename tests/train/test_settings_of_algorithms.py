@@ -21,9 +21,6 @@ class Idle(Algorithm):
     def match(self, event: Event, state: State) -> bool:
         return False
 
-    def may_rest(self, state: State) -> bool:
-        return True
-
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         raise NotImplementedError
 

@@ -119,7 +119,8 @@ class ChannelsLast(Operation):
 
 
 def _group_norms(model: Any) -> dict[str, nn.Module]:
-    return {name: module for name, module in model.named_modules() if isinstance(module, nn.GroupNorm)}
+    named = model.named_modules() if isinstance(model, nn.Module) else ()
+    return {name: module for name, module in named if isinstance(module, nn.GroupNorm)}
 
 
 def _refuse_untrained_input(model: Any) -> None:
