@@ -87,7 +87,7 @@ class ShowsWhatItHasSeen(AtLoss):
     seen = ""
 
     def factor(self, state):
-        self.seen = str([float(state.loss)] * 100)
+        self.seen = str([float(state.loss.detach())] * 100)
         return 0.5
 
     def __repr__(self):

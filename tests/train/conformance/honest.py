@@ -119,9 +119,6 @@ class NoisyLoss(Algorithm):
             raise ArgumentTypeError(f"verbose={verbose!r} has to be True or False")
         self.verbose = verbose
 
-    def __repr__(self):
-        return f"NoisyLoss(std={self.std}, verbose={self.verbose})"
-
     def match(self, event, state):
         return event in (Event.INIT, Event.AFTER_LOSS)
 
