@@ -1,12 +1,9 @@
 """An item of the batch, replaced for a while: which batch comes back, and what others changed meanwhile."""
 
-import sys
-
 import pytest
 
 from engine_core import State
 from engine_core.batch import ItemSwap
-from engine_core.testing.probes import Places
 
 SETTER = (lambda batch: batch["inner"][0], lambda batch, value: {**batch, "inner": [value]})
 
@@ -93,26 +90,3 @@ def test_a_second_put_into_another_batch_leaves_that_as_it_is():
     assert state.batch == ("second", "y")
     swap.back(state)
     assert state.batch is other
-
-
-@pytest.mark.parametrize("key", [0, (lambda b: b[0], lambda b, value: b.__setitem__(0, value))], ids=["key", "setter"])
-def test_a_signal_at_any_place_of_either_half_leaves_the_batch_to_back(key):
-    passed = 1
-    place = 0
-    while place < passed:
-        batch = ["x", "y"]
-        state, swap = State(batch=batch), ItemSwap(key)
-        places = Places(place)
-        sys.setprofile(places)
-        try:
-            swap.put(state, "new")
-            swap.back(state)
-        except KeyboardInterrupt:
-            passed += 1
-        finally:
-            sys.setprofile(None)
-        swap.back(state)
-        swap.back(state)
-        assert state.batch is batch and batch == ["x", "y"]
-        place += 1
-    assert place > 10

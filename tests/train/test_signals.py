@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
+from engine_core.batch import ItemSwap
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.trainer.precision import Precision, TorchModes
 
@@ -250,3 +251,20 @@ def test_a_signal_between_two_algorithms_or_after_the_last_arrives_as_itself(kin
         engine.undo(error)
         undone = [what.partition(" ")[0] for what in heard if what.endswith("after_loss")]
         assert set(begun) <= set(undone)
+
+
+@pytest.mark.parametrize("key", [0, (lambda b: b[0], lambda b, value: b.__setitem__(0, value))], ids=["key", "setter"])
+def test_an_item_swap_that_was_cut_anywhere_puts_the_batch_back(key: Any) -> None:
+    batch = ["x", "y"]
+    state, swap = State(batch=batch), ItemSwap(key)
+
+    def put_and_back() -> None:
+        swap.put(state, "new")
+        swap.back(state)
+
+    put_and_back()  # what is done once is done then
+    for place in range(count_places(put_and_back)):
+        assert type(cut(put_and_back, place)) is KeyboardInterrupt
+        swap.back(state)
+        swap.back(state)
+        assert state.batch is batch and batch == ["x", "y"]
