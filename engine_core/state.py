@@ -33,8 +33,8 @@ class _Referable:
 class State(_Referable):
     """What algorithms and callbacks see and algorithms may change. `State(model=m)` is enough for a loop of your own.
 
-    Run: what stays the same in training. Position: where training is. Batch: what it works on. A name that is no field
-    can't be assigned; what a plugin wants to keep here goes into `extra`.
+    Run: what stays the same in training. Position: where training is. Batch: what it works on. Only fields can be
+    assigned; what a plugin wants to keep here goes into `extra`.
 
     Args:
         optimizers, schedulers: sequences; a single one may be given as it is.

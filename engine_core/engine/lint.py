@@ -253,7 +253,7 @@ def _function_of(cls: type, name: str) -> Any:
 
 
 def _nearly_events(constant: Any) -> Iterator[tuple[str, str]]:
-    """Yield the strings in a constant, or in those of code, that are no event but nearly one, with that event."""
+    """Yield the strings in a constant, or in those of code, that name no event but nearly one, with that event."""
     for text in dict.fromkeys(_strings_in(constant)):
         if _LIKE_A_NAME.fullmatch(text) and text not in _NAMES:
             near = nearest(text, [event.value for event in Event], cutoff=0.8)

@@ -46,8 +46,8 @@ ALGORITHM_RULES = {
     ),
     "test_match_returns_bool": Rule(
         "`match` returns True or False, each time.",
-        "A forgotten `return` is None, which counts as False: the algorithm would never run, and nobody would hear of "
-        "it; so the engine refuses a first answer that is not a bool.",
+        "A forgotten `return` is None, which counts as False: the algorithm would never run, and nothing would say "
+        "so. The engine refuses a first answer that is not a bool.",
         "Return a comparison, or bool(...) of anything else, in every branch.",
     ),
     "test_match_is_pure": Rule(

@@ -41,7 +41,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(i for _, i in session.schedulers)))
     moves, reads_late = device.type != "cpu", readings.is_late
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
-    warns_of_graph, at_first_batch = True, [session.look_for_untrained]
+    warns_of_graph = looks_for_untrained = True
 
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
@@ -80,9 +80,10 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 lose_no_batch(session, error, checkpoint)
                 raise
         while True:
-            state.awaits_batch = True
-            "before_dataloader" in unheard or fire("before_dataloader")
-            state.awaits_batch = False
+            if "before_dataloader" not in unheard:
+                state.awaits_batch = True
+                fire("before_dataloader")
+                state.awaits_batch = False
             try:
                 state.batch = next(session.batches)
             except StopIteration:
@@ -102,14 +103,16 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
+        nonlocal looks_for_untrained
         # Rows are counted as loaded: an algorithm may drop some at AFTER_DATALOADER.
         samples = count_rows(state.batch)
         try:
             if moves:
                 state.batch = move_batch(state.batch, device)
             "after_dataloader" in unheard or fire("after_dataloader")
-            if at_first_batch:
-                at_first_batch.pop()()
+            if looks_for_untrained:
+                looks_for_untrained = False
+                session.look_for_untrained()
             "batch_start" in unheard or fire("batch_start")
             train_batch()
         except Exception as error:

@@ -30,12 +30,7 @@ def test_match_returns_bool(kit: AlgorithmKit) -> Fault | None:
             shown = readable(repr(answer), 80)
             found.append(f"at {event.name} of batch {state.timestamp.batch} it returned {shown}")
 
-    try:
-        train(kit, [Prober(look), algorithm])
-    except Exception:
-        if not found:
-            raise
-    return Fault(found[0]) if found else None
+    return _fault(kit, [Prober(look), algorithm], found)
 
 
 def test_match_is_pure(kit: AlgorithmKit) -> Fault | None:
@@ -61,12 +56,7 @@ def test_match_is_pure(kit: AlgorithmKit) -> Fault | None:
         elif all(map(is_bool, (first, *answers))) and len({bool(answer) for answer in (first, *answers)}) > 1:
             found.append(f"{where} it answered {first}, then {answers[0]}, then {answers[1]}")
 
-    try:
-        train(kit, [Prober(look), algorithm])
-    except Exception:
-        if not found:
-            raise
-    return Fault(found[0]) if found else None
+    return _fault(kit, [Prober(look), algorithm], found)
 
 
 def test_match_only_declared_events(kit: AlgorithmKit) -> Fault | None:
@@ -91,6 +81,16 @@ def test_match_only_declared_events(kit: AlgorithmKit) -> Fault | None:
     look(None, State())
     if not found:
         train(kit, [Prober(look_once), algorithm])
+    return Fault(found[0]) if found else None
+
+
+def _fault(kit: AlgorithmKit, algorithms: list[Any], found: list[str]) -> Fault | None:
+    """Train, and return the first finding; what a run raises after a finding may come from it."""
+    try:
+        train(kit, algorithms)
+    except Exception:
+        if not found:
+            raise
     return Fault(found[0]) if found else None
 
 

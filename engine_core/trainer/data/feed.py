@@ -40,9 +40,9 @@ class Feed:
         self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **_of_loader(loader)}
         try:
             if not is_skippable(loader) or loader.num_workers:  # workers take indices at once
-                return self._counted(iter(loader), 0)
+                return self._begin_at(iter(loader), 0)
             # torch would draw the order at the first batch, after whatever callbacks draw before it.
-            return self._counted(IndexOrder(loader).skip(loader, 0), 0)
+            return self._begin_at(IndexOrder(loader).skip(loader, 0), 0)
         except Exception:
             self._restart_epoch(loader, self._began)  # a run that is saved now starts the epoch again
             raise
@@ -102,7 +102,7 @@ class Feed:
         try:
             loader.load_state_dict(position["loader"])
             with as_if_started(loader, persists=in_epoch and self._began["persists"] is True):
-                iterator = self._counted(iter(loader), self.taken) if in_epoch else None
+                iterator = self._begin_at(iter(loader), self.taken) if in_epoch else None
             if is_torchs:  # torchdata's too
                 loader.state_dict()  # between epochs it loads its state only now, and draws for that
                 if is_ours:
@@ -132,9 +132,9 @@ class Feed:
         self._restart_epoch(loader, began)
         iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
         _put_back(loader, own)  # last: skipping draws from them, and so may a collate_fn
-        return self._counted(iterator, taken)
+        return self._begin_at(iterator, taken)
 
-    def _counted(self, iterator: Iterator[Any], taken: int) -> Iterator[Any]:
+    def _begin_at(self, iterator: Iterator[Any], taken: int) -> Iterator[Any]:
         self.taken, self.is_exhausted = taken, False
         return iterator
 
