@@ -12,6 +12,14 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_workers() -> Iterator[None]:
+    """Don't wait 5 s for each worker of an iterator in a cycle, which torch can't tell to end any more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _same_numbers() -> Iterator[None]:
     torch.manual_seed(0)
