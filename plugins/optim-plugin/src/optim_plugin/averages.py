@@ -64,7 +64,11 @@ class _InUse:
         self._average.swap_in()
 
     def __exit__(self, *raised: object) -> None:
-        self._average.swap_out()
+        try:
+            self._average.swap_out()
+        except BaseException:
+            self._average.swap_out()  # again, since a signal may have cut it
+            raise
 
 
 class Average:
