@@ -68,8 +68,9 @@ def run_eval(
                     _evaluate_loader(session, loader, may_end=begun is not None)
         finally:
             before.put_back()
-    except BaseException:
-        before.put_back()  # again, since a signal may have cut it
+    except BaseException as error:  # again, since a signal may have cut what is done above
+        session.engine.undo(error, [event for event in Event if event.is_eval])
+        before.put_back()
         state.metrics = former
         raise
     return dict(state.metrics)

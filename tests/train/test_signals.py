@@ -236,6 +236,19 @@ def test_one_that_was_cut_as_it_undid_gets_its_turn_in_the_outer_guard() -> None
     assert heard == ["a before_loss", "a after_loss", "a after_loss"]
 
 
+def test_one_that_was_cut_as_it_undid_gets_its_turn_at_the_end_of_an_evaluation() -> None:
+    def fail(state: State) -> None:
+        raise ZeroDivisionError
+
+    heard: list[str] = []
+    cutting = Cutting("a", heard, "eval_end")
+    cutting.metadata = AlgorithmMetadata(name="a", events=("eval_start", "eval_end"))
+    made = trainer(DATA, algorithms=[cutting], callbacks=at("eval_batch_end", fail))
+    with pytest.raises(KeyboardInterrupt):
+        made.eval(DATA)
+    assert heard == ["a eval_start", "a eval_end", "a eval_end"]
+
+
 @pytest.mark.parametrize("kind", [Places, Jumps])
 def test_a_signal_between_two_algorithms_or_after_the_last_arrives_as_itself(kind: type[Places]) -> None:
     heard: list[str] = []
