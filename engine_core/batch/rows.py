@@ -72,8 +72,9 @@ def count_rows(batch: Any) -> int:
 def are_samples(batch: Any) -> bool:
     """Is this batch a list of samples, whose rows are its items, and not a container of parts?
 
-    Its type decides: a list whose items are all mappings, all tuples, or all instances of one dataclass is one. Lists
-    of tuples of nothing but strings are parts: torch's own collate makes them of several strings per sample.
+    Its type decides: a list whose items are all mappings, all tuples, or all instances of one dataclass is one. Parts
+    are what torch's own collate makes of several strings or mappings per sample: a list of tuples of nothing but
+    strings, and one of mappings without a common key.
 
     Example:
         >>> image = torch.zeros(3, 4, 4)
@@ -83,7 +84,7 @@ def are_samples(batch: Any) -> bool:
     if not isinstance(batch, list) or not batch or isinstance(batch[0], torch.Tensor):
         return False
     if not all(issubclass(kind, tuple) for kind in set(map(type, batch))):
-        return _are_records(batch)
+        return _are_records(batch) and not (len(batch) > 1 and isinstance(batch[0], Mapping) and _are_disjoint(batch))
     return not all(isinstance(value, (str, bytes)) for item in batch for value in item)
 
 
@@ -219,6 +220,10 @@ def _are_records(items: list[Any] | tuple[Any, ...]) -> bool:
         return bool(items)
     lineage = type(items[0]).__mro__
     return any(dataclasses.is_dataclass(base) and all(issubclass(kind, base) for kind in kinds) for base in lineage)
+
+
+def _are_disjoint(mappings: list[Any]) -> bool:
+    return not set(mappings[0]).intersection(*mappings[1:])
 
 
 def _items(batch: Any) -> Iterator[Any]:

@@ -92,6 +92,7 @@ PARTS: dict[str, Any] = {
     "lists": [[torch.zeros(6), torch.zeros(6)], [torch.zeros(6), torch.zeros(6)]],
     "a tensor and a mapping": [torch.zeros(6), {"x": torch.zeros(6)}],
     "a mapping and a tuple": [{"x": torch.zeros(6)}, (torch.zeros(6), torch.zeros(6))],
+    "mappings without a common key": [{"x": torch.zeros(6)}, {"y": torch.zeros(6)}],
     "two dataclasses": [Record(torch.zeros(6)), Named(torch.zeros(6), None)],
     "tuple of mappings": ({"x": torch.zeros(6)}, {"y": torch.zeros(6)}),
     "tuple of tuples": ((torch.zeros(6), torch.zeros(6)), (torch.zeros(6), torch.zeros(6))),
@@ -126,7 +127,10 @@ def test_a_tuple_of_parts_is_never_cut_between_them(kind: str) -> None:
         (("text", torch.zeros(2)), False),
         ({"x": torch.zeros(2)}, False),
         (Named(torch.zeros(2), torch.zeros(3)), False),
-        (({"x": torch.zeros(2)}, {"y": 1}), True),  # documented: it takes a collate_fn that returns a tuple
+        (({"x": torch.zeros(2)}, {"y": 1}), False),
+        (({"x": torch.zeros(2)}, UserDict(y=1), {"x": 3}), False),
+        # Documented: it takes a collate_fn that returns a tuple.
+        (({"x": torch.zeros(2)}, {"x": torch.zeros(2), "y": 1}), True),
     ],
     ids=str,
 )
@@ -221,7 +225,7 @@ def test_a_list_that_can_not_be_cut_is_refused_at_the_first_batch(size: int) -> 
     assert steps == []
 
 
-@pytest.mark.parametrize("batch", [detected(2), [{"x": IMAGE}, {"y": IMAGE}]], ids=["tuples", "mappings"])
+@pytest.mark.parametrize("batch", [detected(2), [{"x": IMAGE}, {"x": IMAGE}]], ids=["tuples", "mappings"])
 def test_samples_beside_a_loss_function_are_not_taken_for_inputs_and_targets(batch: Any) -> None:
     with pytest.raises(ArgumentTypeError) as error:
         trainer([batch]).fit()
