@@ -64,13 +64,13 @@ class Algorithm(ABC):
         if cls.__init__ is object.__init__ and (args or kwargs):
             raise TypeError(f"{cls.__name__}() takes no arguments")
         algorithm = super().__new__(cls)
-        algorithm._given = (args, kwargs)
+        object.__setattr__(algorithm, "_given", (args, kwargs))  # past a frozen dataclass, and past a module
         return algorithm
 
     def __repr__(self) -> str:
         """Return the constructor's call, with the arguments that differ from their defaults."""
         signature = inspect.signature(type(self))
-        args, kwargs = self._given
+        args, kwargs = getattr(self, "_given", ((), {}))  # missing if a `__new__` did not call this one
         values = {**signature.bind_partial(*args, **kwargs).arguments, **kept_arguments(self)}
         shown = [_shown(p, values[name]) for name, p in signature.parameters.items() if name in values]
         return f"{type(self).__name__}({', '.join(filter(None, shown))})"

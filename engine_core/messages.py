@@ -70,7 +70,8 @@ def in_one_line(error: ValidationError) -> str:
 def _said_of(problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return "it is missing"
-    if problem["type"] == "tuple_type" and type(text := problem["input"]) is str:
+    if problem["type"] == "tuple_type" and isinstance(problem["input"], str):
+        text = str.__str__(problem["input"])  # of an Event too
         return f"{text!r} is a string, not a tuple: write ({text!r},)"
     try:
         return str(problem.get("ctx", {}).get("error") or f"{problem['msg']}, not {problem['input']!r}")

@@ -239,12 +239,15 @@ def _horizon(max_duration: Time | str) -> Time:
 
 
 def nearest_field(error: BaseException) -> str:
-    """Return `"; did you mean 'loss'?"` if `error` is about a name that State does not have, else nothing.
+    """Return what to write instead if `error` is about a name that State does not have, else nothing.
 
     The text of `state.los = 3` is Python's own: a `__setattr__` that knew better would cost each step 3 %.
     """
     unknown = isinstance(error, AttributeError) and re.match(r"'State' object has no attribute '(\w+)'", str(error))
-    return suggestion(unknown[1], [name for name in dir(State) if name[0] != "_"]) if unknown else ""
+    if not unknown:
+        return ""
+    near = suggestion(unknown[1], [name for name in dir(State) if name[0] != "_"])
+    return near or "; what a plugin keeps on State goes into state.extra, under its registered name"
 
 
 def length_of(loader: Iterable[Any] | None) -> int | None:

@@ -55,7 +55,7 @@ def run_eval(
     done = {name.partition("/")[0] for name in begun or {}}
     try:
         try:
-            state.metrics = dict(begun or {})
+            state.metrics, state.awaits_batch = dict(begun or {}), False
             cast("torch.nn.Module", state.model).eval()
             torch.set_grad_enabled(False)
             for label, loader in loaders.items():
@@ -208,7 +208,7 @@ class _Before:
     """The training state, the modes and the generators as they are before an evaluation."""
 
     def __init__(self, state: State, device: torch.device) -> None:
-        current = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
+        current = ("batch", "awaits_batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
         self._state, self._kept = state, {name: getattr(state, name) for name in current}
         self._modes, self._torch_modes = ModuleModes(state.model), TorchModes(device)
         self._generators = GlobalGenerators.capture(device)

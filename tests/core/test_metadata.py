@@ -38,6 +38,7 @@ def test_tags_are_kept_without_their_mark_and_references_with_it():
         ({"around": ("ema",), "within": ("ema",)}, "'ema' is in both around and within"),
         ({"hook_api": 2}, "made for hook API 2, but this engine-core has 1"),
         ({"events": "init"}, "events: 'init' is a string, not a tuple: write ('init',)"),
+        ({"events": Event.INIT}, "events: 'init' is a string, not a tuple: write ('init',)"),
         ({"before": "ema"}, "before: 'ema' is a string, not a tuple: write ('ema',)"),
         ({"tags": 3}, "tags: Input should be a valid tuple, not 3"),
         ({"description": 3}, "Input should be a valid string"),

@@ -1,6 +1,7 @@
 """The repr of an algorithm is its constructor's call."""
 
 import copy
+import dataclasses
 import inspect
 import pickle
 
@@ -81,6 +82,14 @@ def test_what_was_given_is_not_among_the_attributes_that_others_read():
 def test_a_copy_shows_the_same_and_so_does_one_that_was_pickled():
     for made in (copy.copy(Needs(1)), copy.deepcopy(Needs(1)), pickle.loads(pickle.dumps(Needs(1)))):
         assert repr(made) == "Needs(model=1)"
+
+
+def test_a_frozen_dataclass_can_be_an_algorithm_and_one_that_was_not_constructed_can_be_shown():
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Frozen(Plain):
+        scale: float = 1.0
+
+    assert (repr(Frozen(2.0)), repr(object.__new__(Needs))) == ("Frozen(scale=2.0)", "Needs()")
 
 
 def test_a_repr_of_ones_own_is_left_alone():

@@ -137,6 +137,11 @@ class Misnaming(Algorithm):
         state.los = 3
 
 
+class Keeping(Misnaming):
+    def apply(self, event, state, logger):
+        state.my_own_thing = 3
+
+
 class Misreading(Callback):
     def after_loss(self, state, logger):
         return state.time_stamp
@@ -152,6 +157,11 @@ def test_a_name_that_is_no_field_cannot_be_assigned():
     [
         ({"algorithms": [Misnaming()]}, "apply of algorithm Misnaming at AFTER_LOSS; did you mean 'loss'?"),
         ({"callbacks": [Misreading()]}, "callback Misreading at AFTER_LOSS; did you mean 'timestamp'?"),
+        (
+            {"algorithms": [Keeping()]},
+            "apply of algorithm Keeping at AFTER_LOSS; what a plugin keeps on State goes into state.extra, under its "
+            "registered name",
+        ),
     ],
 )
 def test_a_plugin_that_misspells_a_field_is_told_the_nearest_one(plugins, note):

@@ -155,6 +155,18 @@ def test_writing_into_the_batch_at_any_other_event_is_fine() -> None:
         made.fit()
 
 
+def test_an_evaluation_before_a_batch_has_batches_of_its_own() -> None:
+    evaluated = []
+    evaluate = at("before_dataloader", lambda state: evaluated.append(made.eval([(X, Y)])))
+    changes = Writes("eval_batch_start")
+    with trainer(algorithms=[changes, Writes("before_dataloader")], callbacks=[evaluate]) as made:
+        with pytest.raises(EngineError, match="can't be set at BEFORE_DATALOADER"):
+            made.fit()
+        assert len(evaluated) == 1
+        made.state.algorithms = [changes]
+        made.fit()
+
+
 def write_nothing(state: Any) -> None:
     raise KeyError
 
