@@ -101,18 +101,22 @@ BETWEEN = {"engine_core", "pluggy", "click", "contextlib", "torch"}
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning at the nearest line of the user's code, which is not in the package that warns either."""
+    """Issue a warning at the nearest line of the user's code, which is not in the package that warns either.
+
+    If code that an engine runs warns through this package, as by logging, its package is the one that warns.
+    """
     frame = inspect.currentframe()
     packages = []  # the innermost first
     while frame is not None:
         packages.append(str(frame.f_globals.get("__name__")).partition(".")[0])
         frame = frame.f_back
-    own = packages[1]
-    passed_over = BETWEEN | {own}
+    first = next((level for level, package in enumerate(packages) if package not in BETWEEN), 0)
+    is_run = "engine_core" in packages[first:]
+    passed_over = BETWEEN | {packages[first] if is_run else packages[1]}
     for level, package in enumerate(packages):
         if package not in passed_over:
             break
-        if level and package == "engine_core":  # what is above the engine uses it, be it in the same package
+        if level > first and package == "engine_core":  # what is above the engine uses it, be it in the same package
             passed_over = BETWEEN
     else:
         level = 1

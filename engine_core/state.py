@@ -247,7 +247,7 @@ def nearest_field(error: BaseException) -> str:
     if not unknown:
         return ""
     near = suggestion(unknown[1], [name for name in dir(State) if name[0] != "_"])
-    return near or "; what a plugin keeps on State goes into state.extra, under its registered name"
+    return near or "; what a plugin keeps on State goes into state.extra"
 
 
 def length_of(loader: Iterable[Any] | None) -> int | None:

@@ -67,6 +67,7 @@ CALLS = "def calls():\n    return told()\n"
         (["a_plugin.scoring"], __file__),
         (["a_plugin.scoring", "torch.nn", "a_plugin.scorers", "engine_core.engine"], __file__),
         (["engine_core.engine", "my_net"], "my_net.py"),
+        (["engine_core.surgery", "a_plugin.surgery", "a_plugin.algorithm", "engine_core.engine"], __file__),
         (["mine.algorithm", "engine_core.engine", "mine.train"], "mine.train.py"),
     ],
 )

@@ -159,8 +159,7 @@ def test_a_name_that_is_no_field_cannot_be_assigned():
         ({"callbacks": [Misreading()]}, "callback Misreading at AFTER_LOSS; did you mean 'timestamp'?"),
         (
             {"algorithms": [Keeping()]},
-            "apply of algorithm Keeping at AFTER_LOSS; what a plugin keeps on State goes into state.extra, under its "
-            "registered name",
+            "apply of algorithm Keeping at AFTER_LOSS; what a plugin keeps on State goes into state.extra",
         ),
     ],
 )

@@ -60,6 +60,11 @@ def test_one_hot_integers_are_smoothed_as_their_indices_are(
         assert torch.equal(smoothed, smooth_labels(outputs, target, smoothing, **options))
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 5)], ids=["indices", "one-hot integers"])
+def test_a_batch_without_rows_has_no_targets(shape: tuple[int, ...]) -> None:
+    assert smooth_labels(torch.zeros(0, 5), torch.zeros(shape, dtype=torch.long), 0.1).shape == (0, 5)
+
+
 @settings(deadline=None)
 @given(SHAPES, st.floats(0, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
 def test_the_loss_of_smoothed_probabilities_is_torchs_own(

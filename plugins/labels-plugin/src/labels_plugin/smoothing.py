@@ -81,7 +81,7 @@ def holds_one_hot(outputs: torch.Tensor, target: torch.Tensor) -> bool:
 
 def _indices(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the classes of one-hot integers: none is negative, and they sum to 1."""
-    if not bool((target.amin() >= 0) & (target.sum(1) == 1).all()):
+    if not bool((target >= 0).all() & (target.sum(1) == 1).all()):
         raise _no_classes(outputs, target)
     return target.argmax(1)
 
