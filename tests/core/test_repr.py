@@ -49,6 +49,7 @@ def named():
         (Plain(), "Plain()"),
         (Scale(), "Scale()"),
         (Scale(0.5, 1), "Scale()"),
+        (Scale(every=1.0, key="x"), "Scale()"),
         (Scale(key="y", every=3), "Scale(every=3, key='y')"),
         (Scale(2), "Scale(scale=2.0)"),
         (Needs(0.5), "Needs(model=0.5)"),

@@ -123,6 +123,7 @@ def test_the_look_at_a_metric_leaves_no_trace_in_it() -> None:
     assert made.state.metrics["eval/m"] == 3
 
 
+@pytest.mark.filterwarnings("ignore:too few")
 @pytest.mark.parametrize("metric", [Measures(1.0, 2), Measures(1.0, 2, warns=True), Measures({"a": 1})])
 def test_a_metric_that_needs_more_batches_or_warns_is_not_judged_by_the_first(metric: Measures) -> None:
     with trainer(eval_dataloader=batches(8, 8, 8), metrics={"m": metric}) as made:

@@ -169,6 +169,12 @@ def test_an_evaluation_names_those_of_its_batch(by):
     ]
 
 
+def test_what_ran_only_in_an_earlier_batch_of_an_evaluation_is_not_named():
+    early = acting(nothing, "eval_batch_start", match=lambda event, state: state.eval_timestamp.batch == 0)
+    made = trainer(algorithms=early, eval_dataloader=[rows(4), (torch.zeros(4, 5), torch.zeros(4))])
+    assert notes_of(failing(made, made.eval)) == []
+
+
 def test_a_closure_that_fails_names_those_that_ran_before_it():
     def again(event, state):
         state.model.forward = lambda inputs: inputs.no_such_attribute
