@@ -139,7 +139,13 @@ def _forward(state: State) -> Any:
     """Set `state.outputs`; return the targets that the model gives, or None if the batch holds them."""
     model: Any = state.model
     if state.loss_fn is None and hasattr(model, "eval_forward"):
-        state.outputs, targets = model.eval_forward(state.batch)
+        given = model.eval_forward(state.batch)
+        if not isinstance(given, (tuple, list)) or len(given) != 2:  # two rows would be taken for outputs and targets
+            raise ArgumentTypeError(
+                f"eval_forward of {type(model).__name__} returned a {type(given).__name__}; it has to return "
+                "(outputs, targets)"
+            )
+        state.outputs, targets = given
         return targets
     state.outputs = compute_outputs(state)
     return None

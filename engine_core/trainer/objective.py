@@ -154,7 +154,7 @@ def _scalar(loss: Any, what: str) -> torch.Tensor:
 
 
 def _note_slips(error: Exception, state: State, outputs: Any) -> None:
-    """Note on what the model or its loss raised each usual slip that may be the cause; `outputs` if it is the loss."""
+    """Note on what the model or its loss raised each common slip that may be the cause; `outputs` if it is the loss."""
     batch, has_loss_fn = state.batch, state.loss_fn is not None
     items = dict(batch) if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, _PARTS) else ()))
     if has_loss_fn and isinstance(batch, _PARTS) and len(items) > 2:

@@ -82,6 +82,18 @@ def test_batches_of_three_parts_and_arrays_that_a_model_takes_are_fine() -> None
         made.fit()
 
 
+@pytest.mark.parametrize("returned", [torch.zeros(2, 3), {"logits": X, "labels": Y}, (X, Y, Y)], ids=type)
+def test_an_eval_forward_without_targets_is_told_what_to_return(returned: Any) -> None:
+    class OfComposer(OfWholeBatch):
+        def eval_forward(self, batch: Any, outputs: Any = None) -> Any:
+            return returned
+
+    model = OfComposer(4, 3)
+    message = rf"eval_forward of OfComposer returned a {type(returned).__name__}; it has to return \(outputs, targets\)"
+    with trainer([{"x": X}], model, loss_fn=None) as made, pytest.raises(ArgumentTypeError, match=message):
+        made.eval([{"x": X}])
+
+
 class Measures:
     """Computes what it is told, once it has seen enough."""
 
