@@ -89,7 +89,7 @@ def test_at_a_few_calls_and_returns():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("group", OPTIONS)
 def test_at_hundreds_of_calls_and_returns(group):
-    check(group, batches=8, times=75, seed=2)
+    check(group, batches=4, times=60, seed=2)
 
 
 @pytest.mark.full
@@ -98,8 +98,8 @@ def test_at_hundreds_of_calls_and_returns(group):
 @pytest.mark.parametrize("group", OPTIONS)
 def test_by_a_timer(group):
     drawn, before = random.Random(3), data()
-    steps, _, taken_s = whole_run(group, 8)
+    steps, _, taken_s = whole_run(group, 4)
     for _ in range(40):
-        with made_of(group, 8) as trainer:
+        with made_of(group, 4) as trainer:
             seconds = drawn.uniform(1e-4, taken_s)
             assert broken_by(trainer, steps, before, lambda fit, seconds=seconds: cut_after(fit, seconds)) == []
