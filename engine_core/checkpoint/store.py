@@ -94,7 +94,7 @@ class Store:
         return path
 
     def saved(self) -> list[Path]:
-        """Return the checkpoints in the folder by batch, then attempt; time decides only between equal ones."""
+        """Return the checkpoints in the folder by batch, attempt and epoch."""
         return sorted(_named(self.folder, _NAME), key=_when)
 
     def keep(self, these: Iterable[Path]) -> None:
@@ -218,14 +218,13 @@ def _replacing(replaced: Path) -> Path:
     return replaced.with_name(replaced.name[1 : -len(".old")])
 
 
-def _when(path: Path) -> tuple[int, int, int, int]:
-    """Return batch and attempt of a checkpoint, and for equal ones the file's time, since a clock may be set back."""
-    attempt = saved_ns = 0
+def _when(path: Path) -> tuple[int, int, int]:
+    """Return batch, attempt and epoch of a checkpoint, and not the file's time, since a clock may be set back."""
+    attempt = 0
     with suppress(OSError, CheckpointError):  # a damaged one has its place too
-        saved_ns = (path / MANIFEST).stat().st_mtime_ns
         attempt = attempt_of(read_manifest(path))
     epoch, batch = map(int, _NAME.findall(path.name)[0])
-    return batch, attempt, saved_ns, epoch
+    return batch, attempt, epoch
 
 
 _locked: weakref.WeakSet[Store] = weakref.WeakSet()
