@@ -234,10 +234,17 @@ class CheckpointSaver(Callback):
 
 
 def _check_states(state: State, logger: Logger) -> None:
-    """Raise if a state as it is now can't be saved: each save would fail, and there would never be a checkpoint."""
+    """Raise if a state as it is now can't be saved: each save would fail, and there would never be a checkpoint.
+
+    Lazy parameters are no such case: the first batch makes them.
+    """
+    from torch.nn import Module  # noqa: PLC0415  as above
+    from torch.nn.parameter import is_lazy  # noqa: PLC0415
+
     from ..checkpoint import flatten  # noqa: PLC0415
 
-    named: list[tuple[str, Any]] = [("model", state.model), ("loss_fn", state.loss_fn)]
+    modules = (("model", state.model), ("loss_fn", state.loss_fn))
+    named: list[tuple[str, Any]] = [(name, owner) for name, owner in modules if isinstance(owner, Module)]
     listeners = [*state.callbacks, *logger.destinations]
     for owners in (state.algorithms, listeners, state.optimizers, state.schedulers):
         named += zip(unique_names(ObservedList.of(owners)), ObservedList.of(owners), strict=True)
@@ -247,5 +254,7 @@ def _check_states(state: State, logger: Logger) -> None:
         except Exception:  # noqa: BLE001, S112  the first save reports it, and isolates a destination
             continue
         for key, value in own.items() if isinstance(own, dict) else ():
-            flatten(value, f"{name}.state_dict()[{key!r}]", {})
-        flatten(own, f"{name}.state_dict()", {})
+            if not is_lazy(value):
+                flatten(value, f"{name}.state_dict()[{key!r}]", {})
+        if not isinstance(owner, Module):
+            flatten(own, f"{name}.state_dict()", {})

@@ -125,3 +125,20 @@ def test_what_becomes_unsavable_later_ends_the_run_if_on_error_is_stop(tmp_path:
     with made, pytest.raises(CheckpointError, match=r"no checkpoint .*'listeners\.KeepingCallback\.hook' is a"):
         made.fit()
     assert made.state.timestamp.batch == 1
+
+
+def test_lazy_parameters_are_saved_once_the_first_batch_has_made_them(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 3))
+    with trainer(model=model, callbacks=CheckpointSaver(tmp_path, "1ba", on_error="stop")) as made:
+        made.fit()
+    assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba1", "ep0-ba2", "ep1-ba2"]
+
+
+def test_a_loss_that_is_no_module_is_not_saved_and_not_looked_at(tmp_path: Path) -> None:
+    class Loss(Keeper):
+        def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(outputs, targets)
+
+    with trainer(loss_fn=Loss(object()), callbacks=CheckpointSaver(tmp_path, on_error="stop")) as made:
+        made.fit()
+    assert (tmp_path / "ep1-ba2").exists()
