@@ -77,20 +77,24 @@ class _Looked:
         return exit_code
 
 
-def _tensors_in(item: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _tensors_in(item: Any, path: str, around: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
     """Yield the tensors of a batch that have a version, each with its path.
 
     A view, such as a microbatch, shares the version of its base. What was moved to another device is not the loader's,
-    and a tensor made in inference mode has no version.
+    and a tensor made in inference mode has no version. A batch may contain itself, as linked nodes do: `around` are the
+    containers on the way.
     """
+    if id(item) in around:
+        return
+    around |= {id(item)}
     if isinstance(item, Mapping):
         for key, value in item.items():
-            yield from _tensors_in(value, f"{path}[{key!r}]")
+            yield from _tensors_in(value, f"{path}[{key!r}]", around)
     elif isinstance(item, (list, tuple)):
         for place, value in enumerate(item):
-            yield from _tensors_in(value, f"{path}[{place}]")
+            yield from _tensors_in(value, f"{path}[{place}]", around)
     elif dataclasses.is_dataclass(item) and not isinstance(item, type):
         for field in dataclasses.fields(item):
-            yield from _tensors_in(getattr(item, field.name, None), f"{path}.{field.name}")
+            yield from _tensors_in(getattr(item, field.name, None), f"{path}.{field.name}", around)
     elif hasattr(type(item), "_version") and item.is_cpu and not item.is_inference():
         yield path, item if item._base is None else item._base  # noqa: SLF001  no other name for it

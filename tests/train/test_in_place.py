@@ -169,3 +169,25 @@ def test_an_algorithm_that_joined_between_two_fits_is_looked_at():
         made.state.algorithms.append(acting(double, "after_dataloader"))
         with pytest.warns(AuditWarning, match="Faulty changed the loader's tensors in place"):
             made.fit("1ep")
+
+
+def test_a_batch_that_contains_itself_is_looked_at_too():
+    """As the nodes of a tree do that know their parents."""
+
+    @dataclasses.dataclass
+    class Node:
+        x: torch.Tensor
+        parent: object = None
+
+    class Net(torch.nn.Linear):
+        def forward(self, batch):
+            return super().forward(batch.x)
+
+        def loss(self, outputs, batch):
+            return outputs.mean()
+
+    nodes = [Node(torch.randn(4, 3)) for _ in range(3)]
+    for node in nodes:
+        node.parent = {"root": [node]}
+    change = acting(lambda event, state: state.batch.x.mul_(2), "after_dataloader")
+    assert told(change, data=nodes, model=Net(3, 1), loss_fn=None) == [finding(paths=".x")]
