@@ -205,6 +205,8 @@ def misspelt_events(cls: type) -> Iterator[tuple[Any, str]]:
         function = _function_of(cls, name)
         if function is not None:
             for text, near in _nearly_events(function.__code__):
+                if not _is_one_slip(text, near):
+                    continue  # "batch_mean" and "finite" are names of their own
                 what = f"{cls.__name__}.{name} mentions {text!r}, and no event has that name"
                 yield function, f"{what}; did you mean {near!r}?"
 
@@ -259,6 +261,19 @@ def _nearly_events(constant: Any) -> Iterator[tuple[str, str]]:
             near = nearest(text, [event.value for event in Event], cutoff=0.8)
             if near is not None:
                 yield text, near
+
+
+def _is_one_slip(text: str, name: str) -> bool:
+    """Do they differ by one character, added, left out or another one, or by two that changed places?"""
+    return any(
+        text[:i] == name[:i]
+        and (
+            text[i + 1 :] in (name[i:], name[i + 1 :])
+            or text[i:] == name[i + 1 :]
+            or text[i:] == f"{name[i + 1 : i + 2]}{name[i : i + 1]}{name[i + 2 :]}"
+        )
+        for i in range(len(name) + 1)
+    )
 
 
 def _strings_in(constant: Any) -> Iterator[str]:

@@ -101,6 +101,30 @@ def test_what_is_an_event_or_a_pair_or_nothing_like_one_causes_no_warning(text):
     assert list(misspelt_events(of(namespace["match"]))) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["afterloss", "after_losss", "after_lsos", "aftre_loss", "after_los", "bfore_loss", "befor_loss", "val_start"],
+)
+def test_one_slip_is_told(text):
+    namespace = {}
+    exec(f"def match(self, event, state):\n    return event == {text!r}", namespace)
+    assert len(list(misspelt_events(of(namespace["match"])))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["finite", "batch_mean", "batch_std", "batch_index", "batch_stats", "epoch_len", "eval_batch_size", "fit_state"],
+)
+def test_names_of_metrics_and_items_are_no_events_though_they_resemble_one(text):
+    def apply(self, event, state, logger):
+        logger.log_metrics({"replaced": 0.0})
+
+    named = apply.__code__.replace(co_consts=tuple(text if c == "replaced" else c for c in apply.__code__.co_consts))
+    apply.__code__ = named
+    assert text in str(named.co_consts)
+    assert list(misspelt_events(of(lambda *_: True, apply))) == []
+
+
 @pytest.mark.parametrize("method", [None, 3, property(lambda self: None), staticmethod(len), type])
 def test_what_has_no_code_is_left_alone(method):
     assert list(misspelt_events(of(method))) == []
