@@ -83,6 +83,44 @@ def test_if_only_norms_would_be_left_the_layer_before_them_still_trains() -> Non
     assert freeze_layers(model, 1.0) == ["0"]
 
 
+OTHER_ORDER = """
+import sys, torch
+from torch import nn
+from engine_core import Trainer
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.norm = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4)
+
+    def forward(self, x):
+        return self.two(self.norm(self.one(x)))
+
+torch.manual_seed(0)
+model = Block().to(memory_format=torch.channels_last)
+with Trainer(
+    model,
+    [(torch.randn(2, 4, 6, 6), torch.randn(2, 4, 2, 2)) for _ in range(10)],
+    max_duration="1ep",
+    loss_fn=nn.MSELoss(),
+    optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+    algorithms=sys.argv[1:],
+    device="cpu",
+) as trainer:
+    trainer.fit()
+print([name for name, p in model.named_parameters() if p.requires_grad], len(model.norm._forward_pre_hooks))
+"""
+
+
+@pytest.mark.parametrize("names", [["layer_freezing"]])
+def test_a_norm_that_is_used_before_a_layer_that_trains_does_not_crash_either(names: list[str]) -> None:
+    """RAFT, for one, defines the convolutions of a block before its norms."""
+    given = [sys.executable, "-c", OTHER_ORDER, *names]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    trained = "['two.weight', 'two.bias', 'norm.weight', 'norm.bias'] 1"
+    assert (done.returncode, done.stdout.strip()) == (0, trained), done.stderr
+
+
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("channels", [1, 4])
 def test_the_format_is_told_by_the_strides(size: int, channels: int) -> None:

@@ -14,9 +14,9 @@ from engine_core.errors import ArgumentError
 from surgery_plugin import ChannelsLast
 
 
-def fit(model: nn.Module, size: int = 6, **settings: Any) -> Trainer:
+def fit(model: nn.Module, size: int = 6, layout: Any = torch.contiguous_format, **settings: Any) -> Trainer:
     """Train on three batches of images with four channels."""
-    data = [(torch.randn(4, 4, size, size), torch.randn(4, 4)) for _ in range(3)]
+    data = [(torch.randn(4, 4, size, size).to(memory_format=layout), torch.randn(4, 4)) for _ in range(3)]
     given = {"max_duration": "1ep", "loss_fn": lambda y, t: F.mse_loss(y.flatten(2).mean(2), t), "device": "cpu"}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Trainer(model, data, optimizers=optimizer, algorithms=ChannelsLast(), **{**given, **settings}) as trainer:
@@ -45,6 +45,17 @@ class FrozenPart(nn.Module):
         return self.last(self.norm(x))
 
 
+class DefinedFirst(nn.Module):
+    """Its norm is defined first, and used behind a convolution that trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv = norm(), conv()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.norm(self.conv(x))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "the first layer": (lambda: nn.Sequential(norm(), conv()), "0"),
     "behind what the user froze": (lambda: nn.Sequential(conv(trains=False), nn.Sequential(norm(), conv())), "1.0"),
@@ -59,7 +70,7 @@ def test_a_norm_that_would_crash_is_refused_by_name_before_anything_is_trained(k
     model = make()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     with pytest.raises(ArgumentError) as refused:
-        fit(model)
+        fit(model, layout=torch.channels_last)
     assert str(refused.value) == (
         f"channels_last: the GroupNorm {name!r} trains, and its input needs no gradient; on a CPU, torch crashes in "
         f"the backward pass of such a norm in this memory format: freeze {name!r} too, train a layer before it, or "
@@ -75,6 +86,8 @@ def test_a_norm_that_would_crash_is_refused_by_name_before_anything_is_trained(k
         lambda: nn.Sequential(conv(), norm(), conv()),
         lambda: nn.Sequential(conv(trains=False), norm(trains=False), conv(), norm()),
         lambda: nn.Sequential(norm(trains=False), conv()),
+        lambda: nn.Sequential(norm(), conv()),
+        DefinedFirst,
         lambda: nn.Sequential(conv(trains=False), nn.GroupNorm(2, 4, affine=False), conv()),
     ],
 )

@@ -109,7 +109,8 @@ def freeze_layers(model: nn.Module, fraction: float, layers: Sequence[str] | Non
     Source: Brock et al. 2017, FreezeOut, arXiv 1706.04983. Frozen parameters require no gradient and have none, so
     optimizers skip them. A parameter that several layers share is frozen with the last of them. Nothing is ever
     unfrozen. On a CPU, if weights are in `torch.channels_last`, a GroupNorm is frozen with the layer before it: torch
-    crashes in the backward pass of a GroupNorm that trains on an input in this format that needs no gradient.
+    crashes in the backward pass of a GroupNorm that trains on an input in this format that needs no gradient. Each
+    gets a forward pre-hook that makes such an input contiguous, since a model may use its layers in another order.
 
     Args:
         fraction: of the layers, rounded down, within [0, 1]; the last one is never frozen.
@@ -149,7 +150,23 @@ def freeze_first(model: nn.Module, count: int, layers: Sequence[str], batch: Any
         raise
     for parameter in frozen:
         parameter.grad = None
+    if frozen:
+        _spare_norms(model)
     return first
+
+
+def _spare_norms(model: nn.Module) -> None:
+    """Keep torch from crashing in GroupNorms that train behind frozen layers, in whatever order layers are used."""
+    for module in model.modules():
+        if isinstance(module, nn.GroupNorm) and _lay_out not in module._forward_pre_hooks.values():  # noqa: SLF001
+            module.register_forward_pre_hook(_lay_out, prepend=True)  # before a hook that refuses such an input
+
+
+def _lay_out(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return contiguous inputs if the first one needs no gradient; a pre-hook of a GroupNorm."""
+    x = inputs[0] if inputs else None
+    spares = isinstance(x, torch.Tensor) and x.device.type == "cpu" and not x.requires_grad and torch.is_grad_enabled()
+    return (x.contiguous(), *inputs[1:]) if spares else None
 
 
 def _beyond_norms(count: int, are_norms: Sequence[bool]) -> int:

@@ -70,8 +70,8 @@ class ChannelsLast(Operation):
     """Keep the weights of convolutions in the memory format `torch.channels_last`.
 
     See `apply_channels_last`, and torch's tutorial *Channels Last Memory Format in PyTorch*. On a CPU, torch crashes in
-    the backward pass of a GroupNorm that trains on an input in this format that needs no gradient. At FIT_START such a
-    one is refused if nothing that is defined before it trains, and until FIT_END when it gets such an input.
+    the backward pass of a GroupNorm that trains on an input in this format that needs no gradient. From FIT_START to
+    FIT_END, one that gets such an input is refused.
 
     Example:
         >>> ChannelsLast().metadata.name
@@ -105,7 +105,6 @@ class ChannelsLast(Operation):
         while self._guards:
             self._guards.pop().remove()
         if event is Event.FIT_START:
-            _refuse_untrained_input(state.model)
             for name, norm in _group_norms(state.model).items():
                 self._guards.append(norm.register_forward_pre_hook(partial(_refuse_input, name)))
 
@@ -123,15 +122,6 @@ def _group_norms(model: Any) -> dict[str, nn.Module]:
     return {name: module for name, module in named if isinstance(module, nn.GroupNorm)}
 
 
-def _refuse_untrained_input(model: Any) -> None:
-    """Raise for a GroupNorm that trains, if nothing that is defined before it does."""
-    for name, module in model.named_modules():
-        if trained := [p for p in module.parameters(recurse=False) if p.requires_grad]:
-            if isinstance(module, nn.GroupNorm) and trained[0].device.type == "cpu":
-                raise _crash(name)
-            return
-
-
 def _refuse_input(name: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
     """Raise for an input with which the backward pass would crash; a pre-hook of a GroupNorm."""
     x = inputs[0] if inputs else None
@@ -139,12 +129,8 @@ def _refuse_input(name: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
         return
     is_image, trains = x.dim() in (4, 5) and x.stride(1) == 1, any(p.requires_grad for p in norm.parameters())
     if is_image and trains and x.stride() != x.new_empty(x.shape, device="meta").stride():
-        raise _crash(name)
-
-
-def _crash(name: str) -> ArgumentError:
-    return ArgumentError(
-        f"channels_last: the GroupNorm {name!r} trains, and its input needs no gradient; on a CPU, torch crashes in "
-        f"the backward pass of such a norm in this memory format: freeze {name!r} too, train a layer before it, or "
-        "leave out channels_last"
-    )
+        raise ArgumentError(
+            f"channels_last: the GroupNorm {name!r} trains, and its input needs no gradient; on a CPU, torch crashes "
+            f"in the backward pass of such a norm in this memory format: freeze {name!r} too, train a layer before it, "
+            "or leave out channels_last"
+        )
