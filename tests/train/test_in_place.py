@@ -42,6 +42,18 @@ def test_an_algorithm_that_changes_the_loaders_tensors_is_told_of_once(event, si
     assert told(acting(double, event), microbatch_size=size) == [finding(event.upper())]
 
 
+def test_a_later_microbatch_that_is_changed_is_told_of():
+    """The first one is gone by then, and the loader's tensor is not."""
+    seen = []
+
+    def double_the_second(event, state):
+        seen.append(None)
+        if len(seen) == 2:
+            state.batch[0].mul_(2)
+
+    assert told(acting(double_the_second, "before_forward"), microbatch_size=3) == [finding("BEFORE_FORWARD")]
+
+
 def test_each_algorithm_is_told_of():
     assert told(acting(double, "after_dataloader"), acting(double, "batch_start")) == [
         finding(),

@@ -165,8 +165,9 @@ def _spare_norms(model: nn.Module) -> None:
 def _lay_out(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Return contiguous inputs if the first one needs no gradient; a pre-hook of a GroupNorm."""
     x = inputs[0] if inputs else None
-    spares = isinstance(x, torch.Tensor) and x.device.type == "cpu" and not x.requires_grad and torch.is_grad_enabled()
-    return (x.contiguous(), *inputs[1:]) if spares else None
+    if not isinstance(x, torch.Tensor) or x.device.type != "cpu" or x.requires_grad or not torch.is_grad_enabled():
+        return None
+    return x.contiguous(), *inputs[1:]
 
 
 def _beyond_norms(count: int, are_norms: Sequence[bool]) -> int:
