@@ -265,15 +265,8 @@ def _nearly_events(constant: Any) -> Iterator[tuple[str, str]]:
 
 def _is_one_slip(text: str, name: str) -> bool:
     """Do they differ by one character, added, left out or another one, or by two that changed places?"""
-    return any(
-        text[:i] == name[:i]
-        and (
-            text[i + 1 :] in (name[i:], name[i + 1 :])
-            or text[i:] == name[i + 1 :]
-            or text[i:] == f"{name[i + 1 : i + 2]}{name[i : i + 1]}{name[i + 2 :]}"
-        )
-        for i in range(len(name) + 1)
-    )
+    rests = [(text[i:], name[i:]) for i in range(len(name) + 1) if text[:i] == name[:i]]
+    return any(t[1:] in (n, n[1:]) or t in (n[1:], f"{n[1:2]}{n[:1]}{n[2:]}") for t, n in rests)
 
 
 def _strings_in(constant: Any) -> Iterator[str]:

@@ -42,16 +42,10 @@ def test_an_algorithm_that_changes_the_loaders_tensors_is_told_of_once(event, si
     assert told(acting(double, event), microbatch_size=size) == [finding(event.upper())]
 
 
-def test_a_later_microbatch_that_is_changed_is_told_of():
-    """The first one is gone by then, and the loader's tensor is not."""
-    seen = []
-
-    def double_the_second(event, state):
-        seen.append(None)
-        if len(seen) == 2:
-            state.batch[0].mul_(2)
-
-    assert told(acting(double_the_second, "before_forward"), microbatch_size=3) == [finding("BEFORE_FORWARD")]
+def test_the_whole_batch_is_looked_at_after_its_first_microbatch():
+    """The microbatch is gone by then, and the loader's tensor is not."""
+    first, faulty = acting(lambda event, state: None, "before_forward"), acting(double, "after_train_batch")
+    assert told(first, faulty, microbatch_size=3) == [finding("AFTER_TRAIN_BATCH", name="Faulty-2")]
 
 
 def test_each_algorithm_is_told_of():
