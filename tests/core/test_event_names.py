@@ -103,7 +103,18 @@ def test_what_is_an_event_or_a_pair_or_nothing_like_one_causes_no_warning(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["afterloss", "after_losss", "after_lsos", "aftre_loss", "after_los", "bfore_loss", "befor_loss", "val_start"],
+    [
+        "afterloss",
+        "afteer_loss",
+        "after_lozs",
+        "after_losss",
+        "after_lsos",
+        "aftre_loss",
+        "after_los",
+        "bfore_loss",
+        "befor_loss",
+        "val_start",
+    ],
 )
 def test_one_slip_is_told(text):
     namespace = {}
