@@ -40,8 +40,8 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
     ("py:class", r"engine_core\.(logger\.(Destination|HasClock)|batch\.items\.HasBatch)"),
-    ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.stochastic_block\.Draws"),
-    ("py:class", r"BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|SpanRecorder"),
+    ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.draws\.Draws"),
+    ("py:class", r"nn\.Module|Activation|Target|BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|SpanRecorder"),
 ]
 
 
