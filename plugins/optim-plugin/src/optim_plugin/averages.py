@@ -61,7 +61,11 @@ class _InUse:
         self._average = average
 
     def __enter__(self) -> None:
-        self._average.swap_in()
+        try:
+            self._average.swap_in()
+        except BaseException:
+            self._average.swap_out()  # a signal may have come as `swap_in` returned
+            raise
 
     def __exit__(self, *raised: object) -> None:
         try:
