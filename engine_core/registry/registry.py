@@ -170,7 +170,7 @@ class Registry:
     def _unknown(self, kind: Kind, name: str) -> str:
         known = [r.name for r in self.records if r.kind == kind]
         other_kinds = [r.kind for r in self.records if r.name == name]
-        hint = f", but among the {other_kinds[0]}" if other_kinds else did_you_mean(name, known)
+        hint = f", but among the {other_kinds[0]}: give it there" if other_kinds else did_you_mean(name, known)
         return f"{name!r} is not among the installed {kind}{hint}"
 
 

@@ -93,7 +93,7 @@ def test_an_unknown_name_names_the_nearest(sleepy: None) -> None:
 
 def test_a_name_of_another_kind_is_reported_as_such(sleepy: None) -> None:
     assert message(PluginError, algorithms=["watch"]) == (
-        "'watch' is not among the installed algorithms, but among the callbacks"
+        "'watch' is not among the installed algorithms, but among the callbacks: give it there"
     )
 
 
