@@ -92,7 +92,7 @@ def test_an_unknown_name_suggests_the_nearest(install):
         PluginError, match="'selektive' is not among the installed algorithms; did you mean 'selective'"
     ):
         Registry.scan().load("algorithms", "selektive")
-    with pytest.raises(PluginError, match="'sort_it' .* but among the passes: give"):
+    with pytest.raises(PluginError, match="installed algorithms, but among the passes: give it there"):
         Registry.scan().load("algorithms", "sort_it")
 
 
