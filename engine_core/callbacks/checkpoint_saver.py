@@ -236,7 +236,7 @@ class CheckpointSaver(Callback):
 def _check_states(state: State, logger: Logger) -> None:
     """Raise if a state as it is now can't be saved: each save would fail, and there would never be a checkpoint.
 
-    Lazy parameters are no such case: the first batch makes them.
+    Lazy parameters are left out, since the first batch creates them.
     """
     from torch.nn import Module  # noqa: PLC0415  as above
     from torch.nn.parameter import is_lazy  # noqa: PLC0415
