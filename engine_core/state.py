@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
 from .observed_list import ObservedList
+from .results import Results
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
 from .trace import SpanRecorder
 
@@ -50,7 +51,9 @@ class State(_Referable):
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
         loaded_from: the checkpoint that the run continues from, if there is one.
         config: the content of the file that describes the run, if one does; savers keep it.
-        metrics: the latest evaluation results, `{"<label>/<metric>": float}`.
+        folder: where the run's files are, if it has a folder.
+        metrics: the results of the latest evaluation, `{"<label>/<metric>": float}`.
+        results: the last and the best value of each result of the evaluations on `evaluators`.
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
         closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
@@ -82,6 +85,7 @@ class State(_Referable):
     run_name: str | None = None
     loaded_from: Path | None = None
     config: Mapping[str, Any] | None = None
+    folder: Path | None = None
     profiler: SpanRecorder | None = None
     rank: int = 0
     world_size: int = 1
@@ -105,6 +109,7 @@ class State(_Referable):
     snapshot: Callable[[], Snapshot] | None = None
     go_back: Callable[[Content], None] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    results: Results = field(default_factory=Results)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

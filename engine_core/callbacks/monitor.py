@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..results import Results
 from ..state import State
 
 __all__ = ["Monitor"]
@@ -15,8 +16,8 @@ _WAYS = ("min:", "max:")
 class Monitor:
     """An evaluation result by its name, `<label>/<metric>`, and which of two of its values is the better one.
 
-    Larger is better, or smaller if the name ends in `/loss`; `min:` or `max:` before the name overrides that. A value
-    that is not finite is never better.
+    `Results` says which values are better, and `min:` or `max:` before the name overrides that. A value that is not
+    finite is never better.
 
     Attributes:
         key: the name among `state.metrics`.
@@ -35,15 +36,19 @@ class Monitor:
     def __init__(self, metric: str) -> None:
         if not isinstance(metric, str):
             raise ArgumentTypeError(f"metric={metric!r} ({type(metric).__name__}) has to be a name such as 'eval/loss'")
-        way = next(filter(metric.startswith, _WAYS), "")
-        self.key = metric.removeprefix(way)
+        self._way = next(filter(metric.startswith, _WAYS), "")
+        self.key = metric.removeprefix(self._way)
         self.label, _, last = self.key.partition("/")
         if not self.label or not last:
             raise ArgumentError(
                 f"metric={metric!r} has to be the label of an evaluation loader and a result, such as 'eval/loss' or "
                 "'min:eval/perplexity'"
             )
-        self.smaller_is_better = way == "min:" or (not way and self.key.endswith("/loss"))
+        self.follow(Results())
+
+    def follow(self, results: Results) -> None:
+        """Take the direction from a run's results, for which a config may overrule it."""
+        self.smaller_is_better = self._way == "min:" or (not self._way and results.is_lower_better(self.key))
 
     def check_loader(self, state: State) -> None:
         """Raise unless there is the evaluation loader that produces the result.

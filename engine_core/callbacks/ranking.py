@@ -46,6 +46,8 @@ class Ranking:
         """Drop checkpoints no longer in the folder, and a result from before this fit unless it awaits a checkpoint."""
         self.best = self.still_there()
         self.is_evaluating = False
+        if self._monitor is not None:
+            self._monitor.follow(state.results)
         if self._monitor is not None and not self.awaits:
             self._counted = _Counted(state.metrics, state.metrics.get(self._monitor.key), "")
 

@@ -30,6 +30,7 @@ class _Stopper(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the run evaluates on that loader."""
         self._monitor.check_loader(state)
+        self._monitor.follow(state.results)
         self._is_in_own_loop = state.snapshot is None
 
     def fit_end(self, state: State, logger: Logger) -> None:

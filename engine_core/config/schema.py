@@ -157,6 +157,13 @@ class TrainerSettings(_Section):
     load_changed: Literal["error", "warn", "adopt"] = "warn"
 
 
+class ResultSettings(_Section):
+    """Results, each `<label>/<metric>` or a metric of all loaders, of which the lower or the higher value is better."""
+
+    lower: list[str] = []
+    higher: list[str] = []
+
+
 Plugins = list[Annotated[PluginEntry, BeforeValidator(_named)]]
 
 
@@ -167,7 +174,7 @@ class Config(_Section):
         model: what makes the model; called after the seed is set.
         data, eval_data: what makes a loader; `eval_data` may be a mapping of labels to such.
         loss: a class is called with `args`; a function is the loss itself, with `args` bound to it.
-        metrics: metrics by name.
+        metrics: metrics by name; `results`: of which the lower or the higher value is better, if not by their names.
         optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`.
         trainer: settings of the Trainer.
         algorithms, callbacks, loggers: plugins by name or target, in the order in which they are listed.
@@ -190,6 +197,7 @@ class Config(_Section):
     loss: Target | None = None
     eval_data: dict[str, Target] = {}
     metrics: dict[str, Target] = {}
+    results: ResultSettings = ResultSettings.model_construct()
     schedulers: list[ScheduleEntry] = []
     trainer: TrainerSettings = TrainerSettings.model_construct()
     algorithms: Plugins = []

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
@@ -51,6 +51,8 @@ class RunFiles(LoggerDestination):
         self.latest: dict[str, Any] = {}
         self.runs: Counter[str] = Counter()
         self._place = self.folder.absolute()  # the working directory may change
+        self._clock_s = self._fits_s = 0.0
+        self._fit_began_s: float | None = None
         self._started_s = time.perf_counter()
         self._has_warned = self._starts_over = False
         self._resumed: Mapping[str, Any] | None = None
@@ -58,8 +60,9 @@ class RunFiles(LoggerDestination):
         self._begin_files()
 
     def init(self, state: State, logger: Logger) -> None:
-        """Count the seconds from here."""
-        self._started_s = time.perf_counter()
+        """Count the seconds from here; a checkpoint that is loaded adds those of the attempts before."""
+        self._clock_s, self._started_s = 0.0, time.perf_counter()
+        self._fits_s, self._fit_began_s = 0.0, None
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Open the files; those of a resumed run are cut only now, after savers checked that no other run is active.
@@ -67,6 +70,7 @@ class RunFiles(LoggerDestination):
         Raises:
             ArgumentError: (a ValueError) if they can't be written.
         """
+        self._fit_began_s = time.perf_counter()
         try:
             self._cut()  # before anything is appended, which would be cut off too
             self._add_held()
@@ -75,6 +79,20 @@ class RunFiles(LoggerDestination):
             raise ArgumentError(
                 f"RunFiles can't write in {str(self.folder)!r} ({error}); give it a folder that you can write to"
             ) from error
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Stop the clock of the fit."""
+        self._fits_s, self._fit_began_s = self.fit_s, None
+
+    @property
+    def fit_s(self) -> float:
+        """The wall-clock time in `fit`, in seconds, of all attempts of a resumed run."""
+        return self._fits_s + (0.0 if self._fit_began_s is None else time.perf_counter() - self._fit_began_s)
+
+    @property
+    def clock_s(self) -> float:
+        """The time since the first attempt's INIT, in seconds, without the time between attempts."""
+        return self._clock_s + time.perf_counter() - self._started_s
 
     def start_over(self) -> None:
         """Let the next fit empty the files, which an earlier attempt began and never saved.
@@ -111,7 +129,7 @@ class RunFiles(LoggerDestination):
     def state_dict(self) -> dict[str, Any]:
         """Return how far the files are written, a digest of their end, and what is not written yet."""
         latest = {name: value for name, value in self.latest.items() if isinstance(value, WRITTEN_AS_THEY_ARE)}
-        counts = {"latest": latest, "runs": dict(self.runs)}
+        counts = {"latest": latest, "runs": dict(self.runs), "clock_s": self.clock_s, "fit_s": self.fit_s}
         if self._resumed is not None:
             return {**self._resumed, **counts}
         if not self._lines.size and not self._lines.due:
@@ -136,6 +154,8 @@ class RunFiles(LoggerDestination):
             value = None if first["type"] == "missing" else first["input"]
             raise ArgumentError(f"{name}={value!r} in the state of RunFiles is not something it saved") from None
         self.latest, self.runs = dict(state["latest"]), Counter(state["runs"])
+        self._clock_s, self._started_s = state.get("clock_s", 0.0), time.perf_counter()
+        self._fits_s = state.get("fit_s", 0.0)
         self._resumed = state
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
@@ -185,7 +205,7 @@ class RunFiles(LoggerDestination):
             self._add(plain, step)
 
     def _add(self, plain: dict[str, Any], step: int) -> None:
-        seconds = round(time.perf_counter() - self._started_s, 6)
+        seconds = round(self.clock_s, 6)
         self._lines.add(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str))
         self._table.log(step, plain)
 
@@ -223,6 +243,8 @@ class _State(BaseModel, strict=True, defer_build=True):
     table: _TablePosition
     latest: dict[str, Any]
     runs: dict[str, int]
+    clock_s: NonNegativeFloat = 0.0
+    fit_s: NonNegativeFloat = 0.0
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,11 +51,12 @@ def run_eval(
     batch and the global random generators are restored afterwards.
     """
     state = session.engine.state
-    before, former = _Before(state, session.device), state.metrics
+    before, former, results = _Before(state, session.device), state.metrics, state.results.to_json()
     done = {name.partition("/")[0] for name in begun or {}}
     try:
         try:
             state.metrics, state.awaits_batch = dict(begun or {}), False
+            state.results.record(state.metrics, state.timestamp.batch, state.timestamp.epoch)
             cast("torch.nn.Module", state.model).eval()
             torch.set_grad_enabled(False)
             for label, loader in loaders.items():
@@ -72,6 +73,7 @@ def run_eval(
         session.engine.undo(error, [event for event in Event if event.is_eval])
         before.put_back()
         state.metrics = former
+        state.results.load(results)
         raise
     return dict(state.metrics)
 
@@ -112,6 +114,8 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     for name, metric in metrics.items():
         results |= _flat(f"{label}/{name}", metric.compute())
     state.metrics = {**state.metrics, **results}
+    if state.evaluators.get(str(label)) is loader:  # another loader may have the same label
+        state.results.record(results, state.timestamp.batch, state.timestamp.epoch)
     fire(Event.EVAL_END)
     session.engine.logger.log_metrics(results)
 

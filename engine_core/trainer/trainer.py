@@ -197,6 +197,11 @@ class Trainer:
         check_objective(self.state)
         return self._session.evaluate(loaders)
 
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The last and the best value of each evaluation result, with the step and the epoch of the best."""
+        return self.state.results.to_json()
+
     def close(self) -> None:
         """Close callbacks and loggers, each once, and release the loader; safe to call twice."""
         self._closed = True

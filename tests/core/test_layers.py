@@ -24,7 +24,7 @@ from .tree import (
 # that is listed after it in `IN_ORDER`; type hints count as imports.
 LAYERS = [
     ["errors", "messages", "observed_list"],
-    ["event", "time", "metadata", "trace", "batch", "losses", "checkpoint", "surgery"],
+    ["event", "time", "metadata", "trace", "batch", "losses", "checkpoint", "surgery", "results"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
     ["passes"],

@@ -17,7 +17,7 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
         ("max:eval/loss", "eval/loss", "eval", False),
         ("min:eval/error", "eval/error", "eval", True),
         ("test/f1/loss", "test/f1/loss", "test", True),
-        ("eval/no_loss", "eval/no_loss", "eval", False),
+        ("eval/no_loss", "eval/no_loss", "eval", True),
         ("max:a:b/c:d", "a:b/c:d", "a:b", False),
     ],
 )

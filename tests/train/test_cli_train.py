@@ -112,11 +112,13 @@ def logged(folder):
 def test_the_results_hold_metrics_time_and_counts(run, tmp_path):
     assert run("--out", "out").exit_code == 0
     results = read(tmp_path / "out" / "results.json")
+    best = min((row["eval/loss"], row["step"]) for row in logged(tmp_path / "out") if "eval/loss" in row)
     assert {key: value for key, value in results.items() if not isinstance(value, float)} == {
         "epochs": 2,
         "batches": 12,
         "samples": 96,
         "algorithms": {"Doze/INIT": 1, "Doze/BATCH_END": 6},
+        "best": {"eval/loss": {"value": best[0], "step": best[1], "epoch": best[1] // 6}},
     }
     assert sorted(key for key, value in results.items() if isinstance(value, float)) == [
         *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/lr/0"),

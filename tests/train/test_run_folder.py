@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from engine_core.errors import ArgumentError
-from engine_core.run import _claimed
+from engine_core.run.folder import claimed
 
 
 def test_of_two_runs_that_want_one_folder_the_second_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with (
         pytest.raises(ArgumentError, match="was taken by another run"),
-        _claimed(out, again=False),
-        _claimed(out, again=False),
+        claimed(out, again=False),
+        claimed(out, again=False),
     ):
         pass
     assert not out.exists()
@@ -22,11 +22,11 @@ def test_of_two_runs_that_want_one_folder_the_second_is_refused(tmp_path: Path) 
 def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match=r"can't write to .*: Not a directory; choose another folder"):
-        _claimed(tmp_path / "file" / "below", again=False).__enter__()
+        claimed(tmp_path / "file" / "below", again=False).__enter__()
 
 
 def test_a_run_that_fails_after_it_has_logged_keeps_its_folder(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}")
-    with pytest.raises(ZeroDivisionError), _claimed(tmp_path, again=False):
+    with pytest.raises(ZeroDivisionError), claimed(tmp_path, again=False):
         raise ZeroDivisionError
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "metrics.jsonl"]

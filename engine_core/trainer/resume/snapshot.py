@@ -59,6 +59,7 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     _load_evaluators(state.evaluators, saved["evaluators"])
     state.timestamp = _clock_of(saved["clock"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
+    state.results.load(saved.get("results", {}))  # older versions saved none
     session.status.load_state_dict(saved)
     session.readings.was_finite = saved["was_finite"] is not False
     fitting = {name: own for name, own in saved["algorithms"].items() if name not in of_weights}
@@ -105,6 +106,7 @@ def _parts(session: Session) -> dict[str, Any]:
     return {
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
+        "results": state.results.to_json(),
         **session.status.state_dict(),
         "was_finite": session.readings.was_finite,
         "feed": session.feed.position(in_epoch=session.batches is not None),

@@ -1,0 +1,75 @@
+"""A run's folder: which one it is, and that no other run has it. Makes no Trainer."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
+from ..config import Config
+from ..errors import ArgumentError
+from ..trainer import check_seed, new_name
+
+
+def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
+    """Return where a run's files go: `folder`, or else an unused name below `runs`.
+
+    The name is the config's `run_name`, or else its file's with date and time.
+
+    Raises:
+        ArgumentError: (a ValueError) if `folder` holds another run, or is a file.
+    """
+    if folder is not None:
+        if not config.trainer.autoresume and any(
+            os.path.lexists(Path(folder) / name) for name in ("manifest.json", "metrics.jsonl", "results.json")
+        ):
+            raise ArgumentError(
+                f"{str(folder)!r} holds another run; choose another folder, remove that one, or resume it (autoresume)"
+            )
+        return Path(folder)
+    file = Path(config.place().source.file).stem or "run"
+    name = config.trainer.run_name or f"{file}-{new_name()}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (Path("runs") / name for name in names) if not os.path.lexists(path))
+
+
+def settle(config: Config, folder: Path) -> Config:
+    """Return the config with a name and a seed, so that the manifest's config repeats this run.
+
+    A resumed run makes model and data with the saved run's seed.
+    """
+    settings, own = config.trainer, folder / RUN_CHECKPOINTS
+    path = own if settings.autoresume and has_checkpoint(own) else settings.load_path
+    seed = settings.seed
+    if seed is None and path is not None and not settings.load_weights_only:
+        saved = read_manifest(resolve(Path(path))).get("seed")
+        seed = saved if isinstance(saved, int) else None
+    settled = {"seed": check_seed(seed), "run_name": settings.run_name or folder.name}
+    return config.model_copy(update={"trainer": settings.model_copy(update=settled)})
+
+
+@contextmanager
+def claimed(folder: Path, *, again: bool) -> Iterator[Path]:
+    """Claim the folder for this run and yield the manifest's path; release it if the run fails before logging.
+
+    With `again` it may already be this run's.
+    """
+    manifest = folder / "manifest.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest.open("a" if again else "x").close()
+    except FileExistsError as error:
+        raise ArgumentError(f"{str(folder)!r} was taken by another run; choose another folder") from error
+    except OSError as error:
+        raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror}; choose another folder") from error
+    try:
+        yield manifest
+    except BaseException:
+        if not (folder / "metrics.jsonl").exists():
+            manifest.unlink(missing_ok=True)
+            with suppress(OSError):  # others have files in it
+                folder.rmdir()
+        raise
