@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .logger import Logger
     from .metadata import AlgorithmMetadata, PassMetadata
     from .passes import AlgorithmPass, algorithm_pass
+    from .run import load_model
     from .state import State
     from .time import Time, Timestamp, TimeUnit
     from .trace import Trace, Traces
@@ -39,6 +40,7 @@ __all__ = [
     "Trainer",
     "algorithm_pass",
     "hookimpl",
+    "load_model",
     "passes",
 ]
 
@@ -51,6 +53,7 @@ _HOMES = {
     "logger": ("Logger",),
     "metadata": ("AlgorithmMetadata", "PassMetadata"),
     "passes": ("AlgorithmPass", "algorithm_pass"),
+    "run": ("load_model",),
     "state": ("State",),
     "time": ("Time", "TimeUnit", "Timestamp"),
     "trace": ("Trace", "Traces"),

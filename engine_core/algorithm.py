@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .logger import Logger
     from .state import State
 
-__all__ = ["Algorithm", "algorithm_metadata", "kept_arguments", "snake_case", "unique_names"]
+__all__ = ["Algorithm", "algorithm_metadata", "is_averaging", "kept_arguments", "snake_case", "unique_names"]
 
 
 class _SignatureOfInit:
@@ -123,6 +123,16 @@ def algorithm_metadata(algorithm: object) -> AlgorithmMetadata:
     """Return what an algorithm declares; one without metadata declares nothing."""
     metadata = getattr(algorithm, "metadata", None)
     return metadata if isinstance(metadata, AlgorithmMetadata) else AlgorithmMetadata()
+
+
+def is_averaging(algorithm: object) -> bool:
+    """Does an algorithm put averaged weights into the model for evaluations?
+
+    It lists EVAL_START, and its `averaged_state_dict()` returns the weights by their names in the model's state_dict,
+    or None before there are any.
+    """
+    events = algorithm_metadata(algorithm).events or ()
+    return Event.EVAL_START in events and callable(getattr(algorithm, "averaged_state_dict", None))
 
 
 def kept_arguments(algorithm: object) -> dict[str, Any]:

@@ -18,6 +18,10 @@ class ArgumentTypeError(EngineError, TypeError):
     """An argument has an impossible type."""
 
 
+class SameRunError(ArgumentError):
+    """A run was to start in a folder that holds this very run."""
+
+
 class MatchError(ArgumentTypeError):
     """An algorithm's `match` returned neither True nor False."""
 

@@ -73,6 +73,7 @@ class CheckpointSaver(Callback):
         self._due_at: Timestamp | None = None
         self._loaded_identity: str | None = None
         self._is_off = False
+        self._failures = 0
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact.
@@ -123,6 +124,7 @@ class CheckpointSaver(Callback):
         if not self._is_off and (state.timestamp != self._saved_at or self._was_measured_later(state)):
             self._save(state)
             self._finish(self._writer.wait, state)
+        self._count_failures()
 
     def close(self, state: State, logger: Logger) -> None:
         """Wait for pending writes, and release the folder."""
@@ -130,6 +132,7 @@ class CheckpointSaver(Callback):
             self._finish(self._writer.wait, state)  # with the lock, or another run may tidy away what is being written
         finally:
             self._store.unlock()
+            self._count_failures()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the folder's identity, the best checkpoints, and whether a result has yet to be counted."""
@@ -198,6 +201,8 @@ class CheckpointSaver(Callback):
         def write() -> None:
             path = self._store.save(taken.at, content)  # before others are removed: there is always one to resume from
             self._saved_at, ranking.best = taken.at, best
+            if self.metric is not None:
+                self._store.mark_best(best[0][1] if best else None)
             if self.keep_last is not None:
                 saved = self._store.saved()
                 place = saved.index(path) + 1
@@ -229,8 +234,16 @@ class CheckpointSaver(Callback):
         message = f"no checkpoint was written in {str(self.checkpoint_folder)!r}: {error}"
         if self.on_error == "stop":
             raise CheckpointError(message) from error
-        is_ending = state is not None and state.is_interrupted
-        warn(f"{message}; training {'ends without it' if is_ending else 'continues'}", CheckpointWarning)
+        self._failures += 1
+        if self._failures == 1:  # the rest are counted: a full disk would warn at each interval
+            is_ending = state is not None and state.is_interrupted
+            warn(f"{message}; training {'ends without it' if is_ending else 'continues'}", CheckpointWarning)
+
+    def _count_failures(self) -> None:
+        """Warn once of all that failed after the first."""
+        failures, self._failures = self._failures, 0
+        if failures > 1:
+            warn(f"{failures} checkpoints could not be written in {str(self.checkpoint_folder)!r}", CheckpointWarning)
 
 
 def _check_states(state: State, logger: Logger) -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from .files import Content, Snapshot, attempt_of, export_weights, read_content, read_manifest, write_content
-from .store import RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
+from .files import MODEL, Content, Snapshot, attempt_of, load, read_content, read_manifest, write_content
+from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
 from .tree import Tensors, check_tensor, flatten, restore
+from .weights import (
+    check_which,
+    clock_of,
+    export_weights,
+    read_about,
+    read_weights,
+    with_average,
+    write_weights,
+)
 from .writer import BackgroundWriter
 
 __all__ = [
+    "BEST",
+    "MODEL",
     "RUN_CHECKPOINTS",
     "BackgroundWriter",
     "Content",
@@ -16,13 +27,20 @@ __all__ = [
     "Tensors",
     "attempt_of",
     "check_tensor",
+    "check_which",
+    "clock_of",
     "export_weights",
     "flatten",
     "has_checkpoint",
+    "load",
+    "read_about",
     "read_content",
     "read_manifest",
     "read_resolved",
+    "read_weights",
     "resolve",
     "restore",
+    "with_average",
     "write_content",
+    "write_weights",
 ]

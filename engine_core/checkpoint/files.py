@@ -24,8 +24,8 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
 _STATE = "state.json"
-_TENSORS = "state.safetensors"
-_FILES = (MODEL, _STATE, _TENSORS)
+TENSORS = "state.safetensors"
+_FILES = (MODEL, _STATE, TENSORS)
 _JSON_BYTES = 16 * 2**20
 """How large a JSON file may be: large data belongs in tensors, and a hostile file must not fill the memory."""
 
@@ -75,8 +75,8 @@ def _write_content(folder: Path, content: Content) -> None:
     shutil.rmtree(begun, ignore_errors=True)
     begun.mkdir(parents=True)
     try:
-        _save(begun / MODEL, content.model)
-        _save(begun / _TENSORS, content.tensors)
+        save(begun / MODEL, content.model)
+        save(begun / TENSORS, content.tensors)
         _write_json(begun / _STATE, content.state)
         files = {name: {"bytes": (begun / name).stat().st_size, "sha256": _digest(begun / name)} for name in _FILES}
         manifest = {**content.manifest, "schema": SCHEMA, "files": files}
@@ -144,29 +144,7 @@ def read_content(folder: Path) -> Content:
     state = _read_json(folder / _STATE)
     if not isinstance(state, dict):
         raise CheckpointError(f"{str(folder / _STATE)!r} is not the state of a run")
-    return Content(_load(folder / MODEL), state, _load(folder / _TENSORS), manifest)
-
-
-def export_weights(folder: Path, to: Path) -> None:
-    """Write the weights in a checkpoint into a safetensors file of their own, under their names in the model.
-
-    Raises:
-        CheckpointError: if the folder is not a checkpoint, or `to` exists, lies in a checkpoint, or can't be written.
-    """
-    for parent in to.absolute().parents:
-        if (parent / MANIFEST).exists() and (parent / MODEL).exists():  # a run's folder has the former too
-            place = f"in the checkpoint {str(parent)!r}, which a further file would spoil"
-            raise CheckpointError(f"{str(to)!r} is {place}: choose another folder")
-    weights = read_content(folder).model
-    if to.exists():
-        raise CheckpointError(f"{str(to)!r} is there already and is left as it is: choose another file")
-    beside = to.with_name(f".{to.name}.new")
-    try:
-        _save(beside, weights)
-        beside.replace(to)
-    except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
-        raise CheckpointError(f"{str(to)!r} can't be written: {error}") from error
+    return Content(load(folder / MODEL), state, load(folder / TENSORS), manifest)
 
 
 def sync(path: Path) -> None:
@@ -181,8 +159,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _save(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+def save(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, str] | None = None) -> None:
+    """Write tensors to a safetensors file, with `about` in its header, and flush it to disk."""
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, dict(about or {}) or None)
     sync(path)
 
 
@@ -226,7 +205,12 @@ def _check_files(folder: Path, files: Any) -> None:
             raise CheckpointError(f"{str(path)!r} is not what was written: its checksum differs")
 
 
-def _load(path: Path) -> dict[str, torch.Tensor]:
+def load(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a safetensors file, on the CPU.
+
+    Raises:
+        CheckpointError: if it can't be read.
+    """
     try:
         # Copies: what is read from a mapped file changes with it, or kills the process when it is cut short.
         return {name: tensor.clone() for name, tensor in load_file(path).items()}

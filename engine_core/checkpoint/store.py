@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 from ..time import Timestamp
 from .files import MANIFEST, Content, attempt_of, read_manifest, sync, write_content
 
-LATEST = "latest"
+LATEST, BEST = "latest", "best"
 RUN_CHECKPOINTS = "checkpoints"
 """The subfolder in which a command-line run saves."""
 
@@ -30,7 +30,7 @@ _REPLACED = re.compile(rf"\.{_NAME.pattern}\.old")
 
 
 class Store:
-    """A saver's folder: `ep<E>-ba<B>/` for each checkpoint, and the text file `latest` with the name of one.
+    """A saver's folder: `ep<E>-ba<B>/` for each checkpoint, and the text files `latest` and `best` that name one each.
 
     Example:
         >>> import tempfile
@@ -86,12 +86,22 @@ class Store:
         """Write a checkpoint, then record it as the latest; return its folder."""
         path = self.folder / self.name_of(at)
         write_content(path, content)
-        beside = self.folder / f".{LATEST}.new"
-        beside.write_text(f"{path.name}\n", encoding="ascii")
-        sync(beside)  # before the rename, or a crash may leave an empty `latest`
-        beside.replace(self.folder / LATEST)
-        sync(self.folder)
+        self._point(LATEST, path.name)
         return path
+
+    def mark_best(self, name: str | None) -> None:
+        """Let `best` name a checkpoint; None: there is no best one."""
+        if name is None:
+            (self.folder / BEST).unlink(missing_ok=True)
+        else:
+            self._point(BEST, name)
+
+    def _point(self, pointer: str, name: str) -> None:
+        beside = self.folder / f".{pointer}.new"
+        beside.write_text(f"{name}\n", encoding="ascii")
+        sync(beside)  # before the rename, or a crash may leave an empty file
+        beside.replace(self.folder / pointer)
+        sync(self.folder)
 
     def saved(self) -> list[Path]:
         """Return the checkpoints in the folder by batch, attempt and epoch."""
@@ -131,8 +141,9 @@ class Store:
         """Remove what a killed process left half-written, and restore what it was about to replace."""
         for begun in self.folder.glob(".ep*.new"):
             shutil.rmtree(begun, ignore_errors=True)
-        with suppress(OSError):
-            (self.folder / f".{LATEST}.new").unlink(missing_ok=True)
+        for pointer in (LATEST, BEST):
+            with suppress(OSError):
+                (self.folder / f".{pointer}.new").unlink(missing_ok=True)
         for replaced in _named(self.folder, _REPLACED):
             path = _replacing(replaced)
             if path.exists():
@@ -150,11 +161,15 @@ def has_checkpoint(folder: Path) -> bool:
 def resolve(path: Path) -> Path:
     """Return the checkpoint that a path means: itself, or the latest in the folder of a saver, or of a run with one.
 
+    A saver's files `latest` and `best` mean the checkpoint that they name.
+
     If a process ended before it could name the latest, that is the last one saved that can be read.
 
     Raises:
         CheckpointError: if there is none.
     """
+    if path.name in (LATEST, BEST) and path.is_file():
+        return path.parent / _read_name(path)
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint at {str(path)!r}: give the folder of one, or that of a saver")
     if has_checkpoint(path / RUN_CHECKPOINTS):
@@ -168,7 +183,7 @@ def resolve(path: Path) -> Path:
                 read_manifest(checkpoint)
                 return checkpoint
         return there[-1]
-    name = _read_latest(path / LATEST)
+    name = _read_name(path / LATEST)
     named, replaced = path / name, path / f".{name}.old"
     if not named.exists() and replaced.exists():  # the process ended between two renames
         return replaced
@@ -191,7 +206,7 @@ def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
                 raise
 
 
-def _read_latest(file: Path) -> str:
+def _read_name(file: Path) -> str:
     if not file.is_file():
         raise CheckpointError(f"{str(file)!r} is not a file: remove it, or give the path of a checkpoint")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from ..errors import EngineError
 from ..messages import escaped
 from ..registry import CORE, Registry
+from .ending import has_last_lines, say_last_lines
 from .lazy import LazyGroup
 
 __all__ = ["main"]
@@ -31,14 +33,25 @@ class _Main(LazyGroup):
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
                 return super().invoke(ctx)
         except EngineError as error:
-            raise _Refused("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+            _Refused("\n".join([str(error), *getattr(error, "__notes__", ())])).show()
+            say_last_lines(ctx)
+            ctx.exit(_Refused.exit_code)
         except KeyboardInterrupt as interruption:
-            click.echo("\n".join(["interrupted", *getattr(interruption, "__notes__", ())]), err=True)
+            if not has_last_lines(ctx):
+                click.echo("\n".join(["interrupted", *getattr(interruption, "__notes__", ())]), err=True)
+            say_last_lines(ctx)
             ctx.exit(130)
+        except SystemExit:
+            say_last_lines(ctx)
+            raise
         except Exception as crash:
+            if not has_last_lines(ctx):
+                raise
+            sys.excepthook(*sys.exc_info())  # not by leaving, which would put it after the last lines
             if not hasattr(crash, "add_note") and hasattr(crash, "__notes__"):  # Python 3.10 does not show them
                 click.echo("\n".join(crash.__notes__), err=True)
-            raise
+            say_last_lines(ctx)
+            ctx.exit(1)
 
 
 def _show_warning(message: object, _: object, filename: str, lineno: int, *__: object) -> None:
@@ -57,6 +70,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     cls=_Main,
     commands_in={
         "train": "train:train",
+        "eval": "eval:evaluate",
         "explain": "explain:explain",
         "diff": "diff:diff",
         "checkpoint": "checkpoint:checkpoint",

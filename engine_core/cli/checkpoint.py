@@ -52,15 +52,22 @@ def verify(path: Path) -> None:
 @checkpoint.command()
 @PATH
 @click.argument("to", type=click.Path(path_type=Path))
-def export(path: Path, to: Path) -> None:
+@click.option(
+    "--weights",
+    type=click.Choice(["evaluated", "trained"]),
+    default="evaluated",
+    help="Those that evaluations used, which are an average if an algorithm kept one; or those that were trained.",
+)
+def export(path: Path, to: Path, weights: str) -> None:
     """Write the model's weights to a separate safetensors file."""
     from ..checkpoint import export_weights, read_resolved  # noqa: PLC0415
 
-    folder, _ = read_resolved(path, lambda folder: export_weights(folder, to))
+    folder, _ = read_resolved(path, lambda folder: export_weights(folder, to, weights))
     click.echo(f"the weights of {folder} are in {to}")
 
 
 def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    average = manifest.get("average")
     return [
         ("run", str(manifest["run_name"])),
         ("clock", ", ".join(f"{unit} {count}" for unit, count in manifest["clock"].items())),
@@ -69,6 +76,7 @@ def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         *((name, str(value)) for name, value in manifest.get("machine", {}).items()),
         *(("algorithm", _described(entry)) for entry in manifest["algorithms"]),
         *((name, f"{file['bytes']} bytes") for name, file in manifest["files"].items()),
+        ("evaluated", f"with the average of {average['algorithm']}" if average else "with the weights as trained"),
     ]
 
 

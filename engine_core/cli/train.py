@@ -4,66 +4,88 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from ..config import check_plugins, load_config, override
+from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
+from ..messages import enumerated
+from .ending import RememberingCommand, code_of, keep_last_lines, last_lines, resume_command
 from .importing import import_beside
 
 if TYPE_CHECKING:
     from ..run import RunResults
 
-PAUSED = 75
-"""EX_TEMPFAIL of sysexits.h: try again later."""
 
-
-@click.command()
+@click.command(cls=RememberingCommand)
 @click.argument("config", required=False, metavar="CONFIG.yaml", type=click.Path(path_type=Path))
 @click.option("--example", metavar="NAME", help=f"Train a built-in example instead: {', '.join(EXAMPLES)}.")
 @click.option("--max-duration", metavar="TIME", help="How long to train, as in 10ep, 500ba or 1h30m.")
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one under runs/.")
-@click.option("--checkpoint-every", metavar="TIME", help="Save the run at this interval, in OUT/checkpoints.")
+@click.option("--checkpoint-every", metavar="TIME", help="How often to save the run, in OUT/checkpoints; default: 1ep.")
+@click.option("--keep-last", type=int, metavar="N", help="How many of the latest checkpoints stay; default: 1.")
+@click.option("--keep-best", metavar="METRIC", help="Keep the checkpoint with the best such result too: eval/loss.")
+@click.option("--no-checkpoints", is_flag=True, help="Save no checkpoints; the run can't be resumed then.")
 @click.option(
     "--autoresume", is_flag=True, default=None, help="Resume from the latest checkpoint in OUT, if there is one."
 )
 @click.option("--load", "load_path", metavar="PATH", help="Resume from this checkpoint, or the latest in this folder.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file.")
+@click.pass_context
 def train(
+    context: click.Context,
+    /,
     config: Path | None,
     example: str | None,
     out: Path | None,
     profile: Path | None,
-    checkpoint_every: str | None,
-    **settings: str | int | None,
+    no_checkpoints: bool,
+    **settings: Any,
 ) -> None:
     """Train what CONFIG.yaml describes, or a built-in example.
 
-    Options override the config. The run's folder gets manifest.json, metrics.jsonl, metrics.csv and results.json.
-    A run paused by a time limit exits with 75; resume it with --autoresume.
+    Options override the config. The run's folder gets manifest.json, metrics.jsonl, metrics.csv, results.json,
+    checkpoints and, at the end, model.safetensors. The last lines say how to load the model, or how to resume the run.
+    A run paused by a time limit exits with 75, and a run that could not write all of this with 74.
     """
     if (config is None) == (example is None):
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
     if config is not None:
         import_beside(config)
     path = config if config is not None else find_example(example or "")
-    checked = override(load_config(path), **settings)
+    checkpoints = {name.removeprefix("checkpoint_"): settings.pop(name) for name in _CHECKPOINTS}
+    if no_checkpoints and (given := [name for name, value in checkpoints.items() if value is not None]):
+        options = enumerated([_CHECKPOINTS[name] for name in _CHECKPOINTS if name.removeprefix("checkpoint_") in given])
+        raise click.UsageError(f"--no-checkpoints and {options} contradict each other: leave one of them out")
+    checked = override(load_config(path), False if no_checkpoints else checkpoints, **settings)
     check_plugins(checked)
-    from ..run import train as run_training  # noqa: PLC0415 - config errors need not wait for torch
+    from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
 
-    results = run_training(checked, out, profile, checkpoint_every)
-    show_results(results)
-    if results.is_paused:
-        click.echo(
-            f"paused at batch {results.batches}; to resume, add --out {results.folder} --autoresume to the command",
-            err=True,
-        )
-        sys.exit(PAUSED)
+    try:
+        run = Run(checked, out, profile=profile)
+    except SameRunError:
+        keep_last_lines(context, [f"resume: {resume_command(context, cast('Path', out))}"])
+        raise
+    resume = resume_command(context, run.folder)
+    try:
+        ending = run.train()
+    except BaseException as error:
+        ending = run.end(error)
+        keep_last_lines(context, last_lines(ending, resume))
+        raise
+    assert ending.results is not None
+    show_results(ending.results)
+    click.echo("\n".join(last_lines(ending, resume)))
+    context.exit(code_of(ending))
+
+
+_CHECKPOINTS = {"checkpoint_every": "--checkpoint-every", "keep_last": "--keep-last", "keep_best": "--keep-best"}
 
 
 def show_results(results: RunResults) -> None:
@@ -84,4 +106,3 @@ def show_results(results: RunResults) -> None:
     else:
         width = max(len(name) for rows in sections for name, _ in rows)
         click.echo("\n".join(f"{name.ljust(width)}  {value}" for rows in sections for name, value in rows))
-    click.echo(f"results in {results.folder}")

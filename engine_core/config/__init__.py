@@ -4,7 +4,8 @@ from ..errors import ConfigError
 from .building import bind, build, build_plugin, find_plugin, find_target, import_plugin, make_factory
 from .parts import build_algorithms, build_listeners, build_passes, check_plugins
 from .reading import Place, SourceFile
-from .schema import Config, PluginEntry, Target, load_config, override
+from .schema import Config, check_config, load_config, override
+from .sections import PluginEntry, Target
 
 __all__ = [
     "Config",
@@ -19,6 +20,7 @@ __all__ = [
     "build_listeners",
     "build_passes",
     "build_plugin",
+    "check_config",
     "check_plugins",
     "find_plugin",
     "find_target",

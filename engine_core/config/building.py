@@ -15,7 +15,7 @@ from ..errors import EngineError, PluginError, add_note, suggestion
 from ..messages import raised_at
 from ..registry import Kind, PluginRecord, Registry
 from .reading import Place
-from .schema import PluginEntry, Target
+from .sections import PluginEntry, Target
 
 T = TypeVar("T")
 

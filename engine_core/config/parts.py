@@ -12,7 +12,8 @@ from ..passes import AlgorithmPass, explicit_order
 from ..registry import CORE, Kind, Registry
 from .building import bind, build_plugin, find_plugin, import_plugin
 from .reading import Place
-from .schema import Config, PassEntry, Target
+from .schema import Config
+from .sections import PassEntry, Target
 
 _KIND_OF: dict[str, Kind] = {
     "algorithms": "algorithms",

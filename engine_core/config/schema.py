@@ -1,173 +1,43 @@
-"""The keys of a config file and their types. Knows what a config may say, not what it means."""
+"""A whole config file, read and checked. Knows what a config may say, not what it means."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
-    Field,
     PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..errors import ConfigError, did_you_mean
-from ..event import Event
-from ..metadata import PlainModel
-from ..time import Time
-from .reading import LONGEST, Place, SourceFile, read_yaml
+from ..errors import ConfigError
+from .reading import Place, SourceFile, read_yaml
+from .sections import (
+    CheckpointSettings,
+    EventName,
+    PassEntry,
+    PluginEntry,
+    ResultSettings,
+    ScheduleEntry,
+    Section,
+    Target,
+    TrainerSettings,
+    is_requirement,
+    named,
+    off,
+    problems,
+)
 
-
-class _Section(PlainModel, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
-    """A mapping with known keys only; values keep the type they have in the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @classmethod
-    def _in_words(cls, error: ValidationError) -> str:
-        return "\n".join(_problems(error.errors(), SourceFile()))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_keys(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            keys = ", ".join(cls.model_fields)
-            raise PydanticCustomError("keys", "{problem}", {"problem": f"has to be a mapping ({keys}), not {values!r}"})
-        for key in values:
-            if key not in cls.model_fields:
-                raise PydanticCustomError("keys", "{problem}", {"key": str(key), "problem": _unknown(key, cls)})
-        return values
+Plugins = list[Annotated[PluginEntry, BeforeValidator(named)]]
 
 
-def _unknown(key: object, section: type[BaseModel]) -> str:
-    if section is Config and key in TrainerSettings.model_fields:
-        return f"unknown key here; it belongs under trainer: write it as trainer.{key}"
-    return f"unknown key{did_you_mean(str(key), section.model_fields)}"
-
-
-def _is_target(target: str) -> str:
-    if not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", target):
-        module, _, attribute = target.rpartition(".")
-        is_near = len(target) <= LONGEST and ("." in module or module.isidentifier())
-        hint = f"; did you mean '{module}:{attribute}'?" if is_near else ""
-        raise ValueError(f"has to be 'module:attribute', as in 'torch.nn:Linear', not {target!r}{hint}")
-    return target
-
-
-def _is_duration(value: object) -> str:
-    try:
-        length = Time(value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-    if length.value <= 0:
-        raise ValueError(f"has to be longer than zero, not {value!r}")
-    return str(value)
-
-
-def _is_device(name: str) -> str:
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
-        raise ValueError(f"has to be auto, cpu, cuda, cuda:1 or mps, not {name!r}")
-    return name
-
-
-def _is_folder_name(name: str) -> str:
-    if not re.fullmatch(r"[^/\\\s]+", name) or not name.isprintable() or name in (".", ".."):
-        raise ValueError(f"has to be a folder's name, without spaces and slashes, not {name!r}")
-    return name
-
-
-def _is_requirement(requirement: str) -> str:
-    try:
-        return str(Requirement(requirement))
-    except InvalidRequirement as error:
-        problem = " ".join(str(error).split("\n")[0].split())
-        raise ValueError(f"{requirement!r} is not a requirement such as 'some-plugin>=1.2': {problem}") from None
-
-
-def _named(entry: object) -> object:
-    """Let a bare name stand for `{name: ...}`."""
-    return {"name": entry} if isinstance(entry, str) else entry
-
-
-Duration = Annotated[str, BeforeValidator(_is_duration)]
-EventName = Annotated[str, AfterValidator(lambda name: Event(name).value)]
-TargetName = Annotated[str, AfterValidator(_is_target)]
-
-
-class Target(_Section):
-    """Something to import and call: `{target: "module:attribute", args: {...}}`."""
-
-    target: TargetName
-    args: dict[str, Any] = {}
-
-
-class ScheduleEntry(Target):
-    """A learning rate scheduler, and how often it steps; once an epoch by default."""
-
-    interval: Duration = "1ep"
-
-
-class PluginEntry(_Section):
-    """An installed plugin by name, or a class of your own by target, with its arguments."""
-
-    name: str | None = None
-    target: TargetName | None = None
-    args: dict[str, Any] = {}
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> PluginEntry:
-        if (self.name is None) == (self.target is None):
-            given = "has both name and target" if self.name is not None else "has neither name nor target"
-            raise ValueError(f"{given}; give the name of an installed plugin or a target 'module:attribute'")
-        return self
-
-
-class PassEntry(PluginEntry):
-    """A user's pass: an installed one by name, or a function by target; `index` is its place."""
-
-    index: int = -1
-
-
-class TrainerSettings(_Section):
-    """Settings of `Trainer`, under the same names."""
-
-    max_duration: Duration | None = None
-    eval_interval: Duration = "1ep"
-    microbatch_size: Annotated[int, Field(gt=0)] | None = None
-    grad_clip_norm: Annotated[float, Field(gt=0)] | None = None
-    precision: Literal["fp32", "amp_bf16", "amp_fp16"] = "fp32"
-    device: Annotated[str, AfterValidator(_is_device)] = "auto"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    progress_bar: Literal["auto", True, False] = "auto"
-    run_name: Annotated[str, AfterValidator(_is_folder_name)] | None = None
-    load_path: str | None = None
-    autoresume: bool = False
-    load_weights_only: bool = False
-    load_strict: bool = True
-    load_changed: Literal["error", "warn", "adopt"] = "warn"
-
-
-class ResultSettings(_Section):
-    """Results, each `<label>/<metric>` or a metric of all loaders, of which the lower or the higher value is better."""
-
-    lower: list[str] = []
-    higher: list[str] = []
-
-
-Plugins = list[Annotated[PluginEntry, BeforeValidator(_named)]]
-
-
-class Config(_Section):
+class Config(Section, BaseModel):  # the second for ruff, as above Section
     """A run, described by a file.
 
     Args:
@@ -176,6 +46,7 @@ class Config(_Section):
         loss: a class is called with `args`; a function is the loss itself, with `args` bound to it.
         metrics: metrics by name; `results`: of which the lower or the higher value is better, if not by their names.
         optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`.
+        checkpoints: what the run saves in its folder; false: nothing.
         trainer: settings of the Trainer.
         algorithms, callbacks, loggers: plugins by name or target, in the order in which they are listed.
         passes: the user's own passes; `order`: a table of events and algorithm names, applied after them.
@@ -199,13 +70,14 @@ class Config(_Section):
     metrics: dict[str, Target] = {}
     results: ResultSettings = ResultSettings.model_construct()
     schedulers: list[ScheduleEntry] = []
+    checkpoints: Annotated[CheckpointSettings, BeforeValidator(off)] = CheckpointSettings.model_construct()
     trainer: TrainerSettings = TrainerSettings.model_construct()
     algorithms: Plugins = []
     callbacks: Plugins = []
     loggers: Plugins = []
-    passes: list[Annotated[PassEntry, BeforeValidator(_named)]] = []
+    passes: list[Annotated[PassEntry, BeforeValidator(named)]] = []
     order: dict[EventName, list[str]] = {}
-    require_plugins: list[Annotated[str, AfterValidator(_is_requirement)]] = []
+    require_plugins: list[Annotated[str, AfterValidator(is_requirement)]] = []
 
     _source: SourceFile = PrivateAttr(default=SourceFile())
 
@@ -242,15 +114,30 @@ def load_config(path: Path | str) -> Config:
     return _checked(values, source, source)
 
 
-def override(config: Config, **settings: Any) -> Config:
-    """Return the config with trainer settings replaced; those that are None stay as they are.
+def check_config(values: Mapping[str, Any], file: str) -> Config:
+    """Return the config that these values make.
+
+    Raises:
+        ConfigError: (a ValueError) with a line for each problem, in which the file is named.
+    """
+    return _checked(values, SourceFile(file), SourceFile(file))
+
+
+def override(config: Config, checkpoints: Mapping[str, Any] | Literal[False] | None = None, **settings: Any) -> Config:
+    """Return the config with settings of checkpoints and trainer replaced; those that are None stay as they are.
 
     Raises:
         ConfigError: (a ValueError) if a setting is unknown or has an impossible value.
     """
     given = {name: value for name, value in settings.items() if value is not None}
-    trainer = {**config.trainer.model_dump(exclude_unset=True), **given}
-    return _checked({**config.model_dump(exclude_unset=True), "trainer": trainer}, config.place().source, SourceFile())
+    values = config.model_dump(exclude_unset=True)
+    values["trainer"] = {**values.get("trainer", {}), **given}
+    if checkpoints is False:
+        values["checkpoints"] = False
+    elif more := {name: value for name, value in (checkpoints or {}).items() if value is not None}:
+        before = values.get("checkpoints", {})
+        values["checkpoints"] = {**{k: v for k, v in before.items() if (k, v) != ("every", None)}, **more}
+    return _checked(values, config.place().source, SourceFile())
 
 
 _KINDS = {list: "list", str: "text", int: "number", float: "number"}
@@ -261,27 +148,4 @@ def _checked(values: Mapping[str, Any], source: SourceFile, blamed: SourceFile) 
     try:
         return Config.model_validate(dict(values), context=source)
     except ValidationError as error:
-        raise ConfigError("\n".join(_problems(error.errors(), blamed))) from None
-
-
-def _problems(details: Iterable[ErrorDetails], source: SourceFile) -> list[str]:
-    """Return a line for each problem, in the order of the file."""
-    errors = []
-    for detail in details:
-        context = detail.get("ctx", {})
-        keys = [key for key in detail["loc"] if key != "[key]"]
-        if "key" in context:
-            keys.append(context["key"])
-        place = Place(source, tuple(keys))
-        errors.append((source.lines.get(place.keys, 0), str(place.error(_wording(detail), detail["input"]))))
-    return [message for _, message in sorted(errors, key=lambda item: item[0])]
-
-
-def _wording(detail: ErrorDetails) -> str:
-    if detail["type"] == "missing":
-        return "this key is missing"
-    if detail["type"] == "keys":
-        return detail["msg"]
-    if "error" in detail.get("ctx", {}):
-        return str(detail["ctx"]["error"])
-    return f"{re.sub('^(Input|String) should', 'has to', detail['msg'])}, not {detail['input']!r}"
+        raise ConfigError("\n".join(problems(error.errors(), blamed))) from None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..algorithm import Algorithm, unique_names
+from ..algorithm import Algorithm, is_averaging, unique_names
 from ..errors import ArgumentError, ArgumentTypeError, EngineError, OrderError, PluginError, add_note, nearest
 from ..event import Event
 from ..messages import enumerated
@@ -101,6 +102,12 @@ def conflicting(members: Sequence[Member]) -> dict[frozenset[str], EngineError]:
                     "leave one of them out"
                 )
                 found.setdefault(frozenset((member.name, other.name)), problem)
+    for member, other in itertools.combinations((m for m in members if is_averaging(m.algorithm)), 2):
+        problem = EngineError(
+            f"{_title(member)} can't run together with {_title(other)}: an evaluation uses one average of the weights; "
+            "leave one of them out"
+        )
+        found.setdefault(frozenset((member.name, other.name)), problem)
     return found
 
 

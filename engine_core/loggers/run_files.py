@@ -50,6 +50,7 @@ class RunFiles(LoggerDestination):
             raise ArgumentError(f"RunFiles needs a folder, and {str(folder)!r} is a file; choose another place")
         self.latest: dict[str, Any] = {}
         self.runs: Counter[str] = Counter()
+        self.lost = ""
         self._place = self.folder.absolute()  # the working directory may change
         self._clock_s = self._fits_s = 0.0
         self._fit_began_s: float | None = None
@@ -174,7 +175,8 @@ class RunFiles(LoggerDestination):
             problem = f"could not write in {str(self.folder)!r}, and its buffer overflowed"
         if problem:
             lost = f"{lines.unwritten} lines for {lines.path.name} and {table.unwritten} rows for {table.path.name}"
-            self._warn(f"{problem}: {lost} are lost")
+            self.lost = f"{lost} are lost"
+            self._warn(f"{problem}: {self.lost}")
 
     def _begin_files(self) -> None:
         self._lines, self._table = Lines(self._place / "metrics.jsonl"), Table(self._place / "metrics.csv")

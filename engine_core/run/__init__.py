@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from .evaluating import Evaluated, evaluate
 from .folder import choose_folder
 from .making import make_trainer
-from .training import RunResults, train
+from .models import load_model
+from .outcome import Ending, RunResults
+from .training import Run, train
 
-__all__ = ["RunResults", "choose_folder", "make_trainer", "train"]
+__all__ = [
+    "Ending",
+    "Evaluated",
+    "Run",
+    "RunResults",
+    "choose_folder",
+    "evaluate",
+    "load_model",
+    "make_trainer",
+    "train",
+]

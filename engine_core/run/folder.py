@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,8 +11,11 @@ from pathlib import Path
 
 from ..checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
 from ..config import Config
-from ..errors import ArgumentError
+from ..errors import ArgumentError, SameRunError
+from ..manifest import NAME as MANIFEST
+from ..manifest import read_json
 from ..trainer import check_seed, new_name
+from .outcome import as_json
 
 
 def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
@@ -20,12 +24,19 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
     The name is the config's `run_name`, or else its file's with date and time.
 
     Raises:
+        SameRunError: (an ArgumentError) if `folder` holds this very run.
         ArgumentError: (a ValueError) if `folder` holds another run, or is a file.
     """
     if folder is not None:
         if not config.trainer.autoresume and any(
             os.path.lexists(Path(folder) / name) for name in ("manifest.json", "metrics.jsonl", "results.json")
         ):
+            if _is_same_run(config, Path(folder)):
+                has_ended = (Path(folder) / "results.json").exists()
+                raise SameRunError(
+                    f"{str(folder)!r} holds this very run, which has {'' if has_ended else 'not '}finished: resume it "
+                    "(autoresume), or choose another folder"
+                )
             raise ArgumentError(
                 f"{str(folder)!r} holds another run; choose another folder, remove that one, or resume it (autoresume)"
             )
@@ -34,6 +45,23 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
     name = config.trainer.run_name or f"{file}-{new_name()}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(path for path in (Path("runs") / name for name in names) if not os.path.lexists(path))
+
+
+def _is_same_run(config: Config, folder: Path) -> bool:
+    """Does the folder's manifest have this config, but for how the run is resumed, its name, and a seed it drew?"""
+    try:
+        saved = read_json(folder / MANIFEST)["config"]
+        there, here = (dict(values) for values in (saved, json.loads(as_json(config.model_dump(exclude_unset=True)))))
+        other = {"seed"} if config.trainer.seed is None else set()
+        for values in (there, here):
+            kept = values.pop("trainer", {}).items()
+            values["trainer"] = {k: v for k, v in kept if k not in _RESUMES | other}
+    except (ArgumentError, LookupError, TypeError, ValueError, AttributeError):  # a damaged one is another run's
+        return False
+    return there == here
+
+
+_RESUMES = {"autoresume", "load_path", "load_weights_only", "load_strict", "load_changed", "run_name"}
 
 
 def settle(config: Config, folder: Path) -> Config:
@@ -72,4 +100,19 @@ def claimed(folder: Path, *, again: bool) -> Iterator[Path]:
             manifest.unlink(missing_ok=True)
             with suppress(OSError):  # others have files in it
                 folder.rmdir()
+        raise
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that is whole, or as it was before.
+
+    Raises:
+        OSError: if it can't be written.
+    """
+    beside = file.with_name(f".{file.name}.new")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(file)
+    except OSError:
+        beside.unlink(missing_ok=True)
         raise

@@ -6,13 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..callback import saver_folders
+from ..callbacks.checkpoint_saver import CheckpointSaver
+from ..callbacks.time_limit import TimeLimit
+from ..checkpoint import RUN_CHECKPOINTS
 from ..config import (
     Config,
+    Place,
     bind,
     build,
     build_algorithms,
     build_listeners,
     build_passes,
+    check_plugins,
     find_target,
     import_plugin,
     make_factory,
@@ -28,11 +34,13 @@ def make_trainer(
     loggers: Iterable[Any] = (),
     callbacks: Iterable[Any] = (),
     profile: Path | str | None = None,
+    folder: Path | None = None,
 ) -> Trainer:
     """Return the Trainer that `config` describes; the seed is set before model and data are made.
 
     Args:
         loggers, callbacks: more of them, besides the config's.
+        folder: the run's folder, where checkpoints go; without one only a config's own saver saves.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -45,7 +53,9 @@ def make_trainer(
     model = build(config.model, config.place("model"))
     data = build(config.data, config.place("data"))
     algorithms = build_algorithms(config)
-    callbacks = [*build_listeners(config, "callbacks"), *callbacks]
+    own = build_listeners(config, "callbacks")
+    savers = [] if folder is None else _savers_of(config, folder, own)
+    callbacks = [*own, *savers, *callbacks]  # first what takes the folder
     parts: dict[str, Any] = {
         "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
         "optimizers": make_factory(config.optimizer, config.place("optimizer")),
@@ -54,7 +64,7 @@ def make_trainer(
             for index, entry in enumerate(config.schedulers)
         ],
         "eval_dataloader": {name: build(t, config.place("eval_data", name)) for name, t in config.eval_data.items()},
-        "metrics": {name: build(t, config.place("metrics", name)) for name, t in config.metrics.items()},
+        "metrics": _metrics_of(config),
         "algorithms": algorithms,
         "callbacks": callbacks if profile is None else [*callbacks, ("profiler", {"path": str(profile)})],
         "loggers": [*loggers, *build_listeners(config, "loggers")],
@@ -64,9 +74,42 @@ def make_trainer(
         trainer = Trainer(model, data, **parts, **settings)
     except (ArgumentError, ArgumentTypeError) as error:
         raise config.place().error(str(error)) from error
-    trainer.state.config = config.model_dump(exclude_unset=True)
+    trainer.state.config, trainer.state.folder = config.model_dump(exclude_unset=True), folder
     trainer.state.results.set_directions(**config.results.model_dump())
     return trainer
+
+
+def make_evaluator(config: Config, labels: Iterable[str], device: str | None = None) -> Trainer:
+    """Return a Trainer that evaluates on the config's loaders with these labels, and neither trains nor logs.
+
+    Raises:
+        ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
+    """
+    check_plugins(config)
+    settings = config.trainer
+    seed_generators(check_seed(settings.seed))
+    model = build(config.model, config.place("model"))
+    build(config.data, config.place("data"))  # its draws come before those of the evaluation loaders, as in a training
+    algorithms = build_algorithms(config)
+    try:
+        return Trainer(
+            model,
+            loss_fn=None if config.loss is None else bind(config.loss, config.place("loss")),
+            eval_dataloader={name: build(config.eval_data[name], config.place("eval_data", name)) for name in labels},
+            metrics=_metrics_of(config),
+            algorithms=algorithms,
+            algorithm_passes=build_passes(config, algorithms),
+            precision=settings.precision,
+            device=settings.device if device is None else device,
+            seed=settings.seed,
+            progress_bar=False,
+        )
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise config.place().error(str(error)) from error
+
+
+def _metrics_of(config: Config) -> dict[str, Any]:
+    return {name: build(target, config.place("metrics", name)) for name, target in config.metrics.items()}
 
 
 def _import_all(config: Config) -> None:
@@ -82,16 +125,42 @@ def _import_all(config: Config) -> None:
             find_target(target.target, config.place(section, name))
 
 
+def _savers_of(config: Config, folder: Path, callbacks: Iterable[Any]) -> list[CheckpointSaver]:
+    """Return the saver of the run's folder, unless the config has a saver of its own and says nothing else.
+
+    Raises:
+        ConfigError: (a ValueError) if nothing is saved and a time limit is to pause the run.
+    """
+    callbacks, settings = list(callbacks), config.checkpoints
+    if saver_folders(callbacks) and "checkpoints" not in config.model_fields_set:
+        return []
+    if settings.every is not None:
+        best = None if settings.keep_best is None else 1
+        saves = folder / RUN_CHECKPOINTS
+        return [CheckpointSaver(saves, settings.every, settings.keep_last, best, settings.keep_best)]
+    if not saver_folders(callbacks) and any(isinstance(c, TimeLimit) and c.then == "pause" for c in callbacks):
+        raise config.place("checkpoints").error(
+            "no checkpoints are saved, so the time limit can't pause the run: save some, or end it with then='stop'"
+        )
+    return []
+
+
 def _check_results(config: Config) -> None:
-    """Refuse a direction for a result that no evaluation can have, or two directions."""
-    labels, metrics = [*config.eval_data], ["loss", *config.metrics]
+    """Refuse a name that no evaluation result can have, and a result with two directions."""
+    if config.checkpoints.keep_best is not None:
+        way = next(filter(config.checkpoints.keep_best.startswith, ("min:", "max:")), "")
+        _check_result(config, config.checkpoints.keep_best.removeprefix(way), config.place("checkpoints", "keep_best"))
     for way, names in config.results.model_dump().items():
         for index, name in enumerate(names):
-            place = config.place("results", way, index)
-            label, _, rest = name.partition("/")
-            metric = rest if label in labels else name
-            if metric.partition("/")[0] not in metrics:
-                known = [*metrics, *(f"{label}/{metric}" for label in labels for metric in metrics)]
-                raise place.error(f"no evaluation has a result {name!r}{did_you_mean(name, known)}", name)
+            _check_result(config, name, config.place("results", way, index))
             if name in config.results.higher and name in config.results.lower:
+                place = config.place("results", way, index)
                 raise place.error(f"{name!r} is both under lower and under higher: give it once", name)
+
+
+def _check_result(config: Config, name: str, place: Place) -> None:
+    labels, metrics = [*config.eval_data], ["loss", *config.metrics]
+    label, _, rest = name.partition("/")
+    if (rest if label in labels else name).partition("/")[0] not in metrics:
+        known = [f"{label}/{metric}" for label in labels for metric in metrics]
+        raise place.error(f"no evaluation has a result {name!r}{did_you_mean(name, known)}", name)

@@ -1,128 +1,165 @@
-"""Train what a config describes, and write the results to the run's folder."""
+"""Train what a config describes, and keep in the run's folder what comes out of it."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..callback import saver_folders
-from ..callbacks.checkpoint_saver import CheckpointSaver
-from ..checkpoint import RUN_CHECKPOINTS, has_checkpoint
+from ..callback import Callback, saver_folders
+from ..checkpoint import has_checkpoint
 from ..config import Config, check_plugins
-from ..errors import CheckpointError, OrderError, add_note
+from ..errors import CheckpointError, CheckpointWarning, OrderError
 from ..explain import explain_engine
-from ..loggers.run_files import RunFiles, finite
+from ..logger import Logger
+from ..loggers.run_files import RunFiles
 from ..manifest import SCHEMA
-from ..trainer import Trainer, clock_in, versions_of
-from .folder import choose_folder, claimed, settle
+from ..messages import warn
+from ..state import State
+from ..time import Timestamp
+from ..trainer import EndedBetweenBatches, Trainer, clock_in, surgery_of, versions_of
+from .folder import choose_folder, claimed, settle, write_whole
 from .making import make_trainer
+from .models import remove_model, write_model
+from .outcome import Ending, RunResults, as_json, latest_of, results_of
 
 
-@dataclass(frozen=True)
-class RunResults:
-    """The results of a run.
-
-    Args:
-        folder: where `manifest.json`, `metrics.jsonl`, `metrics.csv` and `results.json` are.
-        metrics: the last value of everything that was logged, by name.
-        best: of each evaluation result, `{"value", "step", "epoch"}`, or None if it was never finite.
-        seconds: wall-clock time in `fit`, evaluation included, of all attempts of a resumed run.
-        samples_per_second: without evaluation; counted as loaded, before an algorithm prunes a batch.
-        algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`, or `{"Noise": 0}` if never.
-        is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
-    """
-
-    folder: Path
-    metrics: Mapping[str, Any]
-    seconds: float
-    epochs: int
-    batches: int
-    samples: int
-    samples_per_second: float
-    algorithms: Mapping[str, int]
-    best: Mapping[str, Any] = field(default_factory=dict)
-    is_paused: bool = False
-
-
-def train(
-    config: Config,
-    folder: Path | str | None = None,
-    profile: Path | str | None = None,
-    checkpoint_every: str | None = None,
-) -> RunResults:
-    """Train what `config` describes, write the run's files, and return the results.
+class Run:
+    """One attempt to train what a config describes.
 
     Nothing is written until the config is valid and everything that it names is made.
 
     Args:
         folder: the run's folder; default: a new one below `runs`.
         profile: write a Chrome trace of the run to this file.
-        checkpoint_every: save the run at this interval, in `checkpoints` in its folder.
+        callbacks: more of them, besides the config's.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
         EngineError: for what the engine refuses. Exceptions of the run's own code pass through.
     """
-    check_plugins(config)
-    if config.trainer.max_duration is None:
-        raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
-    folder = choose_folder(config, folder)
-    config = settle(config, folder)
-    files = RunFiles(folder)
-    savers = [] if checkpoint_every is None else [CheckpointSaver(folder / RUN_CHECKPOINTS, checkpoint_every)]
-    trainer = make_trainer(config, loggers=[files], callbacks=savers, profile=profile)
-    trainer.state.folder = folder
-    try:
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path | str | None = None,
+        *,
+        profile: Path | str | None = None,
+        callbacks: Iterable[Any] = (),
+    ) -> None:
+        check_plugins(config)
+        if config.trainer.max_duration is None:
+            raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
+        self.folder = choose_folder(config, folder)
+        self.config = settle(config, self.folder)
+        self._files = RunFiles(self.folder)
+        self.trainer = make_trainer(
+            self.config,
+            loggers=[self._files],
+            callbacks=[_StaleModel(self.folder), *callbacks],
+            profile=profile,
+            folder=self.folder,
+        )
+        self._lost: list[str] = []
+        self._written: tuple[Path | None, Path | None] = (None, None)
+        self._results: RunResults | None = None
+
+    def train(self) -> Ending:
+        """Train to the end, write what the run leaves, and say what that is.
+
+        After an exception, which passes, `end` says it.
+        """
+        trainer, folder = self.trainer, self.folder
         with trainer:
-            described = _as_json(_manifest(config, trainer))  # an impossible order is found before a folder is made
-            with claimed(folder, again=config.trainer.autoresume) as manifest:
+            described = as_json(
+                _manifest(self.config, trainer)
+            )  # an impossible order is found before there is a folder
+            with claimed(folder, again=self.config.trainer.autoresume) as manifest:
                 if not manifest.stat().st_size:
                     manifest.write_text(described, encoding="utf-8")
                 trainer.fit()
-    except (KeyboardInterrupt, SystemExit) as interruption:
-        add_note(interruption, f"what was logged until then is in {folder}")
-        raise
-    results = _results(trainer, files)
-    if results.is_paused:
-        _check_saved(trainer)
-        return results
-    written = _as_json({**finite(results.metrics), **_flat(results)})
-    (folder / "results.json").write_text(written, encoding="utf-8")
-    return results
+        self._results = results_of(trainer, self._files)
+        self._write_model()
+        if self._results.is_paused:
+            self._check_saved("the run paused")
+        else:
+            self._check_saved("the run ended")
+            self._write_results(self._results)
+        return self.end()
+
+    def end(self, error: BaseException | None = None) -> Ending:
+        """Return how the run ended, by itself or with an exception that `train` raised."""
+        status = "finished"
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            status = "interrupted"
+            if isinstance(error, EndedBetweenBatches):  # else half a step may be in the model
+                self._write_model()
+        elif error is not None:
+            status = "failed"
+        elif self._results is not None and self._results.is_paused:
+            status = "paused"
+        model, average = self._written
+        batch = self.trainer.state.timestamp.batch
+        there = self.folder if (self.folder / "manifest.json").exists() else None
+        latest = latest_of(self.trainer)
+        return Ending(status, there, batch, model, average, latest, tuple(self._lost), self._results)
+
+    def _write_model(self) -> None:
+        try:
+            self._written = write_model(self.trainer, self.folder)
+        except CheckpointError as error:
+            self._lost.append(f"no model was written: {error}")
+
+    def _write_results(self, results: RunResults) -> None:
+        try:
+            write_whole(self.folder / "results.json", as_json(results.to_json()))
+        except OSError as error:
+            self._lost.append(f"results.json could not be written: {error}")
+        if self._files.lost:
+            self._lost.append(f"metrics.jsonl or metrics.csv is not whole: {self._files.lost}")
+
+    def _check_saved(self, what: str) -> None:
+        """Note that the last position is in none of the folders: started again, the run would repeat its work."""
+        now, folders = self.trainer.state.timestamp, saver_folders(self.trainer.state.callbacks)
+        if folders and not any(_holds(folder, now) for folder in folders):
+            where = " or ".join(repr(str(folder)) for folder in folders)
+            self._lost.append(f"{what} at batch {now.batch} and was not saved in {where}")
 
 
-def _check_saved(trainer: Trainer) -> None:
-    """Raise a CheckpointError if a paused run was not saved: started again, it would repeat its work."""
-    now, folders = trainer.state.timestamp, saver_folders(trainer.state.callbacks)
-    if not any(clock_in(folder) == (now.batch, now.epoch) for folder in folders if has_checkpoint(folder)):
-        where = " or ".join(repr(str(folder)) for folder in folders)
-        raise CheckpointError(f"the run paused at batch {now.batch}, and was not saved in {where}: see above")
+def train(config: Config, folder: Path | str | None = None, profile: Path | str | None = None) -> RunResults:
+    """Train what `config` describes, write the run's files, and return the results; see `Run`.
+
+    Raises:
+        CheckpointError: if the run paused and was not saved.
+    """
+    ending = Run(config, folder, profile=profile).train()
+    assert ending.results is not None
+    if ending.results.is_paused and ending.lost:
+        raise CheckpointError("; ".join(ending.lost))
+    for message in ending.lost:
+        warn(message, CheckpointWarning)
+    return ending.results
 
 
-def _results(trainer: Trainer, files: RunFiles) -> RunResults:
-    now, members = trainer.state.timestamp, trainer.engine.lineup[0]
-    never = {m.name: 0 for m in members if not any(key.startswith(f"{m.name}/") for key in files.runs)}
-    return RunResults(
-        folder=files.folder,
-        metrics={**files.latest, **trainer.state.results.last},
-        best={name: told["best"] for name, told in trainer.results.items()},
-        seconds=round(files.fit_s, 3),
-        epochs=now.epoch,
-        batches=now.batch,
-        samples=now.sample,
-        samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
-        algorithms={**files.runs, **never},
-        is_paused=trainer.state.pause_requested,
-    )
+class _StaleModel(Callback):
+    """Removes the model of an earlier attempt when the fit starts, after savers made sure that no other run is here."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Remove it, since training goes past it."""
+        remove_model(self._folder)
 
 
-def _flat(results: RunResults) -> dict[str, Any]:
-    return {name: value for name, value in asdict(results).items() if name not in ("folder", "metrics", "is_paused")}
+def _holds(folder: Path, now: Timestamp) -> bool:
+    """Is the latest checkpoint in the folder of this position?"""
+    try:
+        return has_checkpoint(folder) and clock_in(folder) == (now.batch, now.epoch)
+    except CheckpointError:
+        return False
 
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
@@ -142,9 +179,6 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations], passes.registry),
         "config_file": config.place().source.file,
         "config": config.model_dump(exclude_unset=True),
+        "surgery": surgery_of(trainer.engine),
         **explanation.to_json(),
     }
-
-
-def _as_json(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2, default=str) + "\n"

@@ -1,9 +1,24 @@
 """The training loop, evaluation, and the Trainer that wires the parts."""
 
 from .arguments import check_seed, new_name
+from .averages import find_average
 from .data import why_inexact
+from .interruption import EndedBetweenBatches
 from .precision import Precision
-from .resume import clock_in, versions_of
+from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
 from .trainer import Trainer
 
-__all__ = ["Precision", "Trainer", "check_seed", "clock_in", "new_name", "versions_of", "why_inexact"]
+__all__ = [
+    "EndedBetweenBatches",
+    "Precision",
+    "Trainer",
+    "check_seed",
+    "clock_in",
+    "copy_weights",
+    "find_average",
+    "load_weights",
+    "new_name",
+    "surgery_of",
+    "versions_of",
+    "why_inexact",
+]

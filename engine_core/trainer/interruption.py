@@ -22,15 +22,29 @@ class EvaluationInterrupted(BaseException):
         self.results = results
 
 
+class EndedBetweenBatches:
+    """An interruption that waited for the batch, so that the model is as after a whole step."""
+
+
+class _Interrupt(EndedBetweenBatches, KeyboardInterrupt):
+    pass
+
+
+class _Termination(EndedBetweenBatches, SystemExit):
+    pass
+
+
 class Handlers:
     """Those of SIGINT and SIGTERM, as they are when this is made.
 
-    If no callback saves there is nothing to wait for, and outside the main thread Python allows no handlers.
+    If neither a callback nor the run's folder keeps the run there is nothing to wait for, and outside the main thread
+    Python allows no handlers.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
-        waits = saver_folders(state.callbacks) and threading.current_thread() is threading.main_thread()
+        keeps = bool(state.folder or saver_folders(state.callbacks))
+        waits = keeps and threading.current_thread() is threading.main_thread()
         self._former: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in _SIGNALS} if waits else {}
 
     def replace(self) -> None:
@@ -54,6 +68,6 @@ class Handlers:
 def raise_if_interrupted(state: State) -> None:
     """Raise KeyboardInterrupt for SIGINT, or SystemExit with 128 + 15 for SIGTERM."""
     if state.interrupted_by == signal.SIGINT:
-        raise KeyboardInterrupt
+        raise _Interrupt
     if state.interrupted_by is not None:
-        raise SystemExit(128 + state.interrupted_by)
+        raise _Termination(128 + state.interrupted_by)

@@ -80,7 +80,7 @@ def test_show_prints_no_control_characters(saved: Path, tmp_path: Path) -> None:
     manifest |= {"run_name": f"x{EVIL}seed  1", "versions": {f"torch{EVIL}": EVIL}, "machine": {EVIL: EVIL}}
     sign(folder, manifest)
     lines = CliRunner().invoke(main, ["checkpoint", "show", str(folder)]).output.removesuffix("\n").split("\n")
-    assert len(lines) == 4 + 1 + 1 + 3
+    assert len(lines) == 4 + 1 + 1 + 3 + 1
     assert all(line.isprintable() for line in lines)
 
 

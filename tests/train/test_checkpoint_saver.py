@@ -1,6 +1,7 @@
 """When the saver saves, what it keeps, and what it does when it can't."""
 
 import errno
+import re
 import threading
 import time
 from pathlib import Path
@@ -220,14 +221,19 @@ def full(*args: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_disk_that_is_full_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trainer(batches(8, 8, 8), callbacks=CheckpointSaver(tmp_path, "1ba")) as made:
+def test_a_disk_that_is_full_does_not_stop_training_and_warns_once_with_a_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trainer(batches(8, 8, 8, 8, 8), callbacks=CheckpointSaver(tmp_path, "1ba")) as made:
         made.fit("1ba")
         monkeypatch.setattr(WRITE, full)
-        with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*No space left.*; training continues"):
+        with pytest.warns(CheckpointWarning) as told:
             made.fit()
-        assert made.state.timestamp.batch == 3
+        assert made.state.timestamp.batch == 5
     assert resolve(tmp_path).name == "ep0-ba1"
+    first, count = (str(warning.message) for warning in told)
+    assert re.search(r"no checkpoint was written .*No space left.*; training continues", first)
+    assert re.fullmatch(rf"\d checkpoints could not be written in '{tmp_path}'", count)
 
 
 def test_a_full_disk_stops_training_if_on_error_is_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

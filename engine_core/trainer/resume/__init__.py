@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from .manifest import hyperparameters_of, versions_of
+from .manifest import hyperparameters_of, surgery_of, versions_of
 from .resuming import clock_in, find_resumed, start_over
-from .snapshot import go_back, take_snapshot
+from .snapshot import copy_weights, go_back, take_snapshot
+from .weights import load_weights
 
 __all__ = [
     "clock_in",
+    "copy_weights",
     "find_resumed",
     "go_back",
     "hyperparameters_of",
+    "load_weights",
     "start_over",
+    "surgery_of",
     "take_snapshot",
     "versions_of",
 ]

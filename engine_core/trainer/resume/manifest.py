@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...algorithm import kept_arguments
+from ...engine import Engine
 from ...event import Event
 from ...passes import AlgorithmRecord
 from ...registry import CORE, Registry
@@ -47,10 +48,32 @@ def describe_run(session: Session) -> dict[str, Any]:
             }
             for member, record in records
         ],
+        "surgery": surgery_of(engine),
         "order": {event: names for event, names in explained.items() if names},
         # YAML has infinities and dates, and JSON has neither
         "config": json.loads(json.dumps(state.config, default=str), parse_constant=str),
     }
+
+
+def surgery_of(engine: Engine) -> list[dict[str, Any]]:
+    """Return what is needed to change a model again as the algorithms tagged `surgery` did at INIT, in their order.
+
+    `place` is where an algorithm is in the user's list.
+    """
+    members, _ = engine.lineup
+    ran = [step.algorithm for step in engine.explain(Event.INIT)]
+    found = [(place, member) for place, member in enumerate(members) if "surgery" in member.metadata.tags]
+    found.sort(key=lambda item: ran.index(item[1].name) if item[1].name in ran else len(ran))
+    return [
+        {
+            "place": place,
+            "registered": member.registered,
+            "distribution": None if member.origin is None else member.origin.distribution,
+            "version": None if member.origin is None else member.origin.version,
+            "settings": _in_json(kept_arguments(member.algorithm)),
+        }
+        for place, member in found
+    ]
 
 
 def versions_of(plugins: Iterable[object], registry: Registry) -> dict[str, Any]:

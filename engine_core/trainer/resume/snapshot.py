@@ -13,6 +13,7 @@ from ...checkpoint import Content, Snapshot, Tensors, check_tensor, flatten, res
 from ...errors import CheckpointError, add_note
 from ...randomness import GlobalGenerators
 from ...time import Timestamp
+from ..averages import find_average, place_of_average
 from ..data import own_generators
 from ..optimizers import pass_for_stepped
 from ..session import Session
@@ -29,15 +30,25 @@ def take_snapshot(session: Session) -> Snapshot:
     """
     session.readings.flush()  # first: it logs, and the destinations' states have to contain that
     model: Any = session.state.model
-    values = model.state_dict()
-    weights = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    extra = {name: value for name, value in values.items() if name not in weights}
-    for name, value in weights.items():
-        check_tensor(value, f"model.{name}")
+    extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
     tensors: Tensors = {}
     state = {name: flatten(part, name, tensors) for name, part in {**_parts(session), "model": extra}.items()}
-    content = Content(_copies(weights), state, _copies(tensors), describe_run(session))
-    return Snapshot(session.state.timestamp, content)
+    manifest = describe_run(session)
+    if (average := find_average(session.engine)) is not None:
+        manifest["average"] = place_of_average(average, state["algorithms"])
+    return Snapshot(session.state.timestamp, Content(copy_weights(model), state, _copies(tensors), manifest))
+
+
+def copy_weights(model: Any) -> Tensors:
+    """Return copies on the CPU of a model's weights and buffers, by their names in its state_dict.
+
+    Raises:
+        CheckpointError: for a tensor that a file can't hold, with its name.
+    """
+    weights = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    for name, value in weights.items():
+        check_tensor(value, f"model.{name}")
+    return _copies(weights)
 
 
 def put_back(session: Session, content: Content, *, strict: bool) -> None:

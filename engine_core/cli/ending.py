@@ -1,0 +1,102 @@
+"""The last lines of a training: what happened, what was saved and where, and the command that resumes it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..run import Ending
+
+NOT_WHOLE, PAUSED = 74, 75
+"""EX_IOERR and EX_TEMPFAIL of sysexits.h: something could not be written; try again later."""
+
+_GIVEN, _LINES = "engine_core.given", "engine_core.last_lines"
+_PLACES = ("--out", "--load")
+
+
+class RememberingCommand(click.Command):
+    """Keeps its arguments as they were given, in `context.meta`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep them, and parse them."""
+        ctx.meta[_GIVEN] = list(args)
+        return super().parse_args(ctx, args)
+
+
+def resume_command(context: click.Context, folder: Path) -> str:
+    """Return the command as it was given, quoted for a shell, with what makes it resume the run in the folder."""
+    given: list[str] = context.meta[_GIVEN]
+    kept = [*_without_places(given), "--out", str(folder), "--autoresume"]
+    return f"{context.command_path} {shlex.join(kept)}"
+
+
+def _without_places(given: Sequence[str]) -> Iterator[str]:
+    words = iter(given)
+    for word in words:
+        if word in _PLACES:
+            next(words, None)
+        elif word != "--autoresume" and not word.startswith(tuple(f"{name}=" for name in _PLACES)):
+            yield word
+
+
+def keep_last_lines(context: click.Context, lines: Sequence[str]) -> None:
+    """Let the command end with these lines, after the error that it was ended by."""
+    context.meta[_LINES] = lines
+
+
+def has_last_lines(context: click.Context) -> bool:
+    """Is anything kept for the end?"""
+    return bool(context.meta.get(_LINES))
+
+
+def say_last_lines(context: click.Context) -> None:
+    """Print what was kept for the end, if there is anything."""
+    for line in context.meta.get(_LINES, ()):
+        click.echo(line)
+
+
+def code_of(ending: Ending) -> int:
+    """Return the exit code of a run that finished or paused."""
+    if ending.lost:
+        return NOT_WHOLE
+    return PAUSED if ending.status == "paused" else 0
+
+
+def last_lines(ending: Ending, resume: str) -> list[str]:
+    """Return what to print last."""
+    if ending.status == "failed" and not ending.batch:  # refused before it trained: the error says it all
+        return []
+    whole = ending.status == "finished"
+    lines = [] if whole else [f"{ending.status} at batch {ending.batch}"]
+    lines += [f"not saved: {message}" for message in ending.lost]
+    if ending.folder is None:
+        return lines
+    lines += _on_weights(ending)
+    if ending.checkpoint is not None:
+        lines += [
+            f"latest checkpoint: {_short(ending.checkpoint, ending.folder)}",
+            *([] if whole else [f"resume: {resume}"]),
+        ]
+    elif not whole:
+        lines.append("no checkpoint was saved, so the run can't be resumed")
+    return [*lines, f"results in {ending.folder}"] if whole else lines
+
+
+def _on_weights(ending: Ending) -> list[str]:
+    load = f"load it: engine_core.load_model({str(ending.folder)!r}, trust=True)"
+    if ending.model is None:
+        why = "; half a step may be in the weights" if ending.status in ("failed", "interrupted") else ""
+        return [f"no model was written{why}", *([load] if ending.checkpoint is not None else [])]
+    average = [] if ending.average is None else [f"averaged weights, which were evaluated: {ending.average}"]
+    return [f"model: {ending.model}", *average, load]
+
+
+def _short(path: Path, folder: Path) -> Path:
+    """Return a path as short as the folder's, if it is in it."""
+    whole = folder.absolute()
+    return folder / path.relative_to(whole) if path.is_relative_to(whole) else path

@@ -1,0 +1,126 @@
+"""What came out of a run: its results and how it ended, as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..callback import saver_folders
+from ..checkpoint import BEST, has_checkpoint, resolve
+from ..errors import CheckpointError
+from ..loggers.run_files import RunFiles, finite
+from ..trainer import Trainer, find_average
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """The results of a run.
+
+    Args:
+        folder: where `manifest.json`, `metrics.jsonl`, `metrics.csv` and `results.json` are.
+        metrics: the last value of everything that was logged, by name.
+        best: of each evaluation result, `{"value", "step", "epoch"}`, or None if it was never finite.
+        weights: those that the last evaluation used: `trained`, or the registered name of what averaged them.
+        checkpoints: `latest` and `best`, relative to the folder; None where there is none in it.
+        seconds: wall-clock time in `fit`, evaluation included, of all attempts of a resumed run.
+        samples_per_second: without evaluation; counted as loaded, before an algorithm prunes a batch.
+        algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`, or `{"Noise": 0}` if never.
+        is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
+    """
+
+    folder: Path
+    metrics: Mapping[str, Any]
+    seconds: float
+    epochs: int
+    batches: int
+    samples: int
+    samples_per_second: float
+    algorithms: Mapping[str, int]
+    best: Mapping[str, Any] = field(default_factory=dict)
+    weights: str = "trained"
+    checkpoints: Mapping[str, str | None] = field(default_factory=dict)
+    is_paused: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `results.json` holds: the last values under their names, then the rest."""
+        told = {name: value for name, value in asdict(self).items() if name not in ("folder", "metrics", "is_paused")}
+        return {**finite(self.metrics), **told}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, and what it left.
+
+    Args:
+        status: `finished`, `paused`, `interrupted` or `failed`.
+        folder: None if the run was refused before anything was in it.
+        batch: how many were complete.
+        model, average: the files of weights, None where there is none.
+        checkpoint: the latest.
+        lost: what could not be written, one message each; with any, a finished or paused run is not whole.
+        results: None unless the run finished or paused.
+    """
+
+    status: str
+    folder: Path | None
+    batch: int
+    model: Path | None = None
+    average: Path | None = None
+    checkpoint: Path | None = None
+    lost: tuple[str, ...] = ()
+    results: RunResults | None = None
+
+
+def latest_of(trainer: Trainer) -> Path | None:
+    """Return the latest checkpoint of the first folder that has one."""
+    for folder in saver_folders(trainer.state.callbacks):
+        with suppress(CheckpointError):
+            if has_checkpoint(folder):
+                return resolve(folder)
+    return None
+
+
+def results_of(trainer: Trainer, files: RunFiles) -> RunResults:
+    """Return the results of a trainer's run, with what its files logged and counted."""
+    now, members = trainer.state.timestamp, trainer.engine.lineup[0]
+    never = {m.name: 0 for m in members if not any(key.startswith(f"{m.name}/") for key in files.runs)}
+    average = find_average(trainer.engine)
+    return RunResults(
+        folder=files.folder,
+        metrics={**files.latest, **trainer.state.results.last},
+        best={name: told["best"] for name, told in trainer.results.items()},
+        weights="trained" if average is None else average.registered,
+        checkpoints=_checkpoints(trainer, files.folder),
+        seconds=round(files.fit_s, 3),
+        epochs=now.epoch,
+        batches=now.batch,
+        samples=now.sample,
+        samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
+        algorithms={**files.runs, **never},
+        is_paused=trainer.state.pause_requested,
+    )
+
+
+def _checkpoints(trainer: Trainer, folder: Path) -> dict[str, str | None]:
+    """Return the latest and the best checkpoint by their paths within the folder."""
+    found: dict[str, Path | None] = {"latest": latest_of(trainer), "best": None}
+    for saver in saver_folders(trainer.state.callbacks):
+        if (saver / BEST).is_file():
+            with suppress(CheckpointError):
+                found["best"] = resolve(saver / BEST)
+    own = folder.absolute()
+    return {
+        name: path.relative_to(own).as_posix()
+        if path is not None and path.is_dir() and path.is_relative_to(own)
+        else None
+        for name, path in found.items()
+    }
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """Return a file's content."""
+    return json.dumps(content, indent=2, default=str) + "\n"

@@ -1,0 +1,122 @@
+"""A config with its plugins, and what its training left: for the tests of what a run leaves."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from engine_core.cli import main
+
+MODULE = """
+    import copy
+    import torch
+    from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
+
+    IMPORTED = []
+
+    def net():
+        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5))
+
+    def loader(batches=4):
+        return [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(batches)]
+
+    class Widen(Algorithm):
+        metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",))
+
+        def __init__(self, width=5):
+            self.width = width
+
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            state.model[0] = torch.nn.Sequential(torch.nn.Linear(4, self.width), torch.nn.Linear(self.width, 3))
+
+    class Average(Algorithm):
+        metadata = AlgorithmMetadata(events=("batch_end", "eval_start", "eval_end"), writes=("model",))
+
+        def __init__(self, start=0):
+            self.start, self.average, self.kept = start, None, None
+
+        def match(self, event, state):
+            return state.timestamp.batch > self.start if event is Event.BATCH_END else self.average is not None
+
+        def apply(self, event, state, logger):
+            own = {name: value.clone() for name, value in state.model.state_dict().items()}
+            if event is Event.BATCH_END:
+                before = self.average or own
+                self.average = {name: (value + before[name]) / 2 for name, value in own.items()}
+            elif event is Event.EVAL_START:
+                self.kept = own
+                state.model.load_state_dict(self.average)
+            else:
+                state.model.load_state_dict(self.kept)
+
+        def may_rest(self, state):
+            return True
+
+        def averaged_state_dict(self):
+            return self.average
+
+        def state_dict(self):
+            return {} if self.average is None else {"inner": {"average": dict(self.average)}}
+
+        def load_state_dict(self, state):
+            self.average = dict(state["inner"]["average"]) if state else None
+
+    class Second(Average):
+        pass
+
+    class Bad(Callback):
+        def __init__(self, at=6):
+            self.at = at
+
+        def batch_end(self, state, logger):
+            if state.timestamp.batch == self.at:
+                raise ZeroDivisionError("crashed on purpose")
+"""
+CONFIG = """
+model: {target: "left:net"}
+data: {target: "left:loader"}
+eval_data: {dev: {target: "left:loader", args: {batches: 1}}, test: {target: "left:loader", args: {batches: 2}}}
+loss: {target: "torch.nn:CrossEntropyLoss"}
+optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
+trainer: {max_duration: 2ep, seed: 7}
+"""
+PLUGINS = {"algorithms": {"widen": "left:Widen", "average": "left:Average", "second": "left:Second"}}
+
+
+@pytest.fixture
+def cli(install, tmp_path, monkeypatch):
+    """Return `cli(*arguments, config=...)`, which runs the command in an empty folder with `run.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    install("left-plugin", PLUGINS, {"left": MODULE}, version="1.2")
+
+    def cli(*arguments, config=CONFIG):
+        (tmp_path / "run.yaml").write_text(config)
+        return CliRunner().invoke(main, arguments, prog_name="engine-core")
+
+    return cli
+
+
+@pytest.fixture
+def train(cli):
+    return lambda *arguments, config=CONFIG: cli("train", "run.yaml", "--out", "out", *arguments, config=config)
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def checkpoints(tmp_path):
+    return sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir() if path.name[0] != ".")
+
+
+def weights(model):
+    return {name: value.tolist() for name, value in model.state_dict().items()}
+
+
+def of_file(file):
+    return {name: value.tolist() for name, value in load_file(file).items()}

@@ -1,0 +1,132 @@
+"""`engine-core train` leaves checkpoints and the model, and says where."""
+
+import json
+
+import pytest
+
+import engine_core
+
+from .leaving import CONFIG, checkpoints, cli, of_file, read, train, weights
+
+__all__ = ["cli", "train"]
+
+
+def test_a_training_leaves_the_latest_checkpoint_and_its_model(train, tmp_path):
+    done = train()
+    assert done.exit_code == 0, done.output
+    assert checkpoints(tmp_path) == ["ep2-ba8", "latest"]
+    trained = of_file(tmp_path / "out" / "model.safetensors")
+    assert trained == of_file(tmp_path / "out" / "checkpoints" / "ep2-ba8" / "model.safetensors")
+    assert not (tmp_path / "out" / "model-average.safetensors").exists()
+    assert done.output.splitlines()[-4:] == [
+        "model: out/model.safetensors",
+        "load it: engine_core.load_model('out', trust=True)",
+        "latest checkpoint: out/checkpoints/ep2-ba8",
+        "results in out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "kept"),
+    [
+        (["--checkpoint-every", "3ba", "--keep-last", "1"], "", ["ep1-ba6", "ep2-ba8", "latest"]),
+        (["--keep-last", "2"], "checkpoints: {every: 3ba}", ["ep0-ba3", "ep1-ba6", "ep2-ba8", "latest"]),
+        ([], "checkpoints: {keep_last: null}", ["ep1-ba4", "ep2-ba8", "latest"]),
+        (["--checkpoint-every", "1ep"], "checkpoints: false", ["ep2-ba8", "latest"]),
+        (["--keep-best", "max:dev/loss"], "", None),
+    ],
+)
+def test_options_and_config_say_which_checkpoints_stay(train, tmp_path, arguments, config, kept):
+    assert train(*arguments, config=CONFIG + config).exit_code == 0
+    if kept is None:  # by the values that were logged
+        rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+        worst = max((row["dev/loss"], row["step"]) for row in rows if "dev/loss" in row)[1]
+        name = f"ep{worst // 4}-ba{worst}"
+        kept = sorted({name, "ep2-ba8", "latest", "best"})
+        assert (tmp_path / "out" / "checkpoints" / "best").read_text() == f"{name}\n"
+        assert read(tmp_path / "out" / "results.json")["checkpoints"]["best"] == f"checkpoints/{name}"
+        assert engine_core.load_model("out/checkpoints/best", trust=True)
+    assert checkpoints(tmp_path) == kept
+
+
+@pytest.mark.parametrize("config", ["checkpoints: false", ""])
+def test_without_checkpoints_only_the_model_stays(train, tmp_path, config):
+    assert train(*([] if config else ["--no-checkpoints"]), config=CONFIG + config).exit_code == 0
+    assert not (tmp_path / "out" / "checkpoints").exists()
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_saver_of_the_config_stands_alone_unless_more_is_said(train, tmp_path):
+    own = CONFIG + "callbacks: [{name: checkpoint_saver, args: {folder: own}}]\n"
+    assert train(config=own).exit_code == 0
+    assert (tmp_path / "own" / "ep2-ba8").exists()
+    assert not (tmp_path / "out" / "checkpoints").exists()
+    assert train("--out", "both", "--keep-last", "1", config=own.replace("own}", "other}")).exit_code == 0
+    assert (tmp_path / "other" / "ep2-ba8").exists()
+    assert (tmp_path / "both" / "checkpoints" / "ep2-ba8").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "problem"),
+    [
+        (["--no-checkpoints", "--keep-last", "2"], "", "--no-checkpoints and --keep-last contradict each other"),
+        (["--no-checkpoints"], "callbacks: [{name: time_limit, args: {limit: 1h}}]", "the time limit can't pause"),
+        (["--keep-best", "dev/los"], "", "no evaluation has a result 'dev/los'; did you mean 'dev/loss'?"),
+        (["--keep-last", "0"], "", "checkpoints.keep_last: has to be greater than 0, not 0"),
+        (["--checkpoint-every", "2"], "", "checkpoints.every: '2' has no unit"),
+        ([], "checkpoints: true", "checkpoints: has to be a mapping (every, keep_last, keep_best), not True"),
+        ([], "checkpoints: {evry: 1ep}", "checkpoints.evry: unknown key; did you mean 'every'?"),
+        ([], "results: {lower: [dev/f1]}", "results.lower[0]: no evaluation has a result 'dev/f1'"),
+        ([], "results: {lower: [loss], higher: [loss]}", "'loss' is both under lower and under higher"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_and_leaves_nothing(train, tmp_path, arguments, config, problem):
+    done = train(*arguments, config=CONFIG + config)
+    assert done.exit_code == 2
+    assert problem in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_crash_leaves_the_latest_checkpoint_and_no_model(train, tmp_path):
+    done = train(config=CONFIG + "callbacks: [{target: 'left:Bad'}]")
+    assert (done.exit_code, done.output.splitlines()[-5:]) == (
+        1,
+        [
+            "failed at batch 6",
+            "no model was written; half a step may be in the weights",
+            "load it: engine_core.load_model('out', trust=True)",
+            "latest checkpoint: out/checkpoints/ep1-ba4",
+            "resume: engine-core train run.yaml --out out --autoresume",
+        ],
+    )
+    assert "Traceback (most recent call last)" in done.stderr
+    assert "ZeroDivisionError: crashed on purpose" in done.stderr
+    assert "raised by callback Bad" in done.stderr
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    assert weights(engine_core.load_model("out", trust=True)) == of_file(
+        tmp_path / "out" / "checkpoints" / "ep1-ba4" / "model.safetensors"
+    )
+    again = train("--autoresume", config=CONFIG)
+    assert again.exit_code == 0
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_resumed_attempt_removes_the_model_of_the_one_before(train, tmp_path):
+    assert train().exit_code == 0
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    longer = CONFIG.replace("2ep", "9ep") + "callbacks: [{target: 'left:Bad', args: {at: 10}}]"
+    assert train("--autoresume", config=longer).exit_code == 1
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_the_same_run_again_names_the_command_that_resumes_it(train):
+    assert train("--max-duration", "1ep").exit_code == 0
+    again = train("--max-duration", "1ep")
+    assert (again.exit_code, again.output.splitlines()) == (
+        2,
+        [
+            "Error: 'out' holds this very run, which has finished: resume it (autoresume), or choose another folder",
+            "resume: engine-core train run.yaml --max-duration 1ep --out out --autoresume",
+        ],
+    )
+    assert "'out' holds another run" in train("--max-duration", "2ep").output
