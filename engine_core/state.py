@@ -46,6 +46,7 @@ class State(_Referable):
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one if it is None.
         stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
+        stop_reason: why, if whatever asked said so.
         skip_requested: is the loop asked to skip the optimizers' next step?
         schedulers_rest: does an algorithm set the learning rates from here on? The loop then steps no scheduler.
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
@@ -96,6 +97,7 @@ class State(_Referable):
     dataloader_label: str | None = None
     dataloader_len: int | None = None
     stop_requested: bool = False
+    stop_reason: str | None = None
     pause_requested: bool = False
     skip_requested: bool = False
     schedulers_rest: bool = False
@@ -178,17 +180,17 @@ class State(_Referable):
             )
         self.batch = set_item(self.batch, key, value)
 
-    def stop_training(self) -> None:
+    def stop_training(self, why: str | None = None) -> None:
         """Ask the loop to end `fit` after the current batch; the run is then complete."""
-        self.stop_requested, self.pause_requested = True, False
+        self.stop_requested, self.pause_requested, self.stop_reason = True, False, why
 
-    def pause_training(self) -> None:
+    def pause_training(self, why: str | None = None) -> None:
         """Ask the loop to end `fit` after the current batch, as a signal does: the run is saved and can be resumed.
 
         A running evaluation is interrupted, and the final one is skipped: both are left to the resumed run.
         """
         if not self.stop_requested:
-            self.stop_requested = self.pause_requested = True
+            self.stop_requested, self.pause_requested, self.stop_reason = True, True, why
 
     def skip_step(self) -> None:
         """Ask the loop to skip the optimizers' step for this batch; for AFTER_TRAIN_BATCH."""

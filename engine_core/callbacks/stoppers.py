@@ -55,7 +55,7 @@ class _Stopper(Callback):
 
     def _stop(self, why: str, state: State) -> None:
         """Stop training, and log why at WARNING, since the default log shows nothing below."""
-        state.stop_training()
+        state.stop_training(f"{type(self).__name__}: {why}")
         if not state.rank:
             log.warning("%s ends training at batch %d: %s", type(self).__name__, state.timestamp.batch, why)
 

@@ -53,7 +53,8 @@ class TimeLimit(Callback):
         """End the fit if its time is up."""
         self._has_trained = True
         if self._ends_s is not None and time.monotonic() >= self._ends_s:
-            (state.pause_training if self.then == "pause" else state.stop_training)()
+            end = state.pause_training if self.then == "pause" else state.stop_training
+            end(f"TimeLimit: {self.limit} have passed")
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
         """Interrupt an evaluation, which can be finished later, unless this fit has not trained yet."""

@@ -72,7 +72,9 @@ def last_lines(ending: Ending, resume: str) -> list[str]:
     if ending.status == "failed" and not ending.batch:  # refused before it trained: the error says it all
         return []
     whole = ending.status == "finished"
-    lines = [] if whole else [f"{ending.status} at batch {ending.batch}"]
+    why = f": {ending.why}" if ending.why else ""
+    what = "stopped" if whole else ending.status
+    lines = [] if whole and not why else [f"{what} at batch {ending.batch}{why}"]
     lines += [f"not saved: {message}" for message in ending.lost]
     if ending.folder is None:
         return lines
@@ -90,8 +92,9 @@ def last_lines(ending: Ending, resume: str) -> list[str]:
 def _on_weights(ending: Ending) -> list[str]:
     load = f"load it: engine_core.load_model({str(ending.folder)!r}, trust=True)"
     if ending.model is None:
-        why = "; half a step may be in the weights" if ending.status in ("failed", "interrupted") else ""
-        return [f"no model was written{why}", *([load] if ending.checkpoint is not None else [])]
+        is_cut = ending.status in ("failed", "interrupted")
+        why = ["no model was written; half a step may be in the weights"] if is_cut else []
+        return [*why, *([load] if ending.checkpoint is not None else [])]
     average = [] if ending.average is None else [f"averaged weights, which were evaluated: {ending.average}"]
     return [f"model: {ending.model}", *average, load]
 

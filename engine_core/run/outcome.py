@@ -59,6 +59,7 @@ class Ending:
         status: `finished`, `paused`, `interrupted` or `failed`.
         folder: None if the run was refused before anything was in it.
         batch: how many were complete.
+        why: what asked the run to end before its `max_duration`, if it said so.
         model, average: the files of weights, None where there is none.
         checkpoint: the latest.
         lost: what could not be written, one message each; with any, a finished or paused run is not whole.
@@ -73,6 +74,7 @@ class Ending:
     checkpoint: Path | None = None
     lost: tuple[str, ...] = ()
     results: RunResults | None = None
+    why: str | None = None
 
 
 def latest_of(trainer: Trainer) -> Path | None:

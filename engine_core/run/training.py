@@ -101,10 +101,11 @@ class Run:
         elif self._results is not None and self._results.is_paused:
             status = "paused"
         model, average = self._written
-        batch = self.trainer.state.timestamp.batch
+        state = self.trainer.state
+        batch = state.timestamp.batch
         there = self.folder if (self.folder / "manifest.json").exists() else None
         latest = latest_of(self.trainer)
-        return Ending(status, there, batch, model, average, latest, tuple(self._lost), self._results)
+        return Ending(status, there, batch, model, average, latest, tuple(self._lost), self._results, state.stop_reason)
 
     def _write_model(self) -> None:
         try:

@@ -74,7 +74,7 @@ class RunStatus:
         """Be TRAINING until `end_fit`, and drop the requests made to an earlier fit."""
         state = self._state
         if self.phase is not Phase.RESUMED or state.pause_requested:  # the saved run may have been asked to stop
-            state.stop_requested = False
+            state.stop_requested, state.stop_reason = False, None
         state.pause_requested = state.skip_requested = False
         state.interrupted_by = None
         self.phase = Phase.TRAINING

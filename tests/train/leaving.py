@@ -6,12 +6,16 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from engine_core.checkpoint import files
 from engine_core.cli import main
 
 MODULE = """
-    import copy
+    import os
+    import time
+
     import torch
     from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
+    from engine_core.checkpoint import files
 
     IMPORTED = []
 
@@ -68,6 +72,30 @@ MODULE = """
     class Second(Average):
         pass
 
+    class Signals(Callback):
+        def __init__(self, number):
+            self.number = number
+
+        def batch_end(self, state, logger):
+            if state.timestamp.batch == 6:
+                os.kill(os.getpid(), self.number)
+
+    class Naps(Callback):
+        def batch_end(self, state, logger):
+            if state.timestamp.batch == 5:
+                time.sleep(1)
+
+    class FullFrom(Callback):
+        def __init__(self, batch=1, to=None):
+            self.batch, self.to, self.save = batch, to, files.save_file
+
+        def fail(self, *arguments):
+            raise OSError(28, "No space left on device")
+
+        def batch_end(self, state, logger):
+            now = state.timestamp.batch
+            files.save_file = self.fail if self.batch <= now and (self.to is None or now < self.to) else self.save
+
     class Bad(Callback):
         def __init__(self, at=6):
             self.at = at
@@ -91,6 +119,7 @@ PLUGINS = {"algorithms": {"widen": "left:Widen", "average": "left:Average", "sec
 def cli(install, tmp_path, monkeypatch):
     """Return `cli(*arguments, config=...)`, which runs the command in an empty folder with `run.yaml`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "save_file", files.save_file)  # FullFrom replaces it
     monkeypatch.syspath_prepend(tmp_path)
     install("left-plugin", PLUGINS, {"left": MODULE}, version="1.2")
 

@@ -1,0 +1,87 @@
+"""How a run ends: its last lines, its exit code, and what it left."""
+
+import signal
+
+import pytest
+
+from .leaving import CONFIG, cli, of_file, read, train
+
+__all__ = ["cli", "train"]
+pytestmark = pytest.mark.filterwarnings("always::engine_core.errors.CheckpointWarning")
+
+MODEL = ["model: out/model.safetensors", "load it: engine_core.load_model('out', trust=True)"]
+RESUME = "resume: engine-core train run.yaml --out out --autoresume"
+
+
+def callback(target, **arguments):
+    return f"{CONFIG}callbacks: [{{target: 'left:{target}', args: {arguments}}}]"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_run_and_its_model_after_the_batch(train, tmp_path, number, code):
+    done = train(config=callback("Signals", number=int(number)))
+    assert (done.exit_code, done.stdout.splitlines()) == (
+        code,
+        ["interrupted at batch 6", *MODEL, "latest checkpoint: out/checkpoints/ep1-ba6", RESUME],
+    )
+    saved = of_file(tmp_path / "out" / "checkpoints" / "ep1-ba6" / "model.safetensors")
+    assert of_file(tmp_path / "out" / "model.safetensors") == saved
+    assert not (tmp_path / "out" / "results.json").exists()
+    assert train("--autoresume").exit_code == 0
+
+
+def test_a_signal_without_checkpoints_leaves_the_model_and_says_that_nothing_resumes(train):
+    done = train("--no-checkpoints", config=callback("Signals", number=int(signal.SIGINT)))
+    lines = ["interrupted at batch 6", *MODEL, "no checkpoint was saved, so the run can't be resumed"]
+    assert (done.exit_code, done.stdout.splitlines()) == (130, lines)
+
+
+def test_a_time_limit_says_so_and_how_to_resume(train):
+    limit = "callbacks: [{target: 'left:Naps'}, {name: time_limit, args: {limit: 1sec}}]"
+    done = train("--load", "nowhere", config=CONFIG + limit)
+    assert done.exit_code == 2
+    done = train("--keep-last=2", config=CONFIG + limit)
+    assert (done.exit_code, done.stdout.splitlines()[-5:]) == (
+        75,
+        [
+            "paused at batch 5: TimeLimit: 1sec have passed",
+            *MODEL,
+            "latest checkpoint: out/checkpoints/ep1-ba5",
+            "resume: engine-core train run.yaml --keep-last=2 --out out --autoresume",
+        ],
+    )
+
+
+def test_an_early_stop_is_a_finished_run_that_says_why(train, tmp_path):
+    stopper = "callbacks: [{name: threshold_stopper, args: {metric: dev/loss, threshold: 100}}]"
+    done = train(config=CONFIG + stopper)
+    assert done.exit_code == 0
+    why = "stopped at batch 4: ThresholdStopper: dev/loss is 1."
+    assert [line for line in done.stdout.splitlines() if line.startswith(why)]
+    assert read(tmp_path / "out" / "results.json")["batches"] == 4
+    assert not any(line.startswith("resume:") for line in done.stdout.splitlines())
+
+
+def test_a_disk_that_stays_full_is_exit_code_74_and_named(train, tmp_path):
+    done = train(config=callback("FullFrom", batch=5))
+    assert done.exit_code == 74, done.output
+    kinds = ["not saved", "not saved", "load it", "latest checkpoint", "results in out"]
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[-5:]] == kinds
+    assert "not saved: the run ended at batch 8 and was not saved in " in done.stdout
+    assert "not saved: no model was written: 'out/model.safetensors' can't be written: " in done.stdout
+    assert done.stdout.splitlines()[-2] == "latest checkpoint: out/checkpoints/ep1-ba4"
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_disk_that_was_full_for_a_while_is_told_and_is_exit_code_0(train):
+    done = train("--checkpoint-every", "1ba", config=callback("FullFrom", batch=2, to=5))
+    assert done.exit_code == 0
+    assert done.stderr.count("no checkpoint was written") == 1
+    assert done.stderr.count("checkpoints could not be written") == 1
+
+
+def test_a_pause_that_could_not_be_saved_is_exit_code_74(train):
+    limit = "callbacks: [{target: 'left:Naps'}, {name: time_limit, args: {limit: 1sec}}, {target: 'left:FullFrom'}]"
+    done = train(config=CONFIG + limit)
+    assert done.exit_code == 74
+    assert "not saved: the run paused at batch 5 and was not saved in " in done.stdout
