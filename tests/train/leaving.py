@@ -94,6 +94,8 @@ MODULE = """
 
         def batch_end(self, state, logger):
             now = state.timestamp.batch
+            for saver in (each for each in state.callbacks if hasattr(each, "written")):
+                saver.written()  # in the background
             files.save_file = self.fail if self.batch <= now and (self.to is None or now < self.to) else self.save
 
     class Bad(Callback):
