@@ -8,17 +8,21 @@ from typing import Any
 
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
-from .time import Time, TimeUnit
+from .state import State, length_of
+from .time import Interval, Time, TimeUnit
 
 __all__ = [
     "check_flag",
+    "check_interval",
     "check_key",
     "check_length",
     "check_number",
     "check_setter",
     "check_taken",
     "check_whole",
+    "interval_in_run",
     "item_at",
+    "length_in_run",
 ]
 
 
@@ -86,15 +90,89 @@ def check_length(name: str, value: Time | str) -> Time:
         >>> check_length("warmup", "0.1dur")
         Time('0.1dur')
     """
+    length = _length(name, value)
+    if length.value < 0 or (length.unit is TimeUnit.DURATION and length.value > 1):
+        raise ArgumentError(f"{name}={str(length)!r} has to be within the training: 0 or more, and at most 1dur")
+    return length
+
+
+def check_interval(name: str, value: Time | str) -> Time:
+    """Return a length of training as `check_length` does, but longer than 0; `interval_in_run` locates it.
+
+    Example:
+        >>> check_interval("interval", "0.1dur")
+        Time('0.1dur')
+    """
+    length = _length(name, value)
+    if length.value <= 0:
+        raise ArgumentError(f"{name} has to be positive, not {str(length)!r}")
+    return check_length(name, length)
+
+
+def interval_in_run(state: State, name: str, value: Time | str) -> Interval:
+    """Return an argument as an interval in this run; `0.1dur` is that fraction of the run's `max_duration`.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: for what `check_interval` and `length_in_run` refuse, with the name.
+
+    Example:
+        >>> interval_in_run(State(max_duration="50ba"), "interval", "0.1dur").length
+        Time('5ba')
+    """
+    length = check_interval(name, value)
+    try:
+        return Interval(length_in_run(state, length), name)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from None
+
+
+def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None) -> Time:
+    """Return a length in `unit`, rounded down, at least 1; `0.1dur` is that fraction of the run's `max_duration`.
+
+    Without `unit`, a fraction is given in epochs if these are whole, else in batches, and other lengths as they are.
+
+    Raises:
+        ArgumentError: (a ValueError) for a fraction of a training whose `max_duration` is not in `ep` or `ba`, and
+            where epochs and batches mix but the training loader has no length.
+
+    Example:
+        >>> length_in_run(State(max_duration="10ep"), "0.3dur")
+        Time('3ep')
+    """
+    given = Time(length)
+    if unit is given.unit or (unit is None and given.unit is not TimeUnit.DURATION):
+        return given
+    value, own = _count(state, given)
+    if unit is None:
+        unit = own if value == int(value) else TimeUnit.BATCH
+    if unit is not own:
+        if {unit, own} != {TimeUnit.EPOCH, TimeUnit.BATCH}:
+            raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: give it in {unit}")
+        if not (batches := length_of(state.train_dataloader)):
+            raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: the train_dataloader has no length")
+        value = value * batches if unit is TimeUnit.BATCH else value / batches
+    return Time(max(1, int(round(value, 9))), unit)  # rounded first, so that 0.29 of 100 is 29
+
+
+def _length(name: str, value: Time | str) -> Time:
     try:
         length = Time(value)
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"{name}: {error}") from None
     if length.unit is TimeUnit.TOKEN:
         raise ArgumentError(f"{name}: give it in ep, ba, sp, sec or dur, not as {str(length)!r}")
-    if length.value < 0 or (length.unit is TimeUnit.DURATION and length.value > 1):
-        raise ArgumentError(f"{name}={str(length)!r} has to be within the training: 0 or more, and at most 1dur")
     return length
+
+
+def _count(state: State, length: Time) -> tuple[float, TimeUnit]:
+    """Return number and unit of a length; those of a fraction may be part of an epoch."""
+    if length.unit is not TimeUnit.DURATION:
+        return length.value, length.unit
+    whole = None if state.max_duration is None else Time(state.max_duration)
+    if whole is None or whole.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
+        what = "not known" if whole is None else repr(str(whole))
+        raise ArgumentError(f"max_duration is {what}, so {str(length)!r} of it can't be counted: set it in ep or ba")
+    return round(length.value * whole.value, 9), whole.unit
 
 
 def check_key(name: str, key: object) -> None:

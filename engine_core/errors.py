@@ -107,7 +107,7 @@ class UntrainedParametersWarning(UserWarning):
 
 
 class DurationWarning(UserWarning):
-    """`fit` was called when training had already ended."""
+    """A length does not fit that of the whole training: of a `fit` at or past its end, or of a scheduler."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -7,9 +7,9 @@ import sys
 from enum import Enum
 from typing import NamedTuple
 
-from .errors import ArgumentError, ArgumentTypeError
+from .errors import ArgumentError, ArgumentTypeError, nearest
 
-__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp"]
+__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp", "is_length"]
 
 
 class TimeUnit(str, Enum):
@@ -182,6 +182,21 @@ def _parse(text: str) -> tuple[int | float, str]:
         return 3600 * hours + 60 * minutes + seconds, "sec"
     is_bare = cleaned.lstrip("-").replace(".", "", 1).isdigit()
     raise ArgumentError(f"{text!r} {'has no unit' if is_bare else 'is not a length of training'}; {_FORMS}")
+
+
+def is_length(value: object) -> bool:
+    """Is it a Time, or text of a number and a unit, if only nearly one? What is wrong with it, `Time(value)` tells.
+
+    Example:
+        >>> [is_length(text) for text in ("0.5dur", "1h30m", "10epochs", "1cycle", "cos")]
+        [True, True, True, False, False]
+    """
+    if not isinstance(value, str):
+        return isinstance(value, Time)
+    text = value.strip().lower()
+    word = re.fullmatch(r"-?\d+(?:\.\d+)?\s*([a-z]+)", text)
+    units = [name for unit in TimeUnit for name in (unit.value, unit.name.lower())]
+    return bool((word and nearest(word[1], units, cutoff=0.75)) or (text and _CLOCK.fullmatch(text)))
 
 
 class Timestamp(NamedTuple):

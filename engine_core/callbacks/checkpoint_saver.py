@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..algorithm import unique_names
-from ..arguments import check_whole
+from ..arguments import check_interval, check_whole, interval_in_run
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..logger import Logger
 from ..messages import warn
 from ..observed_list import ObservedList
 from ..state import State
-from ..time import Interval, Time, Timestamp
+from ..time import Time, Timestamp
 from .monitor import Monitor
 from .ranking import Ranking
 
@@ -54,8 +54,7 @@ class CheckpointSaver(Callback):
         on_error: str = "warn",
     ) -> None:
         self.checkpoint_folder = Path(folder).absolute()
-        self._interval = Interval(interval, "interval")
-        self.interval = str(self._interval.length)
+        self.interval = str(check_interval("interval", interval))
         self.keep_last = None if keep_last is None else check_whole("keep_last", keep_last, "[1, inf)", "how many stay")
         self.keep_best = None if keep_best is None else check_whole("keep_best", keep_best, "[1, inf)", "how many stay")
         if (keep_best is None) != (metric is None):
@@ -75,6 +74,10 @@ class CheckpointSaver(Callback):
         self._is_off = False
         self._failures = 0
 
+    def init(self, state: State, logger: Logger) -> None:
+        """Refuse an interval that can't be counted in this run."""
+        interval_in_run(state, "interval", self.interval)
+
     def fit_start(self, state: State, logger: Logger) -> None:
         """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact.
 
@@ -84,6 +87,7 @@ class CheckpointSaver(Callback):
         if state.snapshot is None:
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
         _check_states(state, logger)
+        self._interval = interval_in_run(state, "interval", self.interval)
         self._looked_at, self._is_off = state.timestamp, False
         try:
             self._take_folder(state)

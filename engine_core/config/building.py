@@ -8,7 +8,7 @@ import importlib
 import inspect
 import pkgutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import EngineError, PluginError, add_note, suggestion
@@ -43,14 +43,18 @@ def build(section: Target, place: Place) -> Any:
     return _called(find_target(section.target, place), section.args, place)
 
 
-def make_factory(section: Target, place: Place) -> Callable[[Any], Any]:
+def make_factory(section: Target, place: Place, *later: str) -> functools.partial[Any]:
     """Return a function that calls the target with its argument first: how optimizers and schedulers are made.
 
-    Target and arguments are checked now, not when the function is called.
+    Target and arguments are checked now, not when the function is called; those named by `later` may come only then.
     """
     function = find_target(section.target, place)
-    check_arguments(function, section.args, place, given=1)
-    return lambda argument: _called(function, section.args, place, argument)
+    check_arguments(function, section.args, place, given=1, later=later)
+
+    def make(argument: Any, /, **arguments: Any) -> Any:
+        return _called(function, arguments, place, argument)
+
+    return functools.partial(functools.update_wrapper(make, function, updated=()), **section.args)
 
 
 def bind(section: Target, place: Place) -> Any:
@@ -90,8 +94,13 @@ def build_plugin(kind: Kind, entry: PluginEntry, place: Place, registry: Registr
     return _called(import_plugin(kind, entry, place, registry), entry.args, place)
 
 
-def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, given: int | None) -> None:
-    """Refuse arguments that the signature does not have; `given` more come first, None: an unknown number."""
+def check_arguments(
+    function: Any, arguments: Mapping[str, Any], place: Place, given: int | None, later: Iterable[str] = ()
+) -> None:
+    """Refuse arguments that the signature does not have; `given` more come first, None: an unknown number.
+
+    Those named by `later` need not be there yet.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some C functions have none
@@ -106,7 +115,8 @@ def check_arguments(function: Any, arguments: Mapping[str, Any], place: Place, g
     if given is None:
         return
     try:
-        signature.bind(*[None] * given, **arguments)
+        missing = {name: None for name in later if name in signature.parameters}
+        signature.bind(*[None] * given, **{**missing, **arguments})
     except TypeError as error:
         raise place.at("args").error(f"{_title(function)}: {error}") from None
 

@@ -60,7 +60,7 @@ def make_trainer(
         "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
         "optimizers": make_factory(config.optimizer, config.place("optimizer")),
         "schedulers": [
-            (make_factory(entry, config.place("schedulers", index)), entry.interval)
+            (make_factory(entry, config.place("schedulers", index), "steps"), entry.interval)
             for index, entry in enumerate(config.schedulers)
         ],
         "eval_dataloader": {name: build(t, config.place("eval_data", name)) for name, t in config.eval_data.items()},

@@ -38,7 +38,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
     outputs_of, loss_of = session.precision.wrap(compute_outputs), session.precision.wrap(compute_loss)
     at_end = end_test(state, end, "duration")
-    counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(i for _, i in session.schedulers)))
+    counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(s.interval for s in session.schedulers)))
     moves, reads_late = device.type != "cpu", readings.is_late
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
     warns_of_graph = looks_for_untrained = True
@@ -48,6 +48,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         enter_loader(state)
         engine.look_in_place()
         fire("fit_start")
+        session.look_at_schedules()
         if status.owed is not None:
             then = status.owed.then
             evaluate(then)
@@ -236,7 +237,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if state.schedulers_rest:
             return
         try:
-            for scheduler, interval in session.schedulers:
+            for scheduler, interval, _ in session.schedulers:
                 if interval.passed(before, after):
                     scheduler.step()
         except Exception as error:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import ArgumentError, ArgumentTypeError, UntrainedParametersWarning
+from ..arguments import interval_in_run, length_in_run
+from ..errors import ArgumentError, ArgumentTypeError, DurationWarning, UntrainedParametersWarning
 from ..messages import enumerated, warn
-from ..time import Interval, Time
+from ..state import State
+from ..time import Interval, Time, TimeUnit, is_length
 
 
 def check_optimizers(given: Any) -> list[Any]:
@@ -85,7 +89,19 @@ def warn_of_untrained(
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}  # by name, since importing them takes a second
 
 
-def check_schedulers(given: Any) -> list[tuple[Any, Interval]]:
+class Schedule(NamedTuple):
+    """A scheduler, the interval at which it steps, and the numbers of its steps that are a length of this run.
+
+    The first of these is the whole training's; then come fractions of it that were given as arguments. They are empty
+    where the whole is not known.
+    """
+
+    scheduler: Any
+    interval: Interval
+    lengths: tuple[int, ...]
+
+
+def check_schedulers(given: Any, state: State) -> list[tuple[Any, Interval]]:
     """Return each scheduler, or callable that makes one, with its interval, an epoch unless given in a pair."""
     alone = given is not None and (not isinstance(given, (list, tuple)) or _is_timed(given))
     items = [given] if alone else (given or [])
@@ -93,24 +109,26 @@ def check_schedulers(given: Any) -> list[tuple[Any, Interval]]:
     for scheduler, _ in pairs:
         if not _makes_scheduler(scheduler):
             _check_scheduler(scheduler)
-    return [(scheduler, Interval(length, "schedulers: the interval")) for scheduler, length in pairs]
+    return [(scheduler, interval_in_run(state, "schedulers: the interval", length)) for scheduler, length in pairs]
 
 
-def make_schedulers(
-    items: Iterable[tuple[Any, Interval]], optimizers: list[torch.optim.Optimizer]
-) -> list[tuple[Any, Interval]]:
+def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list[Schedule]:
     """Return the schedulers; a callable gets the optimizer, so there has to be exactly one."""
-    made = []
+    made, optimizers = [], state.optimizers
     for item, interval in items:
-        scheduler = item
+        scheduler, fractions = item, list[int]()
         if _makes_scheduler(item):
             if len(optimizers) != 1:
                 raise ArgumentError(
                     f"schedulers: a callable gets the optimizer, and there are {len(optimizers)}; "
                     "make optimizers and schedulers yourself"
                 )
-            scheduler = item(optimizers[0])
-        made.append((_check_scheduler(scheduler), interval))
+            scheduler, fractions = _make_scheduler(item, interval, state)
+        try:
+            lengths = (_steps_in(state, Time("1dur"), interval), *fractions)
+        except ArgumentError:
+            lengths = ()
+        made.append(Schedule(_check_scheduler(scheduler), interval, lengths))
         own = getattr(scheduler, "optimizer", None)
         if isinstance(own, torch.optim.Optimizer) and all(own is not optimizer for optimizer in optimizers):
             raise ArgumentError(
@@ -118,6 +136,65 @@ def make_schedulers(
                 "make it for an optimizer that you give to the Trainer"
             )
     return made
+
+
+def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, list[int]]:
+    """Return what the callable makes, and the fractions of the training among the arguments of a partial, in steps.
+
+    Arguments that are lengths become numbers of steps, and one that is called `steps` gets that of the whole training.
+    """
+    given, fractions = functools.partial(item), []  # of a partial, this is a copy
+    title = f"schedulers: {getattr(given.func, '__qualname__', type(given.func).__name__)}"
+
+    def in_steps(value: Any, name: str) -> Any:
+        if type(value) in (list, tuple):
+            return type(value)(in_steps(each, name) for each in value)
+        if not is_length(value):
+            return value
+        try:
+            length = Time(value)
+            steps = _steps_in(state, length, interval)
+        except ArgumentError as error:
+            raise ArgumentError(f"{title}: {name}={str(value)!r}: {error}") from None
+        if length.unit is TimeUnit.DURATION:
+            fractions.append(steps)
+        return steps
+
+    keywords = {"steps": "1dur"} if _takes_steps(item) else {}
+    keywords = {name: in_steps(value, name) for name, value in {**keywords, **given.keywords}.items()}
+    arguments = [in_steps(value, f"argument {place}") for place, value in enumerate(given.args)]
+    return given.func(*arguments, state.optimizers[0], **keywords), fractions
+
+
+def _takes_steps(function: Any) -> bool:
+    try:
+        parameter = inspect.signature(function).parameters.get("steps")
+    except (TypeError, ValueError):  # some C functions have none
+        return False
+    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def _steps_in(state: State, length: Time, interval: Interval) -> int:
+    """Return how often a scheduler steps in a length of training, at least once."""
+    if length.value < 0:
+        raise ArgumentError("a length can't be negative")
+    counted = length_in_run(state, length, interval.length.unit)
+    return max(1, int(round(counted / interval.length, 9)))
+
+
+def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str]) -> frozenset[str]:
+    """Warn of schedulers whose own length is not the run's, unless this is `known`; return what was found."""
+    found = {
+        f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it {lengths[0]} times, "
+        f"every {interval.length}: {name}='1dur', in a config or a functools.partial, is always the training's length. "
+        "A resumed scheduler keeps its saved length"
+        for scheduler, interval, lengths in schedules
+        for name in ("T_max", "total_steps")
+        if lengths and isinstance(own := getattr(scheduler, name, None), (int, float)) and own not in lengths
+    }
+    for message in sorted(found - known):
+        warn(message, DurationWarning)
+    return frozenset(found)
 
 
 def _is_timed(item: Any) -> bool:

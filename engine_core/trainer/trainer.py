@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..arguments import interval_in_run
 from ..engine import Engine, refuse_to_copy, warn_of_idle
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
@@ -122,9 +123,7 @@ class Trainer:
         self._metrics = check_metrics(metrics, model, has_loss_fn=loss_fn is not None)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
         self._grad_clip_norm = check_positive(grad_clip_norm, "grad_clip_norm", float)
-        self._eval_interval = Interval(eval_interval, "eval_interval")
         self._optimizers = check_optimizers(optimizers)
-        self._schedulers = check_schedulers(schedulers)
         self._own_horizon: Time | None = None
         self._closed = False
         if train_dataloader is not None:
@@ -145,6 +144,8 @@ class Trainer:
             seed=check_seed(seed) if resumed is None else resumed.seed(seed),
             run_name=run_name or new_name(),
         )
+        self._eval_interval = interval_in_run(self.state, "eval_interval", eval_interval)
+        self._schedulers = check_schedulers(schedulers, self.state)
         self.engine = Engine(self.state, self.logger, algorithm_passes)
         try:
             self._initialise()
@@ -235,15 +236,15 @@ class Trainer:
             if callable(getattr(part, "to", None)):
                 part.to(self._device)
         state.optimizers = make_optimizers(self._optimizers, state.model) or list(state.optimizers)
-        timed_schedulers = make_schedulers(self._schedulers, state.optimizers)
-        state.schedulers = [scheduler for scheduler, _ in timed_schedulers]
+        schedules = make_schedulers(self._schedulers, state)
+        state.schedulers = [schedule.scheduler for schedule in schedules]
         self._session = Session(
             engine=self.engine,
             state=state,
             precision=self._precision,
             device=self._device,
             readings=LossReader(state, self.logger, late=self._device.type != "cpu"),
-            schedulers=timed_schedulers,
+            schedulers=schedules,
             eval_interval=self._eval_interval,
             metrics=self._metrics,
             feed=Feed(state, self._device),
@@ -286,7 +287,7 @@ class Trainer:
             done = f"training has reached its max_duration of {horizon}; fit('1{horizon.unit}') continues it"
             warn(f"fit() has nothing to do: {done}", DurationWarning)
             return None
-        length = Interval(duration, "fit: the duration").length
+        length = interval_in_run(state, "fit: the duration", duration).length
         end = state.timestamp.get(length.unit) + length
         if horizon is None or state.max_duration is self._own_horizon:
             state.max_duration = self._own_horizon = end

@@ -117,7 +117,7 @@ def _training_of(session: Session) -> dict[str, Any]:
     return {
         "optimizers": [_name_of(optimizer) for optimizer in state.optimizers],
         "hyperparameters": [_in_json(optimizer.defaults) for optimizer in state.optimizers],
-        "schedulers": [f"{_name_of(scheduler)} every {interval.length}" for scheduler, interval in session.schedulers],
+        "schedulers": [f"{_name_of(s.scheduler)} every {s.interval.length}" for s in session.schedulers],
         "loss_fn": None if state.loss_fn is None else _name_of(state.loss_fn),
         **horizon,
     }
