@@ -182,12 +182,17 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
     return max(1, int(round(counted / interval.length, 9)))
 
 
-def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str]) -> frozenset[str]:
-    """Warn of schedulers whose own length is not the run's, unless this is `known`; return what was found."""
+def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], *, resumed: bool) -> frozenset[str]:
+    """Warn of schedulers whose own length is not the whole training's, unless this is `known`; return what was found.
+
+    Args:
+        resumed: did the schedulers bring their lengths along?
+    """
+    remedy = "write {}='1dur', in a config or a functools.partial, and it follows the training's length"
+    why = "it was resumed, and keeps the length that was saved" if resumed else remedy
     found = {
         f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it {lengths[0]} times, "
-        f"every {interval.length}: {name}='1dur', in a config or a functools.partial, is always the training's length. "
-        "A resumed scheduler keeps its saved length"
+        f"every {interval.length}: {why.format(name)}"
         for scheduler, interval, lengths in schedules
         for name in ("T_max", "total_steps")
         if lengths and isinstance(own := getattr(scheduler, name, None), (int, float)) and own not in lengths

@@ -5,6 +5,7 @@ For each draw it writes a JSON file with a digest of each part of the run's end,
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -57,7 +58,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 SCHEDULERS: dict[str, Any] = {
     "none": None,
-    "cosine": (lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=12), "1ba"),
+    "cosine": (functools.partial(lr_scheduler.CosineAnnealingLR, T_max="1dur"), "1ba"),
     "multi step": (lambda o: lr_scheduler.MultiStepLR(o, [3, 7]), "1ba"),
     "exponential": (lambda o: lr_scheduler.ExponentialLR(o, 0.8), "1ep"),
     "in sequence": (

@@ -6,16 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core import Time
+from engine_core import State, Time
 from engine_core.arguments import (
     check_flag,
+    check_interval,
     check_key,
     check_length,
     check_number,
     check_setter,
     check_taken,
     check_whole,
+    interval_in_run,
     item_at,
+    length_in_run,
 )
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
 
@@ -173,3 +176,35 @@ def test_a_length_outside_of_the_training_is_refused(given, error, message):
 def test_what_is_not_a_length_is_refused_under_the_arguments_name(given, error):
     with pytest.raises(error, match=r"^warmup: "):
         check_length("warmup", given)
+
+
+@pytest.mark.parametrize(
+    ("length", "whole", "counted"),
+    [
+        ("0.5dur", "10ep", "5ep"),
+        ("0.5dur", "3ep", "6ba"),
+        ("0.29dur", "100ba", "29ba"),
+        ("0.3dur", "3ep", "3ba"),
+        ("0.01dur", "3ep", "1ba"),
+        ("1dur", "7ba", "7ba"),
+        ("30sec", None, "30sec"),
+    ],
+)
+def test_a_fraction_of_the_training_is_counted_in_whole_epochs_or_else_in_batches(length, whole, counted):
+    state = State(train_dataloader=[1, 2, 3, 4], max_duration=whole)
+    assert interval_in_run(state, "every", length).length == length_in_run(state, length) == Time(counted)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("0dur", "every has to be positive, not '0dur'"),
+        ("-1ba", "every has to be positive, not '-1ba'"),
+        ("2dur", "every='2dur' has to be within the training: 0 or more, and at most 1dur"),
+        ("9tok", "every: give it in ep, ba, sp, sec or dur, not as '9tok'"),
+    ],
+)
+def test_an_interval_longer_than_the_training_or_not_positive_is_refused(given, message):
+    with pytest.raises(ArgumentError) as refused:
+        check_interval("every", given)
+    assert str(refused.value) == message

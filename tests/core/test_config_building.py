@@ -80,6 +80,13 @@ def test_a_factory_gets_its_argument_first(parts):
     assert make_factory(Target(target="parts:step", args={"rate": 2}), PLACE)("p") == ("p", 2)
 
 
+def test_what_comes_later_may_be_missing_from_a_factorys_arguments(parts):
+    section = Target(target="parts:step", args={})
+    assert make_factory(section, PLACE, "rate", "unknown")("p", rate=3) == ("p", 3)
+    with pytest.raises(ConfigError, match="missing a required argument: 'rate'"):
+        make_factory(section, PLACE)
+
+
 def test_bind_instantiates_classes_and_leaves_functions(parts):
     turn = bind(Target(target="parts:turn", args={"by": 2}), PLACE)
     assert (type(turn), turn.keywords) == (functools.partial, {"by": 2})

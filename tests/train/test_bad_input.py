@@ -189,7 +189,7 @@ def test_what_is_missing_is_named_by_fit_before_it_starts(kind: str) -> None:
         (10, f"fit: the duration: {of_time(10)}"),
         ("10", f"fit: the duration: {of_time('10')}"),
         ("0ba", "fit: the duration has to be positive, not '0ba'"),
-        ("3tok", "fit: the duration: give it in ep, ba, sp or sec, not as '3tok'"),
+        ("3tok", "fit: the duration: give it in ep, ba, sp, sec or dur, not as '3tok'"),
     ],
 )
 def test_a_duration_that_fit_cannot_use_is_refused(duration: Any, message: str) -> None:

@@ -164,6 +164,7 @@ def test_it_is_the_run_that_was_never_interrupted(optimizer: str, tmp_path: Path
     assert_resumes_everywhere(tmp_path, optimizers=OPTIMIZERS[optimizer])
 
 
+@pytest.mark.filterwarnings("ignore:.* has (T_max|total_steps)=:engine_core.errors.DurationWarning")
 @pytest.mark.parametrize("interval", ["1ba", "1ep"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_schedulers_continue(scheduler: str, interval: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def run(**settings: Any) -> Any:
         batches(8, 8, 8),
         net(),
         optimizers=lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
-        schedulers=(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 9), "1ba"),
+        schedulers=(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 6), "1ba"),
         **settings,
     )
 
