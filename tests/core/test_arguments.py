@@ -182,16 +182,18 @@ def test_what_is_not_a_length_is_refused_under_the_arguments_name(given, error):
     ("length", "whole", "counted"),
     [
         ("0.5dur", "10ep", "5ep"),
-        ("0.5dur", "3ep", "6ba"),
+        ("0.5dur", "3ep", "600ba"),
         ("0.29dur", "100ba", "29ba"),
-        ("0.3dur", "3ep", "3ba"),
-        ("0.01dur", "3ep", "1ba"),
+        ("0.29dur", "100ep", "29ep"),
+        ("0.0725dur", "1ep", "29ba"),
+        ("0.3dur", "3ep", "360ba"),
+        ("0.0001dur", "3ep", "1ba"),
         ("1dur", "7ba", "7ba"),
         ("30sec", None, "30sec"),
     ],
 )
 def test_a_fraction_of_the_training_is_counted_in_whole_epochs_or_else_in_batches(length, whole, counted):
-    state = State(train_dataloader=[1, 2, 3, 4], max_duration=whole)
+    state = State(train_dataloader=range(400), max_duration=whole)
     assert interval_in_run(state, "every", length).length == length_in_run(state, length) == Time(counted)
 
 

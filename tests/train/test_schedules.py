@@ -101,6 +101,7 @@ def test_a_shorter_run_has_the_whole_curve(name: str) -> None:
         ("0.25dur", "2ep", "1dur", 4),
         ("1ep", "2ep", "0.1dur", 1),
         ("1ep", "2ep", "0ba", 1),
+        ("2ep", "4ep", "1ep", 1),
         ("1ba", "2ep", "7ba", 7),
         ("1ba", "2ep", "1ep", 4),
         ("1ep", "10ep", "9ba", 2),
