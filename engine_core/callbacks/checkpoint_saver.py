@@ -31,7 +31,7 @@ class CheckpointSaver(Callback):
 
     Args:
         folder: created at the first fit; no other run may save there at the same time.
-        interval: how often, in any unit of time.
+        interval: how often, in any unit of time, or as a fraction of the training, such as `"0.1dur"`.
         keep_last: how many of these to keep; None keeps all ever saved. One saved between intervals, at the end or for
             a pause or a signal, stays until the next one is written.
         keep_best: how many more to keep, by their value of `metric`.

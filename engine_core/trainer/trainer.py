@@ -54,9 +54,10 @@ class Trainer:
         optimizers: one or several optimizers, in state.optimizers from the start, or callables that make one from the
             parameters after INIT.
         schedulers: torch schedulers, or callables that make one from the optimizer, stepped each epoch or, as a pair
-            such as `(scheduler, "1ba")`, at that interval.
+            such as `(scheduler, "1ba")`, at that interval. Lengths in the arguments of a partial, as in
+            `partial(CosineAnnealingLR, T_max="1dur")`, become steps; an argument named `steps` gets their total.
         eval_dataloader: a loader, labelled `eval`, or loaders by label.
-        eval_interval: how often to evaluate, such as `"1ep"` or `"500ba"`; `fit` also evaluates at its end.
+        eval_interval: how often to evaluate, such as `"1ep"`, `"500ba"` or `"0.1dur"`; `fit` also evaluates at its end.
         metrics: objects with `update(outputs, targets)`, `compute()` and `reset()`, by name.
         algorithms, callbacks, loggers: instances, names, or `(name, arguments)` pairs, one or a sequence.
         algorithm_passes: passes of your own, see `Engine`.
