@@ -21,6 +21,7 @@ def run(**settings: Any) -> Any:
         net(),
         optimizers=lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
         schedulers=(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 6), "1ba"),
+        max_duration="2ep",
         **settings,
     )
 
@@ -28,7 +29,7 @@ def run(**settings: Any) -> Any:
 def loaded(folder: Path) -> Any:
     with run(callbacks=CheckpointSaver(folder, "1ba")) as made:
         made.fit("1ba")
-    return run(load_path=folder, max_duration="2ep", load_changed="adopt")
+    return run(load_path=folder, load_changed="adopt")
 
 
 def spoil_optimizer(made: Any) -> None:
