@@ -29,6 +29,7 @@ class Manifest(Told):
         schema_number: in the file it is called `schema`.
         command: how it was started.
         versions: of Python, torch, the core and each plugin in use.
+        overrides: the changes to the config file that `--set` made, as given; `config` has them.
         config: the config that repeats the run.
     """
 
@@ -42,6 +43,7 @@ class Manifest(Told):
     command: list[str]
     versions: dict[str, str]
     config_file: str
+    overrides: tuple[str, ...] = ()
     config: dict[str, Any]
 
 

@@ -76,6 +76,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         "checkpoint": "checkpoint:checkpoint",
         "plugins": "plugins:plugins",
     },
+    epilog="\b\nExample:\n  engine-core train --example digits",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(

@@ -11,16 +11,24 @@ import click
 from ..errors import CheckpointError
 from ..messages import escaped
 from ..registry import Origin, title
+from .lazy import LazyGroup
 
 PATH = click.argument("path", type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    commands_in={"export": "checkpoint:export", "show": "checkpoint:show", "verify": "checkpoint:verify"},
+    epilog="\b\nExample:\n  engine-core checkpoint show runs/baseline",
+)
 def checkpoint() -> None:
-    """Show, verify and export checkpoints; PATH is one, or a saver's folder, for its latest."""
+    """Show, verify and export checkpoints.
+
+    PATH is a checkpoint, or a saver's or a run's folder, for the latest in it.
+    """
 
 
-@checkpoint.command()
+@click.command(epilog="\b\nExample:\n  engine-core checkpoint show runs/baseline/checkpoints/latest")
 @PATH
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def show(path: Path, as_json: bool) -> None:
@@ -39,17 +47,20 @@ def show(path: Path, as_json: bool) -> None:
     click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))
 
 
-@checkpoint.command()
+@click.command(epilog="\b\nExample:\n  engine-core checkpoint verify runs/baseline")
 @PATH
 def verify(path: Path) -> None:
-    """Read a whole checkpoint; if something is wrong, name the file and exit with 2."""
+    """Read a whole checkpoint, to see that it is intact.
+
+    If something is wrong, the file is named, and the exit code is 2.
+    """
     from ..checkpoint import read_content, read_resolved  # noqa: PLC0415
 
     folder, content = read_resolved(path, read_content)
     click.echo(f"{folder} is as it was written: {len(content.model)} weights, {len(content.tensors)} tensors of state")
 
 
-@checkpoint.command()
+@click.command(epilog="\b\nExample:\n  engine-core checkpoint export runs/baseline weights.safetensors")
 @PATH
 @click.argument("to", type=click.Path(path_type=Path))
 @click.option(

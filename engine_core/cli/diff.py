@@ -11,16 +11,17 @@ from ..diff import compare, format_differences, has_results
 from ..explain import printable
 
 
-@click.command()
+@click.command(epilog="\b\nExample:\n  engine-core diff runs/baseline runs/changed")
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print an array of {section, key, a, b}.")
 @click.pass_context
 def diff(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None:
-    """Compare two finished runs, each given by its folder or its manifest.json.
+    """Compare two finished runs.
 
-    Settings, config, versions, the order at each event and the final results are compared. Not
-    compared: the names of the run and the config file, where the run wrote to, when it ran and for how long.
+    Each is given by its folder or its manifest.json. Settings, config, versions, the order at each event and the
+    final results are compared. Not compared: the names of the run and the config file, where the run wrote to, when
+    it ran and for how long.
 
     The exit code is 0 if nothing differs, 1 if something does, 2 if one of them is not a run.
     """

@@ -12,7 +12,7 @@ from ..registry import Registry
 from .tables import format_table
 
 
-@click.command()
+@click.command(epilog="\b\nExample:\n  engine-core plugins doctor --timeout 60")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of records with problems.")
 @click.option(
     "--timeout",

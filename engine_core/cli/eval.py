@@ -13,7 +13,7 @@ from ..loggers.run_files import finite
 from .importing import import_beside, stdout_at_stderr
 
 
-@click.command("eval")
+@click.command("eval", epilog="\b\nExample:\n  engine-core eval runs/baseline --trust --data test")
 @click.argument("path", metavar="RUN|CHECKPOINT", type=click.Path(path_type=Path))
 @click.option("--trust", is_flag=True, help="Make model and data as the run's own config says, which runs its code.")
 @click.option(

@@ -36,18 +36,25 @@ from ..passes import Explained
 from .importing import import_beside, stdout_at_stderr
 
 
-@click.command()
-@click.argument("what", nargs=-1, required=True, metavar="CONFIG | RUN | --algorithms NAME...")
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  engine-core explain run.yaml --event after_dataloader\n"
+    "  engine-core explain run.yaml --set algorithms+=flip\n"
+    "  engine-core explain --algorithms flip crop --why flip crop\n"
+    "  engine-core explain runs/baseline --skipped"
+)
+@click.argument("what", nargs=-1, required=True, type=click.Path(), metavar="CONFIG | RUN | --algorithms NAME...")
 @click.option("--algorithms", "by_name", is_flag=True, help="Explain installed algorithms by name, in this order.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value of the CONFIG, as in train."
+)
 @click.option("--event", metavar="EVENT", help="Show this event only.")
 @click.option("--why", "pair", nargs=2, metavar="A B", help="Explain which of two algorithms runs first, and why.")
 @click.option("--skipped", is_flag=True, help="Show only what doesn't affect the order, and why.")
 @click.option("--json", "form", flag_value="json", help="Print events with lists of {algorithm, name, why, ...}.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="Print a Mermaid flowchart.")
 @click.option("--svg", "form", flag_value="svg", help="Print an SVG of how the order at --event comes about.")
-def explain(
-    what: Sequence[str], by_name: bool, event: str | None, pair: tuple[str, str] | None, skipped: bool, form: str | None
-) -> None:
+def explain(event: str | None, pair: tuple[str, str] | None, skipped: bool, form: str | None, **source: Any) -> None:
     """Show in which order algorithms run at each event, and why.
 
     Give a config, or the folder or manifest.json of a finished run. A run is explained from what it recorded, so its
@@ -58,7 +65,7 @@ def explain(
     wanted = None if event is None else _event(event)
     _check_options(pair, skipped, form, wanted)
     with stdout_at_stderr():
-        explanation = _find_out(what, by_name)
+        explanation = _find_out(**source)
     if pair is not None:
         _show_pair(explanation, pair, wanted, as_json=form == "json")
     elif skipped:
@@ -81,7 +88,9 @@ def _check_options(pair: tuple[str, str] | None, skipped: bool, form: str | None
         raise click.UsageError("--svg shows one event; say which with --event EVENT")
 
 
-def _find_out(what: Sequence[str], by_name: bool) -> Explanation:
+def _find_out(what: Sequence[str], by_name: bool, overrides: Sequence[str]) -> Explanation:
+    if overrides and (by_name or is_run(Path(what[0]))):
+        raise click.UsageError("--set changes a CONFIG; give one, or leave it out")
     if by_name:
         if what[0].endswith((".yaml", ".yml")):
             raise click.UsageError("give either a CONFIG or --algorithms NAME..., not both")
@@ -92,7 +101,7 @@ def _find_out(what: Sequence[str], by_name: bool) -> Explanation:
     if is_run(path):
         return read_manifest(path).explanation()
     import_beside(path)
-    return explain_config(load_config(path))
+    return explain_config(load_config(path, overrides))
 
 
 def _show_orders(explanation: Explanation, wanted: str | None, form: str | None) -> None:
@@ -118,11 +127,14 @@ def _show_orders(explanation: Explanation, wanted: str | None, form: str | None)
 
 
 def _show(orders: Mapping[str, Sequence[Explained]]) -> None:
-    """Print tables on a terminal, plain lines elsewhere."""
+    """Print a table for each event with several algorithms on a terminal, plain lines elsewhere."""
     if not sys.stdout.isatty():
         click.echo(format_orders(orders))
         return
     for event, order in orders.items():
+        if len(order) == 1:
+            click.echo(format_orders({event: order}))
+            continue
         table = Table("#", "algorithm", "from", "why", title=escape(printable(event)), title_justify="left")
         for place, explained in enumerate(order, start=1):
             cells = (str(place), explained.algorithm, str(explained.origin or "you"), explained.why)

@@ -1,12 +1,15 @@
-"""A group of commands that imports a command's module on demand."""
+"""A group of commands that imports a command's module on demand, and knows the nearest name."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from ..errors import did_you_mean
 
 
 class LazyGroup(click.Group):
@@ -27,3 +30,17 @@ class LazyGroup(click.Group):
         module, _, attribute = self._commands_in[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(f".{module}", __package__), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first word names; an unknown one is refused with the nearest name."""
+        if args[0] not in self._commands_in and not ctx.resilient_parsing:
+            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], self._commands_in)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with the whole first sentence of each: click cuts it to one line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, c.get_short_help_str(limit=sys.maxsize)) for name, c in commands if c])

@@ -10,14 +10,14 @@ import click
 from ..scaffold import create_plugin
 
 
-@click.command()
+@click.command(epilog="\b\nExample:\n  engine-core plugins new lookahead-plugin --dir projects")
 @click.argument("name")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=".", help="Where to write it; default: here.")
 @click.option("--license", "license_id", default="MIT", help="Apache-2.0, BSD-3-Clause or MIT; default: MIT.")
 def new(name: str, folder: Path, license_id: str) -> None:
-    """Write a complete distribution NAME: a working algorithm, its tests, tox.
+    """Write a complete plugin distribution NAME.
 
-    Nothing is asked, and nothing that exists is overwritten.
+    It has a working algorithm, its tests and a tox file. Nothing is asked, and nothing that exists is overwritten.
     """
     project = create_plugin(name, folder, license_id)
     files = sorted(file.relative_to(project).as_posix() for file in project.rglob("*") if file.is_file())

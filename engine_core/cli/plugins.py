@@ -16,12 +16,13 @@ from .tables import format_table
 @click.group(
     cls=LazyGroup,
     commands_in={"list": "plugins:list_plugins", "doctor": "doctor:doctor", "new": "new:new"},
+    epilog="\b\nExample:\n  engine-core plugins list",
 )
 def plugins() -> None:
     """List the installed plugins, check them, or start your own."""
 
 
-@click.command("list")
+@click.command("list", epilog="\b\nExample:\n  engine-core plugins list --json")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of records.")
 def list_plugins(as_json: bool) -> None:
     """List the installed plugins without importing them.

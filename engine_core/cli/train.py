@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from ..config import check_plugins, load_config, override
+from ..config import Config, check_plugins, contradicting, load_config, override
 from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
@@ -21,9 +22,23 @@ if TYPE_CHECKING:
     from ..run import RunResults
 
 
-@click.command(cls=RememberingCommand)
+@click.command(
+    cls=RememberingCommand,
+    epilog="\b\nExamples:\n"
+    "  engine-core train --example digits --max-duration 1ep\n"
+    "  engine-core train run.yaml --out runs/baseline --seed 1\n"
+    "  engine-core train run.yaml --set optimizer.args.lr=1e-3 --set algorithms+=flip",
+)
 @click.argument("config", required=False, metavar="CONFIG.yaml", type=click.Path(path_type=Path))
 @click.option("--example", metavar="NAME", help=f"Train a built-in example instead: {', '.join(EXAMPLES)}.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a value of the config, as in optimizer.args.lr=1e-3, algorithms[flip].args.p=0.4, algorithms+=crop "
+    "or algorithms-=flip; may be repeated.",
+)
 @click.option("--max-duration", metavar="TIME", help="How long to train, as in 10ep, 500ba or 1h30m.")
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")
@@ -45,7 +60,7 @@ def train(
     example: str | None,
     out: Path | None,
     profile: Path | None,
-    no_checkpoints: bool,
+    overrides: Sequence[str],
     **settings: Any,
 ) -> None:
     """Train what CONFIG.yaml describes, or a built-in example.
@@ -59,11 +74,14 @@ def train(
     if config is not None:
         import_beside(config)
     path = config if config is not None else find_example(example or "")
+    no_checkpoints = settings.pop("no_checkpoints")
     checkpoints = {name.removeprefix("checkpoint_"): settings.pop(name) for name in _CHECKPOINTS}
     if no_checkpoints and (given := [name for name, value in checkpoints.items() if value is not None]):
         options = enumerated([_CHECKPOINTS[name] for name in _CHECKPOINTS if name.removeprefix("checkpoint_") in given])
         raise click.UsageError(f"--no-checkpoints and {options} contradict each other: leave one of them out")
-    checked = override(load_config(path), False if no_checkpoints else checkpoints, **settings)
+    loaded = load_config(path, overrides)
+    _check_agreement(loaded, {"checkpoints": checkpoints, "trainer": settings}, no_checkpoints=no_checkpoints)
+    checked = override(loaded, False if no_checkpoints else checkpoints, **settings)
     check_plugins(checked)
     from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
 
@@ -86,6 +104,28 @@ def train(
 
 
 _CHECKPOINTS = {"checkpoint_every": "--checkpoint-every", "keep_last": "--keep-last", "keep_best": "--keep-best"}
+
+
+def _check_agreement(config: Config, options: Mapping[str, Mapping[str, Any]], *, no_checkpoints: bool) -> None:
+    """Refuse a `--set` that says otherwise than an option."""
+    values = config.model_dump(exclude_unset=True)
+    names = {option.name: option.opts[0] for option in click.get_current_context().command.params}
+    given = [(section, name, value) for section in options for name, value in options[section].items()]
+    for section, name, value in given:
+        text = None if value is None else contradicting(values, config.place(section, name), value)
+        if text is not None:
+            option = names.get(name, names.get(f"checkpoint_{name}"))
+            _contradict(text, str(option) if value is True else f"{option} {value}")
+    is_off = config.checkpoints.every is None
+    settings = [name for name, value in options["checkpoints"].items() if value is not None]
+    for keys in ((), *((name,) for name in options["checkpoints"])):
+        origin = config.place("checkpoints", *keys).origin
+        if isinstance(origin, str) and ((no_checkpoints and not is_off) or (settings and is_off)):
+            _contradict(origin, "--no-checkpoints" if no_checkpoints else f"--{settings[0].replace('_', '-')}")
+
+
+def _contradict(text: str, option: str) -> NoReturn:
+    raise click.UsageError(f"--set {text} contradicts {option}; leave one of them out")
 
 
 def show_results(results: RunResults) -> None:

@@ -2,6 +2,7 @@
 
 from ..errors import ConfigError
 from .building import bind, build, build_plugin, find_plugin, find_target, import_plugin, make_factory
+from .overrides import contradicting
 from .parts import build_algorithms, build_listeners, build_passes, check_plugins
 from .reading import Place, SourceFile
 from .schema import Config, check_config, load_config, override
@@ -22,6 +23,7 @@ __all__ = [
     "build_plugin",
     "check_config",
     "check_plugins",
+    "contradicting",
     "find_plugin",
     "find_target",
     "import_plugin",

@@ -164,12 +164,13 @@ def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: A
 def _warnings_at(place: Place) -> Iterator[None]:
     """Let the warnings of a block point at the line of the config; of values made in Python, where they did."""
     told: list[warnings.WarningMessage] = []
+    origin = place.origin
     try:
         with warnings.catch_warnings(record=True) as told:
             yield
     finally:
         for each in told:
-            file, line = (place.source.file, place.line) if place.line else (each.filename, each.lineno)
+            file, line = (place.source.file, origin) if isinstance(origin, int) else (each.filename, each.lineno)
             warnings.warn_explicit(each.message, each.category, file, line)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import yaml
 
 from ..errors import ConfigError, did_you_mean
-from ..messages import readable
+from ..messages import enumerated, readable
 
 NODES = 100_000
 """How many values and keys a file may hold, each alias counted as what it stands for."""
@@ -28,10 +28,14 @@ Keys: TypeAlias = "tuple[str | int, ...]"
 
 
 class SourceFile(NamedTuple):
-    """The file that values came from, and the line of each; no file for values made in Python."""
+    """The file that values came from, and the line of each; no file for values made in Python.
+
+    Where one of the `overrides` gave a value, its text is in `lines`.
+    """
 
     file: str = ""
-    lines: Mapping[Keys, int] = {}
+    lines: Mapping[Keys, int | str] = {}
+    overrides: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):
@@ -53,28 +57,55 @@ class Place(NamedTuple):
         return ConfigError(f"{self}: {problem}" if str(self) else problem)
 
     @property
-    def line(self) -> int | None:
-        """The line of the value, or of the nearest around it that has one."""
-        lines = (self.source.lines.get(self.keys[:length]) for length in range(len(self.keys), -1, -1))
-        return next((line for line in lines if line is not None), None)
+    def origin(self) -> int | str | None:
+        """The line of the value, or of the nearest around it that has one; the text of the override that gave it."""
+        origins = (self.source.lines.get(self.keys[:length]) for length in range(len(self.keys), -1, -1))
+        return next((origin for origin in origins if origin is not None), None)
+
+    @property
+    def path(self) -> str:
+        """The keys as they are written, as in `algorithms[0].args`."""
+        names = (f"[{key}]" if isinstance(key, int) else f".{readable(key, LONGEST)}" for key in self.keys)
+        return "".join(names).removeprefix(".")
 
     def __str__(self) -> str:
-        names = (f"[{key}]" if isinstance(key, int) else f".{readable(key, LONGEST)}" for key in self.keys)
-        path = "".join(names).removeprefix(".")
-        line = "" if self.line is None else f":{self.line}"
-        return ": ".join(filter(None, (f"{self.source.file}{line}", path)))
+        line = "" if self.origin is None else f":{self.origin}"
+        origin = _option(self.origin) if isinstance(self.origin, str) else f"{self.source.file}{line}"
+        inside = [text for keys, text in self.source.lines.items() if keys[: len(self.keys)] == self.keys]
+        changes = [_option(text) for text in dict.fromkeys(inside) if isinstance(text, str) and text != self.origin]
+        where = f"{origin} with {enumerated(changes)}" if changes else origin
+        return ": ".join(filter(None, (where, self.path)))
 
 
 def read_yaml(path: Path | str) -> tuple[Any, SourceFile]:
     """Return the content of a YAML file and the line of each key; ConfigError says what is wrong with the file."""
-    path = Path(path)
-    loader = _Loader(_text(path), str(path))
+    return _read(_text(Path(path)), str(path))
+
+
+def read_value(text: str, place: Place) -> Any:
+    """Return the value of an override, written in YAML, that goes to a place.
+
+    Raises:
+        ConfigError: (a ValueError) if there is none, or it would not be valid there in a file.
+    """
+    try:
+        value, _ = _read(text, "", len(place.keys))
+    except ConfigError as error:
+        raise place.error(str(error).partition(": ")[2]) from error  # without ":1", which is of no use in one value
+    if value is None and text.lstrip()[:1] in ("", "#"):
+        raise place.error("has no value; write null to take it out, and quotes around text that begins with #")
+    return value
+
+
+def _read(text: str, file: str, level: int = 0) -> tuple[Any, SourceFile]:
+    """Read YAML that is nested in so many levels."""
+    loader = _Loader(text, file, level)
     try:
         node = loader.get_single_node()
         if node is None:
-            return None, SourceFile(str(path))
-        lines = dict(_lines(node, (), str(path)))
-        return loader.construct_document(node), SourceFile(str(path), lines)
+            return None, SourceFile(file)
+        lines = dict(_lines(node, (), file))
+        return loader.construct_document(node), SourceFile(file, lines)
     except ConfigError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -83,6 +114,11 @@ def read_yaml(path: Path | str) -> tuple[Any, SourceFile]:
         raise loader.error(mark, f"not valid YAML: {readable(problem, LONGEST)}") from error
     except Exception as error:  # the scanner lets Python's own through, as for the escape "\UFFFFFFFF"
         raise loader.error(loader.get_mark(), f"not valid YAML: {readable(str(error), LONGEST)}") from error
+
+
+def _option(override: str) -> str:
+    """Return an override as it is written on the command line, for a message."""
+    return f"--set {readable(override, LONGEST) or repr('')}"
 
 
 def _text(path: Path) -> str:
@@ -132,9 +168,9 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own way to hold them
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, level: int = 0) -> None:
         self._file = file
-        self._nodes = self._level = 0
+        self._nodes, self._level = 0, level
         self._sizes: dict[yaml.Node, tuple[int, int]] = {}
         super().__init__(text)
 

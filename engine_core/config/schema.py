@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from ..errors import ConfigError
+from .overrides import apply_overrides
 from .reading import Place, SourceFile, read_yaml
 from .sections import (
     CheckpointSettings,
@@ -101,8 +102,11 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
         return Place(self._source, keys)
 
 
-def load_config(path: Path | str) -> Config:
+def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     """Read and check a config file; nothing that it names is imported.
+
+    Args:
+        overrides: changes to make first, in order, as `--set` takes them: `"optimizer.args.lr=1e-3"`.
 
     Raises:
         ConfigError: (a ValueError) with one line for each problem: file, line, key, what is wrong, the nearest name.
@@ -111,6 +115,7 @@ def load_config(path: Path | str) -> Config:
     if not isinstance(values, dict):
         what = "is empty" if values is None else f"holds a {_KINDS.get(type(values), 'single value')}"
         raise ConfigError(f"{source.file}: the file {what}; a config is a mapping with the keys model, data, optimizer")
+    values, source = apply_overrides(values, source, overrides)
     return _checked(values, source, source)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -179,7 +180,9 @@ def problems(details: Iterable[ErrorDetails], source: SourceFile) -> list[str]:
         if "key" in context:
             keys.append(context["key"])
         place = Place(source, tuple(keys))
-        errors.append((source.lines.get(place.keys, 0), str(place.error(_wording(detail), detail["input"]))))
+        line = source.lines.get(place.keys, 0)
+        order = line if isinstance(line, int) else sys.maxsize  # overrides after the file
+        errors.append((order, str(place.error(_wording(detail), detail["input"]))))
     return [message for _, message in sorted(errors, key=lambda item: item[0])]
 
 

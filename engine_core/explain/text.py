@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from ..messages import escaped
@@ -11,12 +12,16 @@ from .pair import PairReasons
 
 
 def format_orders(orders: Mapping[str, Sequence[Explained]]) -> str:
-    """Return a paragraph for each event: the algorithms in running order, each with the reason for its place."""
+    """Return a paragraph for each event: the algorithms in running order, each with the reason for its place.
+
+    An event with one algorithm is one line, without space to the next such.
+    """
     paragraphs = []
-    for event, order in orders.items():
-        width = max(len(explained.algorithm) for explained in order)
-        lines = [f"  {place}. {e.algorithm.ljust(width)}  {e.why}" for place, e in enumerate(order, start=1)]
-        paragraphs.append("\n".join([event, *lines]))
+    for is_alone, events in itertools.groupby(orders.items(), key=lambda item: len(item[1]) == 1):
+        if is_alone:
+            paragraphs.append("\n".join(f"{event}: {alone.algorithm} {alone.why}" for event, (alone,) in events))
+        else:
+            paragraphs += [_paragraph(event, order) for event, order in events]
     return printable("\n\n".join(paragraphs))
 
 
@@ -55,3 +60,9 @@ def printable(text: str) -> str:
         'red \\x1b[31m'
     """
     return escaped(text, keep="\n")
+
+
+def _paragraph(event: str, order: Sequence[Explained]) -> str:
+    width = max(len(explained.algorithm) for explained in order)
+    lines = [f"  {place}. {e.algorithm.ljust(width)}  {e.why}" for place, e in enumerate(order, start=1)]
+    return "\n".join([event, *lines])

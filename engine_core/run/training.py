@@ -178,6 +178,7 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         "device": str(state.device),
         "precision": state.precision,
         "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations], passes.registry),
+        "overrides": list(config.place().source.overrides),
         "config_file": config.place().source.file,
         "config": config.model_dump(exclude_unset=True),
         "surgery": surgery_of(trainer.engine),

@@ -58,13 +58,17 @@ def run_apart(capsys, *arguments):
 
 def test_algorithms_by_name():
     assert run("--algorithms", "late", "early").output == (
-        "init\n"
-        "  1. Early  runs alone\n"
+        "init: Early runs alone\n"
         "\n"
         "before_loss\n"
         "  1. Early  before Late: declared by Early (pace-plugin 1.0, before='late')\n"
         "  2. Late   after Early: declared by Early (pace-plugin 1.0, before='late')\n"
     )
+
+
+def test_events_with_one_algorithm_are_lines_without_space_between():
+    told = run("--algorithms", "early").output
+    assert told.startswith("init: Early runs alone\nbefore_loss: Early runs alone\n\nskipped\n")
 
 
 def test_json_of_one_event():
@@ -85,6 +89,23 @@ def test_a_config_needs_neither_model_nor_data(tmp_path):
     assert {event: [entry["algorithm"] for entry in order] for event, order in orders.items()} == {
         "before_loss": ["Late", "Late-2"]
     }
+
+
+def test_a_config_is_explained_as_it_was_set(tmp_path):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    told = run("run.yaml", "--set", "algorithms-=pace_plugin:Late", "--set", "algorithms+=early").output
+    assert told.splitlines()[:2] == ["init: Early runs alone", ""]
+    said = run("run.yaml", "--set", "algorithms-=later").output
+    assert said == "Error: --set algorithms-=later: algorithms: there is no entry 'later'; did you mean 'late'?\n"
+
+
+@pytest.mark.parametrize("what", [["--algorithms", "late"], ["."]])
+def test_only_a_config_can_be_set(what):
+    result = run(*what, "--set", "algorithms+=early")
+    assert (result.exit_code, result.output.splitlines()[-1]) == (
+        2,
+        "Error: --set changes a CONFIG; give one, or leave it out",
+    )
 
 
 def test_the_configs_own_order_is_explained(tmp_path, capsys):
@@ -111,7 +132,7 @@ def test_an_event_without_algorithms():
 
 def test_what_is_skipped_is_listed_below_the_order_alone_and_as_json():
     paragraph = "skipped\n  Early (pace-plugin 1.0): before='late': no algorithm here has that name\n"
-    assert run("--algorithms", "early", "--event", "init").output == f"init\n  1. Early  runs alone\n\n{paragraph}"
+    assert run("--algorithms", "early", "--event", "init").output == f"init: Early runs alone\n\n{paragraph}"
     assert run("--algorithms", "early", "--skipped").output == paragraph
     assert json.loads(run("--algorithms", "early", "--skipped", "--json").output)["skipped"] == [
         {
@@ -198,7 +219,8 @@ def test_a_terminal_gets_tables(on_terminal):
     program = "from engine_core.cli import main; main(['explain', '--algorithms', 'late', 'early'])"
     environment = f"import sys; sys.path[:0] = {sys.path!r}; "
     shown = on_terminal(environment + program)
-    assert [word in shown for word in ("before_loss", "algorithm", "│ Early", "pace-plugin 1.0")] == [True] * 4
+    words = ("init: Early runs alone", "before_loss", "algorithm", "│ Early", "pace-plugin 1.0")
+    assert [word for word in words if word not in shown] == []
 
 
 def test_a_callback_brings_the_passes_of_its_distribution_along(install, tmp_path):

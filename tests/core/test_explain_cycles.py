@@ -59,7 +59,7 @@ def test_the_event_is_shown_without_an_order(told):
 
 
 def test_events_that_have_an_order_come_first(told):
-    assert told() == (2, f"init\n  1. C2  runs alone\n\n{PARAGRAPH}")
+    assert told() == (2, f"init: C2 runs alone\n\n{PARAGRAPH}")
 
 
 def test_in_json_its_members_say_that_there_is_none(told):

@@ -109,7 +109,7 @@ def test_explaining_one_of_two_classes_of_one_name_while_the_other_is_denied(tmp
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site-packages"))
     command = [sys.executable, "-m", "engine_core", "explain", "--algorithms", "text_mix", "--event", "init"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "init\n  1. Mix  runs alone\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "init: Mix runs alone\n", "")
 
 
 def test_nothing_is_imported_to_find_a_record(deny):

@@ -69,4 +69,4 @@ def test_it_is_listed(run):
 def test_it_can_be_explained(run):
     done = run("engine_core", "explain", "--algorithms", "gradient_centralization")
 
-    assert done.stdout.splitlines() == ["after_train_batch", "  1. GradientCentralization  runs alone"], done.stderr
+    assert done.stdout.splitlines() == ["after_train_batch: GradientCentralization runs alone"], done.stderr

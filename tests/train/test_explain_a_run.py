@@ -81,8 +81,7 @@ def test_a_run_is_explained_where_its_plugin_is_gone(trained):
     assert (done.stderr, done.stdout.splitlines()) == (
         "",
         [
-            "init",
-            "  1. Nod  runs alone",
+            "init: Nod runs alone",
             "",
             "after_loss",
             f"  1. Nod   before Rest: {declared}",

@@ -1,0 +1,244 @@
+"""Changes to a config from the command line: what they do, and the one message for what they can't."""
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.config import ConfigError, check_plugins, contradicting, load_config
+
+FILE = """
+model: {target: "nets:Net", args: &shared {width: 4}}
+data: {target: "nets:loader", args: *shared}
+eval_data:
+  target: "nets:loader"
+optimizer: {target: "torch.optim:SGD", args: {lr: 0.1, momentum: 0.9}}
+schedulers: [{target: "lr:Steps", args: {milestones: [10, 20]}}]
+metrics: {accuracy: {target: "nets:Accuracy"}}
+algorithms:
+  - ema
+  - mixup
+  - {name: "other-plugin:cutmix", args: {alpha: 1}}
+  - ema
+loggers:
+trainer: {seed: 7, max_duration: 2ep}
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Return `load(*overrides)`, which gives the config of the file so changed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(FILE)
+    return lambda *overrides: load_config("run.yaml", overrides)
+
+
+def plain(config):
+    return config.model_dump(exclude_unset=True)
+
+
+def milestones(*values):
+    return {"schedulers": [{"target": "lr:Steps", "args": {"milestones": list(values)}}]}
+
+
+EMA, MIXUP, CUTMIX = {"name": "ema"}, {"name": "mixup"}, {"name": "other-plugin:cutmix", "args": {"alpha": 1}}
+LOADER = {"target": "nets:loader"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        (
+            ["optimizer.args.lr=1e-3"],
+            {"optimizer": {"target": "torch.optim:SGD", "args": {"lr": 0.001, "momentum": 0.9}}},
+        ),
+        ([" optimizer.args = {} "], {"optimizer": {"target": "torch.optim:SGD", "args": {}}}),
+        (["trainer.seed=1", "trainer.seed=2"], {"trainer": {"seed": 2, "max_duration": "2ep"}}),
+        (["trainer.seed=null"], {"trainer": {"max_duration": "2ep"}}),
+        (["model.args.width=8"], {"model": {"target": "nets:Net", "args": {"width": 8}}}),  # the alias keeps its own
+        (["loss.target=nn:Loss", "loss.args.a.b=1"], {"loss": {"target": "nn:Loss", "args": {"a": {"b": 1}}}}),
+        (["algorithms[mixup].args.alpha=0.4"], {"algorithms": [EMA, MIXUP | {"args": {"alpha": 0.4}}, CUTMIX, EMA]}),
+        (["algorithms[1].args.alpha=0.4"], {"algorithms": [EMA, MIXUP | {"args": {"alpha": 0.4}}, CUTMIX, EMA]}),
+        (["algorithms[cutmix].args=null"], {"algorithms": [EMA, MIXUP, {"name": "other-plugin:cutmix"}, EMA]}),
+        (["algorithms[-1]=null"], {"algorithms": [EMA, MIXUP, CUTMIX]}),
+        (["algorithms-=mixup"], {"algorithms": [EMA, CUTMIX, EMA]}),
+        (["algorithms+=sam"], {"algorithms": [EMA, MIXUP, CUTMIX, EMA, {"name": "sam"}]}),
+        (["algorithms=[sam]", "algorithms+=[swa, ema]"], {"algorithms": [{"name": n} for n in ("sam", "swa", "ema")]}),
+        (["loggers+=run_files"], {"loggers": [{"name": "run_files"}]}),
+        (["order.init+=ema"], {"order": {"init": ["ema"]}}),
+        (["schedulers[Steps].args.milestones-=10"], milestones(20)),
+        (["schedulers[lr:Steps].args.milestones[1]=30"], milestones(10, 30)),
+        (["schedulers[0].args.milestones+=30"], milestones(10, 20, 30)),
+        (["eval_data.args.width=1"], {"eval_data": {"eval": LOADER | {"args": {"width": 1}}}}),
+        (["eval_data.eval.args.width=1"], {"eval_data": {"eval": LOADER | {"args": {"width": 1}}}}),
+        (["eval_data.small.target=nets:loader"], {"eval_data": {"eval": LOADER, "small": LOADER}}),
+        (
+            ["metrics[top.5].target=nets:Top"],
+            {"metrics": {"accuracy": {"target": "nets:Accuracy"}, "top.5": {"target": "nets:Top"}}},
+        ),
+    ],
+)
+def test_an_override_changes_this_and_nothing_else(load, overrides, changes):
+    changed = load(*overrides)
+    assert plain(changed) == plain(load()) | changes
+    assert changed.place().source.overrides == tuple(overrides)
+
+
+def test_a_number_that_is_a_key_stays_the_same_key(load):
+    assert load("model.args.a={1: x}", "model.args.a.1=y").model.args["a"] == {1: "y"}
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("optimiser.args.lr=1", "optimiser: unknown key; did you mean 'optimizer'?"),
+        ("optimizer.arg.lr=1", "optimizer.arg: unknown key; did you mean 'args'?"),
+        ("trainer.sede=1", "trainer.sede: unknown key; did you mean 'seed'?"),
+        ("seed=1", "seed: unknown key here; it belongs under trainer: write it as trainer.seed"),
+        ("trainer.seed=x", "trainer.seed: has to be a valid integer, not 'x'"),
+        ("optimizer=null", "optimizer: this key is missing"),
+        ("loss.args.a=1", "loss.target: this key is missing"),
+        ("algorithm[ema].args.a=1", "algorithm: is empty, so there is no 'ema' in it; did you mean 'algorithms'?"),
+        ("loggers[0].args.a=1", "loggers: is empty, so there is no '0' in it"),
+        ("algorithms[mixpu].args.a=1", "algorithms: there is no entry 'mixpu'; did you mean 'mixup'?"),
+        ("algorithms[4]=null", "algorithms: there is no entry [4]; its 4 entries are [0] to [3]"),
+        ("algorithms.mixup=1", "algorithms: is a list; name an entry in brackets: algorithms[mixup]"),
+        (
+            "algorithms[ema].args.a=1",
+            "algorithms: [0] and [3] are both 'ema'; name one by its index, as in algorithms[3]",
+        ),
+        ("algorithms-=ema", "algorithms: [0] and [3] are both 'ema'; name one by its index, as in algorithms[3]=null"),
+        ("algorithms-=sam", "algorithms: there is no entry 'sam'; known: cutmix, ema, mixup"),
+        ("algorithms-=[1]", "algorithms: there is no entry [1]; known: cutmix, ema, mixup"),
+        ("algorithms+=null", "algorithms: null can't be added to a list"),
+        ("algorithms+=3", "algorithms[4]: has to be a mapping (name, target, args), not 3"),
+        ("trainer+=3", "trainer: += is for lists, and this is {'seed': 7, 'max_duration': '2ep'}"),
+        ("trainer.seed.a=1", "trainer.seed: is 7, so there is no 'a' in it"),
+        (
+            "optimizer.args.momentm=null",
+            "optimizer.args.momentm: is not there, so it can't be taken out; did you mean 'momentum'?",
+        ),
+        ("metrics.acuracy.args.k=1", "metrics: there is no label 'acuracy'; did you mean 'accuracy'?"),
+        (
+            "trainer.seed=",
+            "trainer.seed: has no value; write null to take it out, and quotes around text that begins with #",
+        ),
+        (
+            "trainer.run_name=#1",
+            "trainer.run_name: has no value; write null to take it out, and quotes around text that begins with #",
+        ),
+        ("trainer.seed={a: 1, a: 2}", "trainer.seed: a: duplicate key, first used in line 1; remove one"),
+        ("model.args.a=&b [*b]", "model.args.a: not valid here: it contains itself"),
+        ("trainer.seed=1\x1b", "trainer.seed: not valid YAML: the character '\\x1b' is not allowed"),
+        ("", "has to be KEY=VALUE, as in optimizer.args.lr=1e-3"),
+        ("trainer.seed", "has to be KEY=VALUE, as in optimizer.args.lr=1e-3"),
+        ("=1", "there is no key before =, as in optimizer.args.lr=1e-3"),
+        ("a..b=1", "'..b' can't be read as part of a path such as algorithms[flip].args.p"),
+        ("a[=1", "'[' can't be read as part of a path such as algorithms[flip].args.p"),
+        ("a[]=1", "'[]' can't be read as part of a path such as algorithms[flip].args.p"),
+        ("a.\x1b=1", "'.\\x1b' can't be read as part of a path such as algorithms[flip].args.p"),
+    ],
+)
+def test_what_can_not_be_changed_is_one_message_with_the_text_given(load, override, problem):
+    with pytest.raises(ConfigError) as caught:
+        load(override)
+    shown = override.replace("\x1b", "\\x1b") or "''"
+    assert str(caught.value) == f"--set {shown}: {problem}"
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["a." * 200 + "a=1", "model.args.a=" + "[" * 200 + "]" * 200, f"model.args{'.a' * 50}={'[' * 50}{']' * 50}"],
+)
+def test_path_and_value_together_nest_a_hundred_levels(load, override):
+    with pytest.raises(ConfigError, match="nested deeper than 100 levels"):
+        load(override)
+
+
+def test_a_later_entry_keeps_its_line_when_one_before_it_is_taken_out(load):
+    changed = load("algorithms-=mixup", "algorithms+=ema")
+    assert [str(changed.place("algorithms", index)) for index in range(4)] == [
+        "run.yaml:10: algorithms[0]",
+        "run.yaml:12: algorithms[1]",
+        "run.yaml:13: algorithms[2]",
+        "--set algorithms+=ema: algorithms[3]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys", "place"),
+    [
+        (["eval_data.args.width=1"], ("eval", "args"), "--set eval_data.args.width=1: eval_data.eval.args"),
+        (
+            ["eval_data.args.a=1", "eval_data.b.target=c:d"],
+            ("eval", "args"),
+            "--set eval_data.args.a=1: eval_data.eval.args",
+        ),
+        (["eval_data.b.target=c:d"], ("eval", "target"), "run.yaml:5: eval_data.eval.target"),
+        (["algorithms[-1].args.a=1"], (3, "args"), "--set algorithms[-1].args.a=1: algorithms[3].args"),
+        (["loggers+=run_files"], (), "--set loggers+=run_files: loggers"),
+        (["optimizer.args.lr=1"], (), "run.yaml:6 with --set optimizer.args.lr=1: optimizer"),
+        (["trainer={seed: 1}", "trainer.seed=2"], (), "--set trainer={seed: 1} with --set trainer.seed=2: trainer"),
+    ],
+)
+def test_a_message_names_the_override_that_gave_or_changed_the_value(load, overrides, keys, place):
+    section = re.match(r"\w+", overrides[0])[0]
+    assert str(load(*overrides).place(section, *keys)) == place
+
+
+def test_a_plugin_that_is_not_installed_is_refused_with_the_text_given(load):
+    changed = load("algorithms=[]", "callbacks+=time_limt")
+    with pytest.raises(
+        ConfigError, match=r"^--set callbacks\+=time_limt: callbacks\[0\]: .* did you mean 'time_limit'"
+    ):
+        check_plugins(changed)
+
+
+@pytest.mark.parametrize(
+    ("override", "value", "expected"),
+    [
+        ("trainer.seed=1", 2, True),
+        ("trainer.seed=1", 1, False),
+        ("trainer.seed=null", 2, True),
+        ("trainer={seed: 1}", 2, True),
+        ("trainer={max_duration: 1ep}", 2, False),
+        ("trainer.max_duration=1ep", 2, False),
+    ],
+)
+def test_an_override_contradicts_what_says_otherwise_about_the_same(load, override, value, expected):
+    config = load(override)
+    assert contradicting(plain(config), config.place("trainer", "seed"), value) == (override if expected else None)
+
+
+PIECES = st.sampled_from(
+    [
+        "algorithms",
+        "eval_data",
+        "trainer",
+        "args",
+        "[",
+        "]",
+        "[0]",
+        "[ema]",
+        ".",
+        "=",
+        "+=",
+        "-=",
+        "null",
+        "1",
+        "{",
+        "}",
+    ]
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.text(), st.lists(PIECES, max_size=9).map("".join)))
+def test_any_text_is_a_change_or_an_error_that_names_it(load, text):
+    told = ""
+    try:
+        load(text)
+    except ConfigError as error:
+        told = str(error)
+    assert [line for line in told.splitlines() if "--set " not in line] == []
