@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from engine_core import AlgorithmMetadata, Event, State
-from engine_core.arguments import check_length, check_number
+from engine_core.arguments import check_flag, check_length, check_number
 from engine_core.errors import ArgumentError
-from engine_core.time import Interval, Time
+from engine_core.state import length_of
+from engine_core.time import Interval, Time, TimeUnit
 
 from .averages import Average, Rule
 from .weight_averaging import WeightAveraging
@@ -22,6 +24,8 @@ __all__ = ["EMA", "ema_update"]
 _make_rule: Callable[[float], Rule] = get_ema_multi_avg_fn
 _MEANING = "the share of the average that is kept at each update"
 _DECAY = 0.999
+_WARMED_UP = 10**9
+"""The count of an average that was saved without one, before there was a warm-up: nothing limits its decay."""
 
 
 def ema_update(average: Mapping[str, torch.Tensor], model: nn.Module, decay: float = 0.999) -> None:
@@ -57,8 +61,10 @@ class EMA(WeightAveraging):
     """Evaluate with the exponential moving average of the weights.
 
     Source: Polyak & Juditsky 1992, Acceleration of Stochastic Approximation by Averaging; with exponential weights as
-    in Tarvainen & Valpola 2017, Mean teachers are better role models, arXiv 1703.01780. The average starts as the
-    weights at `ema_start`, is updated after batches, see `ema_update`, and is in the model while it is evaluated.
+    in Tarvainen & Valpola 2017, Mean teachers are better role models, arXiv 1703.01780; the warm-up is that of
+    TensorFlow's `tf.train.ExponentialMovingAverage` with `num_updates`. The average starts as the weights at
+    `ema_start`, is updated after batches, see `ema_update`, and is in the model while it is evaluated: the results of
+    an evaluation are those of the average, once it has started.
 
     Args:
         decay: the share of the average that is kept at each update, in [0, 1); 0.999 if neither it nor `half_life` is
@@ -68,6 +74,12 @@ class EMA(WeightAveraging):
             unit of `update_interval`: the decay is `2 ** -(update_interval / half_life)`.
         ema_start: where in training the average starts, in `ba`, `ep`, `sp`, `sec` or `dur`; until then the weights are
             evaluated as they are.
+        warmup: limit the decay to `(1 + t) / (10 + t)`, where t is the number of updates before this one, so that the
+            average forgets the weights that it started as.
+
+    Warns:
+        UserWarning: at the start of training if more than a tenth of the average would still be its initial weights,
+            those at `ema_start`, at the end.
 
     Example:
         >>> EMA(decay=0.99, update_interval="10ba").decay
@@ -90,6 +102,7 @@ class EMA(WeightAveraging):
         *,
         half_life: str | Time | None = None,
         ema_start: str | Time = "0ba",
+        warmup: bool = True,
     ) -> None:
         super().__init__()
         self._interval = Interval(update_interval, "update_interval")
@@ -103,6 +116,7 @@ class EMA(WeightAveraging):
             self.decay, self.half_life, self._decay = None, str(halved), 2 ** -(self._interval.length / halved)
         self._start = check_length("ema_start", ema_start)
         self.ema_start = str(self._start)
+        self.warmup = check_flag("warmup", warmup)
 
     def may_rest(self, state: State) -> bool:
         """A fit may end before `ema_start`."""
@@ -117,13 +131,38 @@ class EMA(WeightAveraging):
 
     def _is_due(self, event: Event, state: State) -> bool:
         if not self._is_of(state):
-            return self._is_started(state)
+            # Else the end of the same epoch would count as an update, by weights that the average already is.
+            is_early = event is Event.BATCH_END and self._interval.in_epochs
+            ends_epoch = is_early and state.timestamp.batch_in_epoch == state.dataloader_len
+            return not ends_epoch and self._is_started(state)
         if event is Event.BATCH_END and self._after_each:
             return True
         return self._interval.passed(self._moved_at, state.timestamp)
 
     def _rule(self) -> Rule:
-        return _make_rule(self._decay)
+        updates = self._count - 1
+        return _make_rule(min(self._decay, (1 + updates) / (10 + updates)) if self.warmup else self._decay)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with a saved average; one saved without a count has its warm-up behind it."""
+        super().load_state_dict({**state, "count": state.get("count", _WARMED_UP)} if "average" in state else state)
+
+    def _warning(self, state: State) -> str:
+        updates = _expected_updates(state, self._interval.length, self._start)
+        if updates is None:
+            return ""
+        # With the warm-up the first update leaves a tenth, or less.
+        initial = 0.1 if self.warmup and updates else self._decay**updates
+        if initial <= 0.1:
+            return ""
+        remedies = ["warmup=True, or a smaller decay or half_life"] if updates else ["a shorter update_interval"]
+        remedies += ["an earlier ema_start"] if self._start else []
+        return (
+            f"the average of ema, which is what is evaluated, would still be {initial:.0%} its initial weights, those "
+            f"at ema_start={self.ema_start!r}, when this training ends (max_duration={str(state.max_duration)!r}): "
+            f"update_interval={self.update_interval!r} makes {updates} updates until then, with a decay of "
+            f"{self._decay:.6g}; set {', or '.join(remedies)}"
+        )
 
     def _when(self) -> str:
         return f"it starts at {self.ema_start}" if self._start else "it starts when fit does"
@@ -140,3 +179,37 @@ def _half_life(given: str | Time, interval: Time, decay: object) -> Time:
             f"such as update_interval='1{halved.unit}'"
         )
     return halved
+
+
+def _expected_updates(state: State, every: Time, start: Time) -> int | None:
+    """Return how many updates are left from `start` on; None if unknown, or if training ends before `start`."""
+    if state.max_duration is None:
+        return None
+    whole, sizes, unit = Time(state.max_duration), _sizes_of_an_epoch(state.train_dataloader), every.unit
+
+    def located(length: float, own: TimeUnit) -> float:
+        """Return a position in `unit`, NaN if that is unknown."""
+        if own is not unit and length:
+            length *= sizes.get(unit, math.nan) / sizes.get(own, math.nan)
+        length = round(length, 9)
+        return math.ceil(length) if unit is TimeUnit.BATCH and math.isfinite(length) else length
+
+    is_fraction = start.unit is TimeUnit.DURATION
+    begin = located(start.value * whole.value, whole.unit) if is_fraction else located(start.value, start.unit)
+    first, last = max(begin, state.timestamp.get(unit).value), located(whole.value, whole.unit)
+    if not first < last:  # nor if one is NaN
+        return None
+    # A batch that completes several intervals makes one update.
+    step = max(every.value, sizes.get(unit, 0) / sizes.get(TimeUnit.BATCH, 1))
+    return int(last // step - first // step)
+
+
+def _sizes_of_an_epoch(loader: Iterable[Any] | None) -> dict[TimeUnit, int]:
+    """Return how long an epoch is, in each unit in which the loader says it."""
+    sizes, batches, rows = {TimeUnit.EPOCH: 1}, length_of(loader), getattr(loader, "batch_size", None)
+    if batches:
+        sizes[TimeUnit.BATCH] = batches
+        if isinstance(rows, int):
+            samples = length_of(getattr(loader, "dataset", None))
+            sizes[TimeUnit.SAMPLE] = batches * rows if samples is None else min(batches * rows, samples)
+    return sizes

@@ -10,14 +10,14 @@ from torch import nn
 from torch.optim.swa_utils import get_swa_multi_avg_fn
 
 from engine_core import AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_number, check_whole
+from engine_core.arguments import check_number
 from engine_core.errors import ArgumentError
 from engine_core.messages import warn
 from engine_core.time import Interval, Time, TimeUnit
 
 from .annealing import Annealing, check_annealing
 from .averages import Average, Rule
-from .weight_averaging import WeightAveraging
+from .weight_averaging import WeightAveraging, check_count
 
 __all__ = ["SWA", "swa_update"]
 
@@ -48,11 +48,7 @@ def swa_update(average: Mapping[str, torch.Tensor], model: nn.Module, count: int
         >>> average["weight"].item()
         0.25
     """
-    Average(model, average, share=True).update(_make_rule(), _check_count(count))
-
-
-def _check_count(count: object) -> int:
-    return check_whole("count", count, "[1, inf)", "how many weights the average is the mean of already")
+    Average(model, average, share=True).update(_make_rule(), check_count(count))
 
 
 class SWA(WeightAveraging):
@@ -180,12 +176,6 @@ class SWA(WeightAveraging):
 
     def _rule(self) -> Rule:
         return _make_rule()
-
-    def _saved(self) -> dict[str, Any]:
-        return {"count": self._count}
-
-    def _check_saved(self, saved: Mapping[str, Any]) -> None:
-        _check_count(saved["count"])
 
     def _when(self) -> str:
         return f"it starts with the first {self._every} that ends at {self.start} of the training or later"

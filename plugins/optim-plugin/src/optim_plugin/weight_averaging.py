@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from engine_core import Algorithm, Event, Logger, State
+from engine_core.arguments import check_whole
 from engine_core.errors import ArgumentError, EngineError
+from engine_core.messages import warn
 from engine_core.time import Timestamp
 
 from .averages import Average, Rule, check_tensors
 
-__all__ = ["WeightAveraging"]
+__all__ = ["WeightAveraging", "check_count"]
 
 
 class WeightAveraging(Algorithm):
@@ -39,20 +41,18 @@ class WeightAveraging(Algorithm):
     def _rule(self) -> Rule:
         """Return how the average is updated."""
 
-    def _saved(self) -> dict[str, Any]:
-        """Return what a resumed run needs besides the average."""
-        return {}
-
-    def _check_saved(self, saved: Mapping[str, Any]) -> None:
-        """Raise an ArgumentError unless `_saved` can have returned it."""
+    def _warning(self, state: State) -> str:
+        """Return what the user has to know as this training starts without an average."""
+        return ""
 
     def match(self, event: Event, state: State) -> bool:
-        """If an average is due, exists at EVAL_START, is in the model at EVAL_END, or belongs to another run."""
+        """If an average is due, exists at EVAL_START, is in the model at EVAL_END, or is to be told of at FIT_START."""
         if event is Event.EVAL_START:
             return bool(self._loaded) or self._is_of(state)
         if event is Event.EVAL_END:
             return self._average is not None and self._average.is_in and self._is_of(state)
-        if event is Event.FIT_START and not self._is_of(state) and (self._loaded or self._average is not None):
+        is_first = event is Event.FIT_START and not self._is_of(state)
+        if is_first and (self._loaded or self._average is not None or self._warning(state)):
             return True
         return event in self.metadata.events and self._is_due(event, state)  # type: ignore[operator]
 
@@ -70,6 +70,8 @@ class WeightAveraging(Algorithm):
             return
         if average is None:
             self._average = self._state = None
+            if event is Event.FIT_START and (warning := self._warning(state)):
+                warn(warning, UserWarning)
         if not self._is_due(event, state):
             return
         if average is None:
@@ -100,7 +102,7 @@ class WeightAveraging(Algorithm):
     def state_dict(self) -> dict[str, Any]:
         """Return the average and what belongs to it; empty if there is none."""
         if self._average is not None:
-            return {"average": self._average.copies(), **self._saved()}
+            return {"average": self._average.copies(), "count": self._count}
         return {**self._loaded, "average": _copies(self._loaded["average"])} if self._loaded else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -112,7 +114,7 @@ class WeightAveraging(Algorithm):
             EngineError: during an evaluation, whose weights could not be restored.
         """
         if state:
-            expected = ("average", *self._saved())
+            expected = ("average", "count")
             missing = [f"no {name!r}, but {', '.join(map(repr, state))}" for name in expected if name not in state]
             foreign = [f"an unknown key {name!r}" for name in state if name not in expected]
             if wrong := missing + foreign:
@@ -120,7 +122,7 @@ class WeightAveraging(Algorithm):
                     f"the state of {self.metadata.name} has {wrong[0]}: give what its state_dict() returned"
                 )
             check_tensors(state["average"])
-            self._check_saved(state)
+            check_count(state["count"])
         if self._average is not None and self._average.is_in:
             raise EngineError(f"{self.metadata.name} can't take another average while an evaluation uses this one")
         self._loaded = {**state, "average": _copies(state["average"])} if state else {}
@@ -134,7 +136,7 @@ class WeightAveraging(Algorithm):
         """Return the average of this run, if it has one; a loaded one becomes it."""
         if self._loaded:
             average = Average(_model_of(state), self._loaded["average"])
-            self._hold(average, self._loaded.get("count", 1), state)
+            self._hold(average, self._loaded["count"], state)
             self._loaded = {}
         return self._average if self._is_of(state) else None
 
@@ -142,6 +144,11 @@ class WeightAveraging(Algorithm):
         """Make an average of `count` weights that of the run of `state`."""
         self._average, self._count = average, count
         self._state, self._moved_at = weakref.ref(state), state.timestamp
+
+
+def check_count(count: object) -> int:
+    """Return how many weights an average is of, or raise if it can't be of so many."""
+    return check_whole("count", count, "[1, inf)", "how many weights the average is of already")
 
 
 def _model_of(state: State) -> torch.nn.Module:
