@@ -33,7 +33,7 @@ def test_an_evaluation_that_never_ended_does_not_cost_the_trained_weights() -> N
 
 
 def test_a_loop_without_a_clock_updates_after_each_batch() -> None:
-    model, ema = nn.Linear(1, 1), EMA(decay=0.5)
+    model, ema = nn.Linear(1, 1), EMA(decay=0.5, warmup=False)
     nn.init.zeros_(model.weight)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
         engine.run_event(Event.FIT_START)
@@ -146,7 +146,7 @@ class Peak(nn.Module):
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
     """In the algorithm as in the function: the average continues from the buffer's next value."""
-    model, ema = Peak(), EMA(decay=0.5)
+    model, ema = Peak(), EMA(decay=0.5, warmup=False)
     average = start_average(model)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
         engine.run_event(Event.FIT_START)
@@ -162,7 +162,8 @@ def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
     [
         (EMA, {"frozen": 1}, "the state of ema has no 'average', but 'frozen'"),
         (EMA, {"a": 1}, "the state of ema has no 'average', but 'a': give what its"),
-        (EMA, {"average": {}, "count": 1}, "the state of ema has an unknown key 'count': give what its"),
+        (EMA, {"average": {}, "decay": 1}, "the state of ema has an unknown key 'decay': give what its"),
+        (EMA, {"average": {}, "count": 0}, "count=0 has to be within"),
         (EMA, {"average": 3}, "an average is tensors by name, not int"),
         (EMA, {"average": {"weight": 1.0}}, "the average of 'weight' is not a tensor but float"),
         (SWA, {"average": {}}, "the state of swa has no 'count', but 'average'"),

@@ -50,6 +50,7 @@ def run(ema: EMA, **settings: Any) -> tuple[Recorder, torch.Tensor]:
     return recorder, ema.averaged_state_dict()["weight"]
 
 
+@pytest.mark.filterwarnings("ignore:the average of ema:UserWarning")
 @pytest.mark.parametrize(
     ("half_life", "interval", "decay", "updates"),
     [
@@ -63,7 +64,7 @@ def run(ema: EMA, **settings: Any) -> tuple[Recorder, torch.Tensor]:
 def test_what_is_in_the_average_counts_half_after_a_half_life(
     half_life: Any, interval: str, decay: float, updates: Any
 ) -> None:
-    recorder, average = run(EMA(half_life=half_life, update_interval=interval))
+    recorder, average = run(EMA(half_life=half_life, update_interval=interval, warmup=False))
     torch.manual_seed(1)
     expected = nn.Linear(4, 3).weight.detach()
     for step in updates:
@@ -71,6 +72,7 @@ def test_what_is_in_the_average_counts_half_after_a_half_life(
     torch.testing.assert_close(average, expected)
 
 
+@pytest.mark.filterwarnings("ignore:the average of ema:UserWarning")
 @pytest.mark.parametrize(
     ("start", "interval", "first", "updates"),
     [
@@ -87,7 +89,7 @@ def test_the_average_starts_as_the_weights_where_it_is_told_to(
     start: Any, interval: str, first: int, updates: Any
 ) -> None:
     """After batch `first` of 12, 4 in each epoch, counted from 0."""
-    recorder, average = run(EMA(0.75, interval, ema_start=start))
+    recorder, average = run(EMA(0.75, interval, ema_start=start, warmup=False))
     expected = recorder.steps[first]
     for step in updates:
         expected = 0.75 * expected + 0.25 * recorder.steps[step]
@@ -95,7 +97,7 @@ def test_the_average_starts_as_the_weights_where_it_is_told_to(
 
 
 def test_until_then_there_is_no_average_and_evaluation_sees_the_weights() -> None:
-    ema, recorder = EMA(0.5, ema_start="5ba"), Recorder()
+    ema, recorder = EMA(0.5, ema_start="5ba", warmup=False), Recorder()
     with make_trainer(ema, recorder, eval_dataloader=make_data(1), eval_interval="2ba") as trainer:
         trainer.fit("4ba")
         assert ema.state_dict() == {}
@@ -161,6 +163,7 @@ def test_a_fraction_of_a_training_of_unknown_length_is_refused() -> None:
         ({"ema_start": "1.5dur"}, "ema_start='1.5dur' has to be within the training"),
         ({"ema_start": "5tok"}, "ema_start: give it in ep, ba, sp, sec or dur"),
         ({"ema_start": 0.5}, "ema_start: a bare number has no unit"),
+        ({"warmup": "no"}, "warmup='no' .* has to be True or False"),
         ({"ema_start": "later"}, "ema_start: 'later' is not a length of training"),
     ],
     ids=str,

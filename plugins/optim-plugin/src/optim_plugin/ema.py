@@ -159,9 +159,9 @@ class EMA(WeightAveraging):
         remedies += ["an earlier ema_start"] if self._start else []
         return (
             f"the average of ema, which is what is evaluated, would still be {initial:.0%} its initial weights, those "
-            f"at ema_start={self.ema_start!r}, when this training ends (max_duration={str(state.max_duration)!r}): "
-            f"update_interval={self.update_interval!r} makes {updates} updates until then, with a decay of "
-            f"{self._decay:.6g}; set {', or '.join(remedies)}"
+            f"at ema_start={self.ema_start!r}, when this training ends (max_duration={str(state.max_duration)!r}). "
+            f"Updates until then: {updates} (update_interval={self.update_interval!r}), with a decay of "
+            f"{self._decay:.6g}. Set {', or '.join(remedies)}"
         )
 
     def _when(self) -> str:
