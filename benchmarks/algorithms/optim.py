@@ -39,8 +39,8 @@ def averaging(hand: Hand, share: Callable[[int], float]) -> Loop:
 
 
 def ema(hand: Hand) -> Loop:
-    """Average exponentially."""
-    return averaging(hand, lambda _: 1 - 0.999)
+    """Average exponentially, with a warm-up."""
+    return averaging(hand, lambda taken: 1 - min(0.999, (1 + taken) / (10 + taken)))
 
 
 def swa(hand: Hand) -> Loop:

@@ -56,7 +56,8 @@ class SWA(WeightAveraging):
 
     Source: Izmailov et al. 2018, Averaging Weights Leads to Wider Optima and Better Generalization, arXiv 1803.05407.
     The learning rate of that phase is `swa_lr`, or up to the user's scheduler. Buffers such as BatchNorm's statistics
-    are averaged too; `torch.optim.swa_utils.update_bn` recomputes them.
+    are averaged too; `torch.optim.swa_utils.update_bn` recomputes them. The results of an evaluation are those of the
+    mean, once it has started.
 
     Args:
         start: the fraction of the whole training after which weights are averaged, in [0, 1).
