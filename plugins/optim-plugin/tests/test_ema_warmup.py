@@ -145,6 +145,7 @@ LOADER = DataLoader(TensorDataset(*map(torch.cat, zip(*make_data(), strict=True)
         ("3ep", "1ep", "1ep"),
         ("10ba", "1ep", "2ba"),
         ("3ep", "1ba", "0.4dur"),
+        ("100ba", "1ba", "0.07dur"),
         ("96sp", "16sp", "0ba"),
         ("3ep", "1ba", "33sp"),
         ("3ep", "20sp", "0ba"),
@@ -192,7 +193,8 @@ def test_the_digits_example_is_not_warned_of() -> None:
     assert told_of(EMA(), max_duration="5ep", train_dataloader=make_loader("train"), model=DigitsNet()) == ""
 
 
-def test_a_resumed_run_is_not_warned_again(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="initial weights"):
-        train(EMA(warmup=False), CheckpointSaver(tmp_path), max_duration="3ep")
-    train(EMA(warmup=False), load_path=tmp_path, max_duration="4ep")
+def test_a_run_is_warned_once_and_a_resumed_one_not_again(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="initial weights") as caught:
+        train(EMA(ema_start="2ba", warmup=False), CheckpointSaver(tmp_path), max_duration="3ep")
+    assert len(caught) == 1
+    train(EMA(ema_start="2ba", warmup=False), load_path=tmp_path, max_duration="4ep")
