@@ -164,9 +164,6 @@ class EMA(WeightAveraging):
             f"{self._decay:.6g}. Set {', or '.join(remedies)}"
         )
 
-    def _when(self) -> str:
-        return f"it starts at {self.ema_start}" if self._start else "it starts when fit does"
-
 
 def _half_life(given: str | Time, interval: Time, decay: object) -> Time:
     """Return the half-life, if nothing else says how quickly the average forgets, and it is in the interval's unit."""

@@ -132,7 +132,8 @@ class SWA(WeightAveraging):
         """Set the learning rates, do what the base class does, and warn if training ends without an average."""
         if event is Event.FIT_END:
             warn(
-                f"swa averaged nothing: {self._when()}, but max_duration={str(state.max_duration)!r} contains none; "
+                f"swa averaged nothing: it starts with the first {self._every} that ends at {self.start} of the "
+                f"training or later, but max_duration={str(state.max_duration)!r} contains none; "
                 "the weights were evaluated as they are. Lower start or update_interval",
                 UserWarning,
             )
@@ -177,6 +178,3 @@ class SWA(WeightAveraging):
 
     def _rule(self) -> Rule:
         return _make_rule()
-
-    def _when(self) -> str:
-        return f"it starts with the first {self._every} that ends at {self.start} of the training or later"

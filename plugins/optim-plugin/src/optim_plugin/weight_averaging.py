@@ -80,24 +80,15 @@ class WeightAveraging(Algorithm):
         average.update(self._rule(), self._count)
         self._count, self._moved_at = self._count + 1, state.timestamp
 
-    def averaged_state_dict(self) -> dict[str, torch.Tensor]:
-        """Return copies of the averages by name, for `load_state_dict` of a model.
+    def averaged_state_dict(self) -> dict[str, torch.Tensor] | None:
+        """Return copies of the averages by name, for `load_state_dict` of a model; None if there is no average yet.
 
         They are parameters and persistent buffers, half-precision ones in float32, named as in the model without the
         wrappers of torch.compile and DistributedDataParallel; tied parameters are under each of their names.
-
-        Raises:
-            EngineError: if there is no average yet.
         """
         if self._average is not None:
             return self._average.copies()
-        if self._loaded:
-            return _copies(self._loaded["average"])
-        raise EngineError(f"{self.metadata.name} has no average yet: {self._when()}")
-
-    @abstractmethod
-    def _when(self) -> str:
-        """Say when the average starts."""
+        return _copies(self._loaded["average"]) if self._loaded else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the average and what belongs to it; empty if there is none."""
