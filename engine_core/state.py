@@ -53,10 +53,13 @@ class State(_Referable):
         loaded_from: the checkpoint that the run continues from, if there is one.
         config: the content of the file that describes the run, if one does; savers keep it.
         folder: where the run's files are, if it has a folder.
+        metric_objects: what computes the metrics, by name: objects with `update`, `compute` and `reset`.
         metrics: the results of the latest evaluation, `{"<label>/<metric>": float}`.
         results: the last and the best value of each result of the evaluations on `evaluators`.
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
+        gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
+            nothing measured it, or the step was skipped.
         closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
             AFTER_TRAIN_BATCH. None if the loop has none.
         snapshot: returns a copy of all that the rest of the run depends on, for savers at BATCH_CHECKPOINT and
@@ -79,6 +82,7 @@ class State(_Referable):
     algorithms: list[Any] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
     loss_fn: Callable[[Any, Any], Any] | None = None
+    metric_objects: Mapping[str, Any] = field(default_factory=dict)
     max_duration: Time | str | None = None
     device: torch.device | str | None = None
     precision: str = "fp32"
@@ -107,6 +111,7 @@ class State(_Referable):
     batch: Any = None
     outputs: Any = None
     loss: Any = None
+    gradient_norm: torch.Tensor | None = None
     closure: Callable[[], torch.Tensor] | None = None
     snapshot: Callable[[], Snapshot] | None = None
     go_back: Callable[[Content], None] | None = None

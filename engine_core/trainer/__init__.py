@@ -3,6 +3,7 @@
 from .arguments import check_seed, new_name
 from .averages import find_average
 from .data import why_inexact
+from .evaluation import as_numbers, check_metrics, look_at_values
 from .interruption import EndedBetweenBatches
 from .precision import Precision
 from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
@@ -12,11 +13,14 @@ __all__ = [
     "EndedBetweenBatches",
     "Precision",
     "Trainer",
+    "as_numbers",
+    "check_metrics",
     "check_seed",
     "clock_in",
     "copy_weights",
     "find_average",
     "load_weights",
+    "look_at_values",
     "new_name",
     "surgery_of",
     "versions_of",

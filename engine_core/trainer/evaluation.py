@@ -25,12 +25,13 @@ from .objective import compute_loss, compute_outputs, divisor_of, reduce_loss
 from .out_of_memory import explain_out_of_memory
 from .precision import Precision, TorchModes
 
+EVAL_EVENTS = [event for event in Event if event.is_eval]
+
 
 class Measured(Protocol):
     """What an evaluation works with, as a Session provides it."""
 
     engine: Engine
-    metrics: Mapping[str, Any]
     precision: Precision
     device: torch.device
     has_measured: bool
@@ -51,26 +52,23 @@ def run_eval(
     batch and the global random generators are restored afterwards.
     """
     state = session.engine.state
-    before, former, results = _Before(state, session.device), state.metrics, state.results.to_json()
+    before, former, results = Before(state, session.device), state.metrics, state.results.to_json()
     done = {name.partition("/")[0] for name in begun or {}}
     try:
         try:
-            state.metrics, state.awaits_batch = dict(begun or {}), False
+            state.metrics = dict(begun or {})
             state.results.record(state.metrics, state.timestamp.batch, state.timestamp.epoch)
-            cast("torch.nn.Module", state.model).eval()
-            torch.set_grad_enabled(False)
+            enter_eval_mode(state)
             for label, loader in loaders.items():
                 if label in done:
                     continue
-                state.dataloader, state.dataloader_label = loader, label
-                state.dataloader_len = length_of(loader)
-                state.eval_timestamp = Timestamp()
+                enter_loader(state, label, loader)
                 with session.engine.restoring():
                     _evaluate_loader(session, loader, may_end=begun is not None)
         finally:
             before.put_back()
     except BaseException as error:  # again, since a signal may have cut what is done above
-        session.engine.undo(error, [event for event in Event if event.is_eval])
+        session.engine.undo(error, EVAL_EVENTS)
         before.put_back()
         state.metrics = former
         state.results.load(results)
@@ -78,8 +76,43 @@ def run_eval(
     return dict(state.metrics)
 
 
+def enter_eval_mode(state: State) -> None:
+    """Let the model infer."""
+    state.awaits_batch = False
+    cast("torch.nn.Module", state.model).eval()
+    torch.set_grad_enabled(False)
+
+
+def enter_loader(state: State, label: str, loader: Iterable[Any]) -> None:
+    """Let State show the loader that is worked on."""
+    state.dataloader, state.dataloader_label, state.dataloader_len = loader, label, length_of(loader)
+    state.eval_timestamp = Timestamp()
+
+
+def run_batch(
+    session: Measured, batch: Any, forward: Callable[[State], Any], measure: Callable[[Any], None] | None = None
+) -> None:
+    """Run the events of one batch around `forward`, and let `measure` take what that returns."""
+    state, fire, label = session.engine.state, session.engine.run_event, session.engine.state.dataloader_label
+    started_s, rows = time.perf_counter(), count_rows(batch)
+    try:
+        state.batch = move_batch(batch, session.device) if session.device.type != "cpu" else batch
+        fire(Event.EVAL_BATCH_START)
+        fire(Event.EVAL_BEFORE_FORWARD)
+        given = forward(state)
+        fire(Event.EVAL_AFTER_FORWARD)
+        if measure is not None:
+            measure(given)
+    except Exception as error:
+        place = f"in the evaluation on {label!r} with batches of {rows} rows"
+        explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
+        raise
+    state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
+    fire(Event.EVAL_BATCH_END)
+
+
 def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool) -> None:
-    state, fire, metrics = session.engine.state, session.engine.run_event, session.metrics
+    state, fire, metrics = session.engine.state, session.engine.run_event, session.engine.state.metric_objects
     label = state.dataloader_label
     forward, loss_of = session.precision.wrap(_forward), session.precision.wrap(compute_loss)
     for metric in metrics.values():
@@ -87,22 +120,20 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     losses: list[tuple[torch.Tensor, int | torch.Tensor]] = []
     fire(Event.EVAL_START)
     divisor = divisor_of(state.loss_fn)
-    for batch in loader:
-        started_s, rows = time.perf_counter(), count_rows(batch)
-        try:
-            state.batch = move_batch(batch, session.device) if session.device.type != "cpu" else batch
-            _measure(session, forward, loss_of)  # its targets end with it, before the next batch is made
-            if not session.has_measured:
-                session.has_measured = True
-                _look_at_values(metrics, str(label))
-        except Exception as error:
-            place = f"in the evaluation on {label!r} with batches of {rows} rows"
-            explain_out_of_memory(error, state, place, f"give the loader {label!r} a smaller batch_size")
-            raise
+
+    def measure(targets: Any) -> None:
+        """Compute the loss of the current batch, and update the metrics."""
+        state.loss, _ = reduce_loss(loss_of(state), None)
+        for metric in metrics.values():
+            metric.update(state.outputs, state.batch[1] if targets is None else targets)
+        if not session.has_measured:
+            session.has_measured = True
+            look_at_values(metrics, str(label))
         # Of the batch that the loss saw: an algorithm may have changed it.
         losses.append((state.loss, 1 if divisor is None else divisor(state.batch)))
-        state.eval_timestamp = state.eval_timestamp.to_next_batch(rows, 0, time.perf_counter() - started_s)
-        fire(Event.EVAL_BATCH_END)
+
+    for batch in loader:
+        run_batch(session, batch, forward, measure)  # its targets end with it, before the next batch is made
         if may_end and state.is_interrupted:
             raise EvaluationInterrupted(dict(state.metrics))
     if not losses:
@@ -112,24 +143,12 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         )
     results = {f"{label}/loss": _of_set(losses, is_sum=divisor is None)}
     for name, metric in metrics.items():
-        results |= _flat(f"{label}/{name}", metric.compute())
+        results |= as_numbers(f"{label}/{name}", metric.compute())
     state.metrics = {**state.metrics, **results}
     if state.evaluators.get(str(label)) is loader:  # another loader may have the same label
         state.results.record(results, state.timestamp.batch, state.timestamp.epoch)
     fire(Event.EVAL_END)
     session.engine.logger.log_metrics(results)
-
-
-def _measure(session: Measured, forward: Callable[[State], Any], loss_of: Callable[[State], Any]) -> None:
-    """Run the model on the current batch, set its loss, and update the metrics."""
-    state, fire = session.engine.state, session.engine.run_event
-    fire(Event.EVAL_BATCH_START)
-    fire(Event.EVAL_BEFORE_FORWARD)
-    targets = forward(state)
-    fire(Event.EVAL_AFTER_FORWARD)
-    state.loss, _ = reduce_loss(loss_of(state), None)
-    for metric in session.metrics.values():
-        metric.update(state.outputs, state.batch[1] if targets is None else targets)
 
 
 def _of_set(losses: list[tuple[torch.Tensor, int | torch.Tensor]], *, is_sum: bool) -> float:
@@ -155,7 +174,7 @@ def _forward(state: State) -> Any:
     return None
 
 
-def _look_at_values(metrics: Mapping[str, Any], label: str) -> None:
+def look_at_values(metrics: Mapping[str, Any], label: str) -> None:
     """Raise after the first batch, not after the first evaluation, if a metric computes what can't be logged."""
     for name, metric in metrics.items():
         with warnings.catch_warnings():
@@ -164,12 +183,13 @@ def _look_at_values(metrics: Mapping[str, Any], label: str) -> None:
                 value = copy.deepcopy(metric).compute()  # a copy, since some remember what they have computed
             except Exception:  # noqa: BLE001  some need more batches: the end of the evaluation tells
                 value = 0.0
-        _flat(f"{label}/{name}", value)
+        as_numbers(f"{label}/{name}", value)
 
 
-def _flat(name: str, value: Any) -> dict[str, float]:
+def as_numbers(name: str, value: Any) -> dict[str, float]:
+    """Return what a metric computed, a number or a mapping of them, as numbers by name."""
     if isinstance(value, Mapping):
-        return {key: number for part, v in value.items() for key, number in _flat(f"{name}/{part}", v).items()}
+        return {key: number for part, v in value.items() for key, number in as_numbers(f"{name}/{part}", v).items()}
     try:
         return {name: float(value)}
     except (TypeError, ValueError, RuntimeError) as error:
@@ -214,22 +234,33 @@ def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn:
     return named
 
 
-class _Before:
+class Before:
     """The training state, the modes and the generators as they are before an evaluation."""
 
     def __init__(self, state: State, device: torch.device) -> None:
         current = ("batch", "awaits_batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
         self._state, self._kept = state, {name: getattr(state, name) for name in current}
-        self._modes, self._torch_modes = ModuleModes(state.model), TorchModes(device)
-        self._generators = GlobalGenerators.capture(device)
+        self._modes = ModuleModes(state.model)
+        self.globals = Globals(device)
 
     def put_back(self) -> None:
         """Put them back; may be called at any time."""
-        self._torch_modes.put_back()
+        self.globals.put_back()
         self._modes.put_back()
-        self._generators.restore()
         for name, value in self._kept.items():
             setattr(self._state, name, value)
+
+
+class Globals:
+    """torch's modes and the global generators as they are when this is made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._modes, self._generators = TorchModes(device), GlobalGenerators.capture(device)
+
+    def put_back(self) -> None:
+        """Put them back; may be called at any time."""
+        self._modes.put_back()
+        self._generators.restore()
 
 
 class ModuleModes:

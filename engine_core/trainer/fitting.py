@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import time
 
+from ..engine import warn_of_idle
+from ..errors import ArgumentError
 from ..event import Event
+from ..state import State
 from ..time import Time
 from .interruption import Handlers
 from .loop import loop_of
+from .objective import check_objective
 from .precision import TorchModes
 from .resume import go_back, take_snapshot
 from .session import Session
 
 
+def check_trainable(state: State) -> None:
+    """Raise if there is nothing to train, or nothing to train it with."""
+    if state.train_dataloader is None:
+        raise ArgumentError("there is nothing to train on: give Trainer(train_dataloader=...)")
+    if not state.optimizers:
+        raise ArgumentError(
+            "there is no optimizer: give Trainer(optimizers=torch.optim.SGD(model.parameters(), lr=0.1))"
+        )
+    if not any(p.requires_grad for o in state.optimizers for g in o.param_groups for p in g["params"]):
+        raise ArgumentError("there is nothing to train: no parameter of the optimizers requires a gradient")
+    check_objective(state)
+
+
 def run_fit(session: Session, end: Time) -> None:
-    """Train until the clock of `session.state` reaches `end`, or a stop is asked for."""
+    """Train until the clock of `session.state` reaches `end`, or a stop is asked for.
+
+    A warning names algorithms that never matched, if training is complete and this engine has seen all of it.
+    """
     state, status = session.state, session.status
     modes, handlers = TorchModes(session.device), Handlers(state)
 
@@ -46,3 +66,6 @@ def run_fit(session: Session, end: Time) -> None:
         undo(error)
         finish()
         raise
+    elapsed = state.get_elapsed_duration()
+    if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.pause_requested:
+        warn_of_idle(session.engine.lineup[0], state)

@@ -52,6 +52,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if status.owed is not None:
             then = status.owed.then
             evaluate(then)
+            log_epoch()
             checkpoint(then)
         while not at_end() or is_epoch_over():
             epoch()
@@ -149,6 +150,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             for optimizer in state.optimizers:
                 if state.skip_requested:
+                    state.gradient_norm = None
                     pass_for_stepped(optimizer)
                 elif scaler is None:
                     optimizer.step()
@@ -178,7 +180,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 scaler.unscale_(optimizer)
         if grad_clip_norm is not None:
             groups = [group for optimizer in state.optimizers for group in optimizer.param_groups]
-            torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], grad_clip_norm)
+            clipped = [p for group in groups for p in group["params"]]
+            state.gradient_norm = torch.nn.utils.clip_grad_norm_(clipped, grad_clip_norm)
         return loss, parts
 
     def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -227,10 +230,16 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             )
         state.timestamp = after = before.to_next_epoch()
         step_schedulers(before, after)
+        log_epoch()
         fire("epoch_end")
         if session.eval_interval.passed(before, after):
             evaluate("epoch_checkpoint")
         checkpoint("epoch_checkpoint")
+
+    def log_epoch() -> None:
+        """Log the mean loss of an epoch that has ended, after an evaluation that its last batch owes."""
+        if status.owed is None and not state.timestamp.batch_in_epoch:
+            readings.end_epoch()
 
     def step_schedulers(before: Timestamp, after: Timestamp) -> None:
         """Step each scheduler whose interval is complete, unless an algorithm sets the learning rates."""

@@ -1,4 +1,4 @@
-"""Log the loss of each step, and warn if it is not finite. Knows no loop."""
+"""Log the loss of each step and its mean over each epoch, and warn if it is not finite. Knows no loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..batch import count_rows
 from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
 from ..messages import warn
 from ..state import State
+from .objective import divisor_of
 
 
 class _Reading(NamedTuple):
@@ -21,6 +23,9 @@ class _Reading(NamedTuple):
     parts: Mapping[str, Any]
     rates: Mapping[str, float]
     is_skipped: bool
+    weight: float | torch.Tensor
+    """How much the loss counts in the epoch's mean: its divisor, see `divisor_of`; its rows if it is a sum."""
+    is_sum: bool
 
 
 class LossReader:
@@ -32,13 +37,16 @@ class LossReader:
         self.is_late = late
         self._held: _Reading | None = None
         self.was_finite = True
+        self._sum = self._weight = 0.0
 
     def take(self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
         """Take the loss of the batch that the clock counts next."""
         logs = self._logger.destinations
         now = self._state.timestamp
         rates = self._rates() if logs else {}
-        reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, rates, self._state.skip_requested)
+        weight, is_sum = self._weight_of_batch() if logs else (0.0, False)
+        skips = self._state.skip_requested
+        reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, rates, skips, weight, is_sum)
         if self.is_late:
             detached = {name: part.detach() for name, part in reading.parts.items()}
             reading, self._held = self._held, reading._replace(loss=loss.detach(), parts=detached)  # type: ignore[assignment]
@@ -50,6 +58,22 @@ class LossReader:
         held, self._held = self._held, None
         if held is not None:
             self._read(held)
+
+    def end_epoch(self) -> None:
+        """Log the mean loss of the epoch, over the rows of the batches that were logged and stepped."""
+        self.flush()
+        if self._weight:
+            self._logger.log_metrics({"train/loss_epoch": self._sum / self._weight})
+        self._sum = self._weight = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs; nothing may be held."""
+        return {"was_finite": self.was_finite, "epoch_loss": [self._sum, self._weight]}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; a checkpoint of an earlier version has no mean."""
+        self.was_finite = saved["was_finite"] is not False
+        self._sum, self._weight = map(float, saved.get("epoch_loss", (0.0, 0.0)))
 
     def salvage(self, error: BaseException) -> None:
         """Read the loss that is held although `error` ended training; add a note to it if that fails."""
@@ -70,6 +94,18 @@ class LossReader:
         if self._logger.destinations:
             parts = {f"train/loss/{name}": part.item() for name, part in reading.parts.items()}
             self._logger.log_metrics({"train/loss": value, **parts, **reading.rates}, reading.step)
+        weight = float(reading.weight)
+        if weight and not reading.is_skipped:
+            self._sum += value if reading.is_sum else value * weight
+            self._weight += weight
+
+    def _weight_of_batch(self) -> tuple[float | torch.Tensor, bool]:
+        """Return by how much the loss of the current batch counts in the epoch's mean, and whether it is a sum."""
+        batch = self._state.batch
+        if batch is None:
+            return 0.0, False
+        divisor = divisor_of(self._state.loss_fn)
+        return (count_rows(batch), True) if divisor is None else (divisor(batch), False)
 
     def _rates(self) -> dict[str, float]:
         groups = [group for optimizer in self._state.optimizers for group in optimizer.param_groups]

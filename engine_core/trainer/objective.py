@@ -58,6 +58,23 @@ def compute_outputs(state: State) -> Any:
         raise
 
 
+def compute_predictions(state: State) -> Any:
+    """Return the model's outputs for a batch that may have no targets: `(inputs, ...)`, `[inputs]`, or inputs."""
+    model: Any = state.model
+    batch, own = state.batch, getattr(model, "loss", None)
+    try:
+        if state.loss_fn is None and callable(own) and not isinstance(own, nn.Module):
+            return model(batch)
+        if not isinstance(batch, (tuple, list)):
+            return model(batch)
+        if len(batch) > 1 and are_samples(batch):
+            raise _not_a_pair(batch)  # noqa: TRY301  what else raises here gets the notes too
+        return model(batch[0])
+    except Exception as error:
+        _note_slips(error, state, None)
+        raise
+
+
 def compute_loss(state: State) -> Any:
     """Return the loss of `state.outputs` from the loss function or the model's own `loss`."""
     try:

@@ -42,7 +42,6 @@ class Session:
     readings: LossReader
     schedulers: Sequence[Schedule]
     eval_interval: Interval
-    metrics: Mapping[str, Any]
     feed: Feed
     status: RunStatus
     microbatch_size: int | None = None

@@ -2,6 +2,7 @@
 
 IDLE --resume()--> RESUMED; IDLE or RESUMED --begin_fit()--> TRAINING --end_fit()--> IDLE
 TRAINING <--> STEPPING; any of these <--> EVALUATING       AFTER_TRAIN_BATCH; an evaluation, see Session.evaluate
+IDLE or RESUMED <--> PREDICTING                            from the first output to the end of the iterator
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Phase(Enum):
     STEPPING = auto()
     """The gradients are computed and the optimizers have not stepped: a closure can be called."""
     EVALUATING = auto()
+    PREDICTING = auto()
+    """An iterator that `predict` returned has begun and not ended; in between its caller's code runs."""
 
 
 class OwedEvaluation(NamedTuple):
@@ -64,7 +67,8 @@ class RunStatus:
         self._evaluated_before: int | None = None
 
     def check_can_fit(self) -> None:
-        """Raise EngineError if a fit or an evaluation is running."""
+        """Raise EngineError if a fit, an evaluation or a prediction is running."""
+        self._check_not_predicting("fit()")
         if self.phase is Phase.EVALUATING:
             raise EngineError("an evaluation is running: fit() can't be called from its events")
         if self.phase not in (Phase.IDLE, Phase.RESUMED):
@@ -85,9 +89,27 @@ class RunStatus:
         self._state.interrupted_by = None  # the signal has ended this fit; it says nothing about the next
 
     def check_can_evaluate(self) -> None:
-        """Raise EngineError if an evaluation is running."""
+        """Raise EngineError if an evaluation or a prediction is running."""
+        self._check_not_predicting("eval()")
         if self.phase is Phase.EVALUATING:
             raise EngineError("an evaluation is already running: eval() can't be called from its own events")
+
+    def check_can_predict(self) -> None:
+        """Raise EngineError if anything is running.
+
+        In a fit, an iterator that is left unfinished would let training continue in eval mode.
+        """
+        self._check_not_predicting("predict()")
+        if self.phase not in (Phase.IDLE, Phase.RESUMED):
+            what = "an evaluation" if self.phase is Phase.EVALUATING else "fit"
+            raise EngineError(f"{what} is running: predict() can't be called from its events; call it afterwards")
+
+    def _check_not_predicting(self, called: str) -> None:
+        if self.phase is Phase.PREDICTING:
+            raise EngineError(
+                f"a prediction is running, so {called} can't be called: take all that the iterator of predict() gives, "
+                "or close() it"
+            )
 
     def begin_evaluation(self) -> dict[str, float] | None:
         """Return the results that an interrupted evaluation has already; None: there was one at this position."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from ..arguments import interval_in_run
-from ..engine import Engine, refuse_to_copy, warn_of_idle
+from ..engine import Engine, refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..event import Event
 from ..logger import Logger
@@ -32,11 +32,12 @@ from .arguments import (
 from .arguments import progress_bar as bar
 from .data import Feed
 from .evaluation import ModuleModes, as_loaders, check_metrics
-from .fitting import run_fit
+from .fitting import check_trainable, run_fit
 from .loss_log import LossReader
 from .objective import check_objective
 from .optimizers import check_optimizers, check_schedulers, check_trained, make_optimizers, make_schedulers
 from .precision import Precision
+from .prediction import predictions
 from .resume import find_resumed, hyperparameters_of, start_over
 from .session import Session
 from .status import Phase, RunStatus
@@ -121,7 +122,6 @@ class Trainer:
     ) -> None:
         self._device = choose_device(device, check_model(model))
         self._precision = Precision(precision, self._device)
-        self._metrics = check_metrics(metrics, model, has_loss_fn=loss_fn is not None)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
         self._grad_clip_norm = check_positive(grad_clip_norm, "grad_clip_norm", float)
         self._optimizers = check_optimizers(optimizers)
@@ -139,6 +139,7 @@ class Trainer:
             algorithms=as_plugins("algorithms", algorithms, "algorithms"),
             callbacks=callbacks,
             loss_fn=check_loss_fn(loss_fn),
+            metric_objects=check_metrics(metrics, model, has_loss_fn=loss_fn is not None),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,
             precision=precision,
@@ -168,7 +169,7 @@ class Trainer:
         """
         self._check_open()
         self._session.status.check_can_fit()  # before anything changes
-        self._check_trainable()
+        check_trainable(self.state)
         end = self._end_of_fit(duration)
         if end is None:
             return
@@ -183,7 +184,6 @@ class Trainer:
         if state.timestamp.batch == 0 and self._session.batches is None:
             seed_generators(state.seed)  # undoes draws made since the Trainer was created
         run_fit(self._session, end)
-        self._warn_of_idle()
 
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
         """Evaluate on the given loaders, or else the trainer's, and return `{"<label>/<metric>": value}`.
@@ -203,6 +203,20 @@ class Trainer:
     def results(self) -> dict[str, dict[str, Any]]:
         """The last and the best value of each evaluation result, with the step and the epoch of the best."""
         return self.state.results.to_json()
+
+    def predict(self, dataloader: Iterable[Any]) -> Generator[Any, None, None]:
+        """Return an iterator over the model's outputs for each batch, computed one by one as in an evaluation.
+
+        Batches are `(inputs, ...)`, `[inputs]` or inputs; a model with its own loss gets them whole. Until the iterator
+        is exhausted or closed, the model is in eval mode, and `fit`, `eval` and `predict` raise an EngineError.
+
+        Raises:
+            ArgumentTypeError: (a TypeError) for what gives no batches.
+            ClosedEngineError: (a RuntimeError) if the trainer is closed.
+            EngineError: if a fit, an evaluation or another prediction is running.
+        """
+        self._check_open()
+        return predictions(self._session, dataloader)
 
     def close(self) -> None:
         """Close callbacks and loggers, each once, and release the loader; safe to call twice."""
@@ -233,7 +247,7 @@ class Trainer:
         after = dict(state.model.named_parameters(remove_duplicate=False))
         follow_parameters(given, before, after)  # to what was put in by hand; `replace_modules` did so itself
         check_trained(given, after.values())
-        for part in (state.model, state.loss_fn, *self._metrics.values()):
+        for part in (state.model, state.loss_fn, *state.metric_objects.values()):
             if callable(getattr(part, "to", None)):
                 part.to(self._device)
         state.optimizers = make_optimizers(self._optimizers, state.model) or list(state.optimizers)
@@ -247,7 +261,6 @@ class Trainer:
             readings=LossReader(state, self.logger, late=self._device.type != "cpu"),
             schedulers=schedules,
             eval_interval=self._eval_interval,
-            metrics=self._metrics,
             feed=Feed(state, self._device),
             status=RunStatus(state),
             microbatch_size=self._microbatch_size,
@@ -255,26 +268,9 @@ class Trainer:
         )
         self.logger.log_hyperparameters(hyperparameters_of(self._session))
 
-    def _warn_of_idle(self) -> None:
-        """Warn of algorithms that never matched, if training is complete and this engine has seen all of it."""
-        state, elapsed = self.state, self.state.get_elapsed_duration()
-        if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.pause_requested:
-            warn_of_idle(self.engine.lineup[0], state)
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedEngineError("the trainer is closed; make a new one")
-
-    def _check_trainable(self) -> None:
-        if self.state.train_dataloader is None:
-            raise ArgumentError("there is nothing to train on: give Trainer(train_dataloader=...)")
-        if not self.state.optimizers:
-            raise ArgumentError(
-                "there is no optimizer: give Trainer(optimizers=torch.optim.SGD(model.parameters(), lr=0.1))"
-            )
-        if not any(p.requires_grad for o in self.state.optimizers for g in o.param_groups for p in g["params"]):
-            raise ArgumentError("there is nothing to train: no parameter of the optimizers requires a gradient")
-        check_objective(self.state)
 
     def _end_of_fit(self, duration: Time | str | None) -> Time | None:
         """Return where this `fit` ends, None if training is there already; without a horizon this becomes it."""

@@ -27,7 +27,8 @@ ALGORITHMS: dict[str, Any] = {
     type(made).__name__: type(made) for made in map(PAIRS["make"], PAIRS["algorithm_names"]())
 }
 CALLED: dict[str, Any] = {
-    **ALGORITHMS, "Engine": Engine, "Trainer": Trainer, "Trainer.fit": Trainer.fit, "Trainer.eval": Trainer.eval
+    **ALGORITHMS, "Engine": Engine, "Trainer": Trainer, "Trainer.fit": Trainer.fit, "Trainer.eval": Trainer.eval,
+    "Trainer.predict": Trainer.predict,
 }  # fmt: skip
 NAMED = {"Event": Event, "Engine": Engine, "Algorithm": Algorithm, "Trainer": Trainer}
 

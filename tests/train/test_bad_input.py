@@ -267,7 +267,7 @@ def test_a_callback_of_a_trainer_that_failed_can_be_used_again() -> None:
     with pytest.raises(ArgumentError):
         trainer(loggers=memory, precision="fp33")
     trainer(loggers=memory).fit()
-    assert len(memory.metrics) == 2
+    assert len(memory.metrics) == 3
 
 
 def test_a_closed_trainer_is_refused_also_where_it_has_nothing_to_do() -> None:

@@ -119,7 +119,7 @@ def test_the_results_hold_metrics_time_and_counts(run, tmp_path):
         "checkpoints": {"latest": "checkpoints/ep2-ba12", "best": None},
     }
     assert sorted(key for key, value in results.items() if isinstance(value, float)) == [
-        *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/lr/0"),
+        *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/loss_epoch", "train/lr/0"),
     ]
 
 
@@ -158,8 +158,10 @@ def test_every_step_and_every_evaluation_is_logged(run, tmp_path):
     run("--out", "out")
     assert [(line["step"], *sorted(set(line) - {"step"})) for line in logged(tmp_path / "out")] == [
         *((step, "train/loss", "train/lr/0") for step in range(6)),
+        (6, "train/loss_epoch"),
         (6, "eval/loss"),
         *((step, "train/loss", "train/lr/0") for step in range(6, 12)),
+        (12, "train/loss_epoch"),
         (12, "eval/loss"),
     ]
 
@@ -172,13 +174,14 @@ def test_a_scheduler_steps_at_its_interval(run, tmp_path):
 def test_the_summary_is_plain_text_off_a_terminal(run):
     lines = [re.split(r"\s{2,}", line) for line in run("--out", "out").output.splitlines()]
     assert [line[0] for line in lines] == [
-        *("eval/loss", "train/loss", "train/lr/0", "trained", "time", "samples/s", "Doze/INIT", "Doze/BATCH_END"),
+        *("eval/loss", "train/loss", "train/loss_epoch", "train/lr/0", "trained", "time", "samples/s"),
+        *("Doze/INIT", "Doze/BATCH_END"),
         "model: out/model.safetensors",
         "load it: engine_core.load_model('out', trust=True)",
         "latest checkpoint: out/checkpoints/ep2-ba12",
         "results in out",
     ]
-    assert (lines[3][-1], lines[7][-1]) == ("2 epochs, 12 batches, 96 samples", "6x")
+    assert (lines[4][-1], lines[8][-1]) == ("2 epochs, 12 batches, 96 samples", "6x")
 
 
 @pytest.mark.full

@@ -84,14 +84,14 @@ def test_a_disk_that_is_full_is_reported_once_and_at_the_end_and_does_not_stop_t
     memory = Memory()
     files = RunFiles(tmp_path)
     made = trained(files, memory)
-    assert (made.state.timestamp.batch, len(memory.metrics)) == (6, 7)
+    assert (made.state.timestamp.batch, len(memory.metrics)) == (6, 8)
     assert files.latest == {name: value for _, values in memory.metrics for name, value in values.items()}
     full = f"logger destination RunFiles can't write in {str(tmp_path)!r}"
     assert [str(w.message).partition(";")[0].partition(":")[0] for w in recwarn] == [
         f"{full} ([Errno 28] No space left on device)",
         f"{full} at its end ([Errno 28] No space left on device)",
     ]
-    assert str(recwarn.list[-1].message).endswith(": 7 lines for metrics.jsonl and 0 rows for metrics.csv are lost")
+    assert str(recwarn.list[-1].message).endswith(": 8 lines for metrics.jsonl and 0 rows for metrics.csv are lost")
 
 
 def test_a_state_that_cannot_be_had_is_left_out_of_the_checkpoint(

@@ -63,9 +63,11 @@ def test_the_same_keys_are_logged_at_the_batch_where_it_ran() -> None:
     made = trainer(eval_dataloader={"a": batches(3), "b": batches(2)}, loggers=memory)
     results = made.eval()
     made.fit()
-    logged = [(step, metrics) for step, metrics in memory.metrics if "train/loss" not in metrics]
+    logged = [(step, metrics) for step, metrics in memory.metrics if "train/lr/0" not in metrics]
     assert logged[:2] == [(0, {"a/loss": results["a/loss"]}), (0, {"b/loss": results["b/loss"]})]
-    assert [(step, list(metrics)) for step, metrics in logged[2:]] == [(2, ["a/loss"]), (2, ["b/loss"])]
+    assert [(step, list(metrics)) for step, metrics in logged[2:]] == [
+        *((2, ["train/loss_epoch"]), (2, ["a/loss"]), (2, ["b/loss"])),
+    ]
 
 
 def test_state_metrics_are_the_latest_results_and_known_at_eval_end() -> None:

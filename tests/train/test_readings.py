@@ -152,4 +152,4 @@ def test_nothing_is_read_late_twice_or_by_the_next_fit() -> None:
     made = late_trainer(memory, data=batches(8, 8), max_duration="2ep")
     made.fit("1ba")
     made.fit("2ba")
-    assert [step for step, _ in memory.metrics] == [0, 1, 2]
+    assert [step for step, _ in memory.values("train/loss")] == [0, 1, 2]

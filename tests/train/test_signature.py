@@ -49,7 +49,7 @@ def test_all_but_model_and_loader_are_given_by_name() -> None:
 
 def test_the_methods_of_a_trainer() -> None:
     public = [name for name in vars(Trainer) if not name.startswith("_")]
-    assert public == ["fit", "eval", "results", "close"]
+    assert public == ["fit", "eval", "results", "predict", "close"]
     assert str(inspect.signature(Trainer.fit).replace(return_annotation=inspect.Signature.empty)) == (
         "(self, duration: 'Time | str | None' = None)"
     )

@@ -72,7 +72,7 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
     state.results.load(saved.get("results", {}))  # older versions saved none
     session.status.load_state_dict(saved)
-    session.readings.was_finite = saved["was_finite"] is not False
+    session.readings.load_state_dict(saved)
     fitting = {name: own for name, own in saved["algorithms"].items() if name not in of_weights}
     _load_named("algorithm", _algorithms(session), fitting)
     _load_named("callback", _listeners(session), saved["listeners"])
@@ -119,7 +119,7 @@ def _parts(session: Session) -> dict[str, Any]:
         "metrics": dict(state.metrics),
         "results": state.results.to_json(),
         **session.status.state_dict(),
-        "was_finite": session.readings.was_finite,
+        **session.readings.state_dict(),
         "feed": session.feed.position(in_epoch=session.batches is not None),
         "generators": GlobalGenerators.capture(session.device).to_state(),
         "optimizers": [

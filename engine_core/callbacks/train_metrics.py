@@ -1,0 +1,223 @@
+"""Compute metrics of the training's own outputs, and log them each epoch. Knows no Trainer."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ..algorithm import Algorithm, algorithm_metadata
+from ..callback import Callback
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning
+from ..event import Event
+from ..logger import Logger
+from ..messages import warn
+from ..state import State
+
+__all__ = ["TrainMetrics"]
+
+_EVENTS = [*Event]
+_IN_A_BATCH = frozenset(_EVENTS[_EVENTS.index(Event.AFTER_DATALOADER) : _EVENTS.index(Event.AFTER_TRAIN_BATCH)])
+_NOTHING = nullcontext()
+
+
+class TrainMetrics(Callback):
+    """Logs metrics of the training batches each epoch, as `train/<name>`.
+
+    They see what training computes anyway: the model's outputs in train mode, while the weights change from batch to
+    batch, and the targets as BEFORE_FORWARD leaves them, microbatch by microbatch. A batch in which an algorithm
+    tagged `target_mixing` ran is left out, and a warning says so once: its outputs are of mixed inputs. Without loggers
+    nothing is computed. What an epoch has so far is saved with the run.
+
+    Args:
+        metrics: objects with `update(outputs, targets)`, `compute()` and `reset()`, by name, which are copied; None:
+            those of the Trainer.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for anything else, and when `fit` starts if there
+            are no metrics, or the model has its own loss, which leaves open what the targets are.
+
+    Example:
+        >>> TrainMetrics().state_dict()  # nothing has been seen of an epoch
+        {}
+    """
+
+    def __init__(self, metrics: Mapping[str, Any] | None = None) -> None:
+        if metrics is not None:
+            from ..trainer import check_metrics  # noqa: PLC0415  it can be listed without torch
+
+            metrics = check_metrics(metrics, None, has_loss_fn=True)
+        self._given = metrics
+        self._metrics: dict[str, Any] | None = None
+        self._saved: dict[str, Any] = {}
+        self._seen: set[str] = set()
+        self._targets: Any = None
+        self._mixer: str | None = None
+        self._awaits = self._is_over = self._has_told = self._has_looked = False
+        self._unsaved: set[str] = set()
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Forget an earlier run."""
+        self._metrics, self._saved, self._seen = None, {}, set()
+        self._has_told = self._has_looked = False
+        self._unsaved = set()
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Copy the metrics, unless an earlier fit of the run has."""
+        self._mixer, self._is_over = None, False
+        if state.loss_fn is None:
+            raise ArgumentError(
+                f"train_metrics needs batches of (inputs, targets) and a loss_fn, but {type(state.model).__name__} has "
+                "its own loss, so nothing says which part of a batch the targets are: let its loss(outputs, batch) "
+                "return a dict with a 'total', whose parts are logged as train/loss/<part>"
+            )
+        if self._metrics is None:
+            self._metrics = {name: self._copied(name, metric, state) for name, metric in self._sources(state).items()}
+            self._seen, self._saved = {name for name in self._metrics if self._saved.get(name)}, {}
+
+    def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
+        """Note who mixes targets, and that what an algorithm computes at AFTER_TRAIN_BATCH is not another batch."""
+        if event in _IN_A_BATCH and "target_mixing" in algorithm_metadata(algorithm).tags:
+            self._mixer = name
+        elif event is Event.AFTER_TRAIN_BATCH:
+            self._is_over = True
+        return _NOTHING
+
+    def before_forward(self, state: State, logger: Logger) -> None:
+        """Keep the targets, which algorithms may replace for the loss."""
+        self._awaits = bool(logger.destinations) and not self._is_over
+        if self._awaits:
+            try:
+                self._targets = state.batch[1]
+            except (LookupError, TypeError):  # the loop says what is wrong with such a batch
+                self._awaits = False
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        """Update the metrics with the outputs of a microbatch."""
+        awaits, targets, self._awaits, self._targets = self._awaits, self._targets, False, None
+        if not awaits:
+            return
+        if self._mixer is None:
+            self._update(state.outputs, targets)
+        elif not self._has_told:
+            self._has_told = True
+            warn(
+                f"train_metrics leaves out the batches in which {self._mixer} mixes targets, since their outputs are "
+                "of mixed inputs; an epoch of nothing else logs no train/<metric>",
+                UserWarning,
+            )
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        """Take what is computed from here on for no other batch."""
+        self._is_over = True
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Be ready for the next batch."""
+        self._mixer, self._is_over = None, False
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Log the metrics of the epoch."""
+        if not self._seen:
+            return
+        from ..trainer import as_numbers  # noqa: PLC0415  it can be listed without torch
+
+        results: dict[str, float] = {}
+        with warnings.catch_warnings():
+            if not self._has_looked:  # all was loaded, which torchmetrics takes for a missing update
+                warnings.simplefilter("ignore")
+            for name, metric in (self._metrics or {}).items():
+                if name in self._seen:  # else a resumed run has nothing of it
+                    results |= as_numbers(f"train/{name}", metric.compute())
+                metric.reset()
+        self._seen = set()
+        logger.log_metrics(results)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the metrics have of the epoch so far; a warning names those that can't be saved."""
+        if self._metrics is None:
+            return {"metrics": self._saved} if self._saved else {}
+        saved = {name: self._state_of(name, metric) for name, metric in self._metrics.items() if name in self._seen}
+        return {"metrics": saved} if saved else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the epoch of the saved run, when the fit starts.
+
+        Raises:
+            ArgumentError: (a ValueError) for a state that `state_dict` never returns.
+        """
+        saved = state.get("metrics", {})
+        if not isinstance(saved, Mapping) or not all(isinstance(own, Mapping) for own in saved.values()):
+            raise ArgumentError(f"the state of train_metrics has metrics={saved!r:.80}, which it never saved")
+        self._metrics, self._saved = None, dict(saved)
+
+    def _sources(self, state: State) -> Mapping[str, Any]:
+        sources = state.metric_objects if self._given is None else self._given
+        if not sources:
+            raise ArgumentError(
+                "train_metrics has no metrics: give some to the Trainer, as metrics={'accuracy': ...}, or to itself"
+            )
+        return sources
+
+    def _copied(self, name: str, metric: Any, state: State) -> Any:
+        """Return a copy on the run's device, with what a resumed epoch has so far."""
+        import torch  # noqa: PLC0415  it can be listed without torch
+
+        from ..batch import move_batch  # noqa: PLC0415
+
+        made = copy.deepcopy(metric)
+        made.reset()
+        for part in made.modules() if callable(getattr(made, "modules", None)) else ():
+            if callable(getattr(part, "persistent", None)):
+                part.persistent(True)  # a metric of torchmetrics then has its values in its state_dict
+        if saved := self._saved.get(name):
+            if _has_own_state(made):
+                made.load_state_dict(saved)
+            else:
+                vars(made).update(
+                    saved if state.device is None else move_batch(dict(saved), torch.device(state.device))
+                )
+        if state.device is not None and callable(getattr(made, "to", None)):
+            made.to(state.device)
+        return made
+
+    def _update(self, outputs: Any, targets: Any) -> None:
+        import torch  # noqa: PLC0415  it can be listed without torch
+
+        from ..batch import map_batch  # noqa: PLC0415
+        from ..trainer import look_at_values  # noqa: PLC0415
+
+        metrics = self._metrics or {}
+        outputs = map_batch(outputs, lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
+        with torch.no_grad():
+            for metric in metrics.values():
+                metric.update(outputs, targets)
+        self._seen = {*metrics}
+        if not self._has_looked:
+            self._has_looked = True
+            look_at_values(metrics, "train")
+
+    def _state_of(self, name: str, metric: Any) -> dict[str, Any]:
+        """Return what a metric has so far, or nothing with a warning if a checkpoint can't hold that."""
+        from ..checkpoint import flatten  # noqa: PLC0415  it can be listed without torch
+
+        problem = "nothing that changes is in its attributes or its state_dict"
+        own: dict[str, Any] = {}
+        try:
+            own = dict(metric.state_dict()) if _has_own_state(metric) else dict(vars(metric))
+            flatten(own, name, {})
+        except (CheckpointError, TypeError) as error:
+            own, problem = {}, str(error)
+        if not own and name not in self._unsaved:
+            self._unsaved.add(name)
+            warn(
+                f"train_metrics can't save metric {name!r} ({problem}): a run that resumes within an epoch logs "
+                f"train/{name} of the rest of that epoch",
+                CheckpointWarning,
+            )
+        return copy.deepcopy(own)
+
+
+def _has_own_state(metric: Any) -> bool:
+    return callable(getattr(metric, "state_dict", None)) and callable(getattr(metric, "load_state_dict", None))

@@ -1,0 +1,66 @@
+"""A model's outputs for a loader, batch by batch, as an evaluation computes them. Fires the evaluation's events."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any
+
+from ..errors import ArgumentTypeError
+from ..event import Event
+from ..state import State
+from .arguments import check_loader
+from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loader, run_batch
+from .objective import compute_predictions
+from .session import Session
+from .status import Phase
+
+
+def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
+    """Check the loader and return an iterator over the model's outputs; nothing runs before the first is asked for."""
+    session.status.check_can_predict()
+    if isinstance(loader, Mapping):
+        raise ArgumentTypeError(f"predict() takes one loader, not a {type(loader).__name__}; call it for each of them")
+    return _predict(session, check_loader(loader, "the loader of predict()"))
+
+
+def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
+    """Yield the outputs of each batch; when this is exhausted, closed or fails, everything is as before.
+
+    Whoever takes them has torch's modes and the global generators as they would be without this, in between too.
+    """
+    state, status = session.state, session.status
+    status.check_can_predict()
+    before, eval_timestamp, phase = Before(state, session.device), state.eval_timestamp, status.phase
+    forward = session.precision.wrap(_forward)
+
+    def end() -> None:
+        before.put_back()
+        state.eval_timestamp, status.phase = eval_timestamp, phase
+
+    try:
+        try:
+            status.phase, state.loss = Phase.PREDICTING, None
+            enter_eval_mode(state)
+            enter_loader(state, "predict", loader)
+            with session.engine.restoring():
+                session.engine.run_event(Event.EVAL_START)
+                for batch in loader:
+                    run_batch(session, batch, forward)
+                    own = Globals(session.device)
+                    before.globals.put_back()
+                    try:
+                        yield state.outputs
+                    finally:
+                        before.globals = Globals(session.device)
+                        own.put_back()
+                session.engine.run_event(Event.EVAL_END)
+        finally:
+            end()
+    except BaseException as error:  # again, since a signal may have cut what is done above
+        session.engine.undo(error, EVAL_EVENTS)
+        end()
+        raise
+
+
+def _forward(state: State) -> None:
+    state.outputs = compute_predictions(state)

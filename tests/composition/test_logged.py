@@ -1,0 +1,80 @@
+"""What is logged and predicted beside the algorithms that change targets, gradients and weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Trainer
+from engine_core.testing import RecordingDestination
+
+GENERATOR = torch.Generator().manual_seed(1)
+BATCHES = [(torch.randn(8, 4, generator=GENERATOR), torch.randint(3, (8,), generator=GENERATOR)) for _ in range(3)]
+
+
+class Right:
+    def reset(self) -> None:
+        self.right = self.seen = 0
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        self.right, self.seen = self.right + int((outputs.argmax(1) == targets).sum()), self.seen + len(targets)
+
+    def compute(self) -> float:
+        return self.right / self.seen
+
+
+def trained(**settings: Any) -> tuple[Any, RecordingDestination]:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = nn.Linear(4, 3)
+    memory = RecordingDestination()
+    made = Trainer(
+        model,
+        BATCHES,
+        max_duration="1ep",
+        loss_fn=nn.CrossEntropyLoss(),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        loggers=memory,
+        metrics={"right": Right()},
+        callbacks=["train_metrics", "gradient_norm"],
+        seed=1,
+        device="cpu",
+        progress_bar=False,
+        **settings,
+    )
+    made.fit()
+    return made, memory
+
+
+def values(memory: RecordingDestination, name: str) -> list[Any]:
+    return [metrics[name] for _, metrics in memory.metrics if name in metrics]
+
+
+def test_metrics_see_the_targets_from_before_they_are_smoothed_and_no_mixed_batch() -> None:
+    (plain,) = values(trained()[1], "train/right")
+    (smoothed,) = values(trained(algorithms="label_smoothing")[1], "train/right")
+    assert 0 < plain < 1 and 0 < smoothed < 1
+    with pytest.warns(UserWarning, match="train_metrics leaves out the batches in which MixUp mixes targets"):
+        assert values(trained(algorithms=["label_smoothing", "mixup"])[1], "train/right") == []
+
+
+def test_with_sam_each_row_counts_once_and_the_norm_is_that_of_its_second_pass() -> None:
+    made, memory = trained(algorithms=[("sam", {"rho": 0.5})], grad_clip_norm=0.2)
+    assert len(values(memory, "train/right")) == 1
+    assert round(values(memory, "train/right")[0] * 24, 6).is_integer()
+    norm = torch.cat([p.grad.flatten() for p in made.state.model.parameters()]).norm().item()
+    assert values(memory, "train/gradient_norm_clipped")[-1] == pytest.approx(norm)
+
+
+def test_predictions_are_those_of_the_average_that_was_evaluated() -> None:
+    made, _ = trained(algorithms=[("ema", {"decay": 0.3})])
+    average = next(a for a in made.state.algorithms if hasattr(a, "averaged_state_dict")).averaged_state_dict()
+    weights = {name: value.clone() for name, value in made.state.model.state_dict().items()}
+    (outputs,) = made.predict([BATCHES[0][0]])
+    assert torch.allclose(outputs, nn.functional.linear(BATCHES[0][0], average["weight"], average["bias"]))
+    assert not torch.equal(average["weight"], weights["weight"])
+    assert all(torch.equal(value, weights[name]) for name, value in made.state.model.state_dict().items())
+    next(given := made.predict(BATCHES))
+    given.close()
+    assert all(torch.equal(value, weights[name]) for name, value in made.state.model.state_dict().items())

@@ -1,0 +1,109 @@
+"""`train/loss_epoch`: the mean of the training loss over an epoch's rows, at EPOCH_END."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+
+from .parts import Memory, at, batches, rows, trainer
+
+MEAN = "train/loss_epoch"
+
+
+def logged(data: Any, **settings: Any) -> tuple[list[float], list[tuple[int, float]]]:
+    """Return the losses of the batches, and the means with their steps."""
+    memory = Memory()
+    trainer(data, loggers=memory, **settings).fit()
+    return [loss for _, loss in memory.values("train/loss")], memory.values(MEAN)
+
+
+@pytest.mark.parametrize("settings", [{}, {"microbatch_size": 3}, {"eval_dataloader": batches(3)}])
+def test_it_is_the_mean_over_the_rows_of_the_epoch(settings: dict[str, Any]) -> None:
+    losses, means = logged(batches(8, 8, 2), max_duration="2ep", **settings)
+    assert means == [
+        (3, pytest.approx(sum(loss * n for loss, n in zip(losses[:3], (8, 8, 2), strict=True)) / 18)),
+        (6, pytest.approx(sum(loss * n for loss, n in zip(losses[3:], (8, 8, 2), strict=True)) / 18)),
+    ]
+
+
+def test_it_weighs_batches_as_the_loss_of_an_evaluation_does_and_a_sum_gives_the_mean_over_rows() -> None:
+    (inputs, targets), still = rows(8), {"optimizers": lambda p: torch.optim.SGD(p, lr=0.0)}
+    targets[:3] = -100
+    data = [(inputs[:4], targets[:4]), (inputs[4:], targets[4:])]
+    made = trainer(data, loggers=(memory := Memory()), **still)
+    made.fit()
+    assert memory.values(MEAN)[0][1] == pytest.approx(made.eval(data)["eval/loss"])
+    summed, means = logged(batches(8, 2), loss_fn=nn.CrossEntropyLoss(reduction="sum"), **still)
+    assert means == [(2, pytest.approx(sum(summed) / 10))]
+
+
+class KeepFive(Algorithm):
+    metadata = AlgorithmMetadata(events=("after_dataloader",), writes=("batch",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        state.batch = tuple(item[:5] for item in state.batch)
+
+
+def test_rows_that_an_algorithm_dropped_do_not_count() -> None:
+    losses, means = logged(batches(8, 3), algorithms=KeepFive())
+    assert means == [(2, pytest.approx((losses[0] * 5 + losses[1] * 3) / 8))]
+
+
+def skip_second(state: State) -> None:
+    if state.timestamp.batch == 1:
+        state.skip_step()
+
+
+def test_a_skipped_step_does_not_count() -> None:
+    losses, means = logged(batches(8, 8, 8), callbacks=at("after_train_batch", skip_second))
+    assert means == [(3, pytest.approx((losses[0] + losses[2]) / 2))]
+
+
+def test_an_epoch_in_two_fits_has_one_mean_and_half_an_epoch_none() -> None:
+    memory, whole = Memory(), logged(batches(8, 8, 2), max_duration="2ep")[1]
+    made = trainer(batches(8, 8, 2), max_duration="2ep", loggers=memory)
+    made.fit("2ba")
+    assert memory.values(MEAN) == []
+    made.fit()
+    assert memory.values(MEAN) == whole
+
+
+def test_callbacks_at_epoch_end_find_it_logged() -> None:
+    found: list[Any] = []
+    memory = Memory()
+    trainer(loggers=memory, callbacks=at("epoch_end", lambda state: found.extend(memory.values(MEAN)))).fit()
+    assert [step for step, _ in found] == [2]
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4])
+def test_a_resumed_run_logs_the_mean_of_the_run_that_was_not_interrupted(batch: int, tmp_path: Path) -> None:
+    def run(memory: Memory, duration: str, **settings: Any) -> None:
+        with trainer(batches(8, 5, 8), max_duration="2ep", loggers=memory, seed=1, **settings) as made:
+            made.fit(duration)
+
+    whole, first, second = Memory(), Memory(), Memory()
+    run(whole, "2ep")
+    run(first, f"{batch}ba", callbacks=CheckpointSaver(tmp_path, "1ba"))
+    run(second, f"{6 - batch}ba", callbacks=CheckpointSaver(tmp_path, "1ba"), autoresume=True)
+    assert first.metrics + second.metrics == whole.metrics
+
+
+def test_a_checkpoint_from_before_there_was_a_mean_can_be_resumed() -> None:
+    readings = trainer()._session.readings
+    readings.load_state_dict({"was_finite": True})
+    assert readings.state_dict() == {"was_finite": True, "epoch_loss": [0.0, 0.0]}
+
+
+def test_without_loggers_no_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(loss_fn=F.cross_entropy)
+    monkeypatch.setattr("engine_core.trainer.loss_log.divisor_of", pytest.fail)
+    made.fit()

@@ -1,0 +1,299 @@
+"""`Trainer.predict`: outputs of a model in eval mode, batch by batch, and everything is as before."""
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Timestamp
+from engine_core.errors import ArgumentError, ArgumentTypeError, ClosedEngineError, EngineError
+
+from .parts import Memory, at, batches, linear, net, notes, rows, same, trainer, writing_down
+
+INPUTS, TARGETS = rows(8)
+
+
+def expected(model: nn.Module, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """Return the outputs in eval mode."""
+    modes = [module.training for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        outputs = [model(given) for given in inputs]
+    for module, mode in zip(model.modules(), modes, strict=True):
+        module.training = mode
+    return outputs
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        [(INPUTS, TARGETS)],
+        [(INPUTS, TARGETS, "more")],
+        [[INPUTS]],
+        [INPUTS],
+        iter([(INPUTS,)]),
+        DataLoader(TensorDataset(INPUTS), batch_size=8),
+    ],
+    ids=["pair", "three", "list", "inputs", "used once", "loader"],
+)
+def test_the_model_gets_the_inputs_in_eval_mode_and_no_targets_are_needed(loader: Any) -> None:
+    model = net(dropout=0.5)
+    made = trainer(model=model)
+    (outputs,) = made.predict(loader)
+    assert torch.equal(outputs, expected(model, INPUTS)[0])
+    assert not outputs.requires_grad
+
+
+class Total(nn.Module):
+    def forward(self, batch: Any) -> Any:
+        return batch["x"] + batch["y"] if isinstance(batch, dict) else batch[0] + batch[1]
+
+
+class OwnLoss(Total):
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return outputs.mean()
+
+
+@pytest.mark.parametrize("batch", [{"x": INPUTS, "y": INPUTS}, (INPUTS, INPUTS)])
+def test_a_model_with_its_own_loss_gets_the_whole_batch(batch: Any) -> None:
+    (outputs,) = trainer(model=OwnLoss(), loss_fn=None, optimizers=None).predict([batch])
+    assert torch.equal(outputs, INPUTS + INPUTS)
+
+
+def test_a_mapping_is_the_inputs_of_a_model_without_one_and_a_trainer_to_predict_needs_no_loss() -> None:
+    made = trainer(None, Total(), loss_fn=None, optimizers=None, max_duration=None)
+    (outputs,) = made.predict([{"x": INPUTS, "y": INPUTS}])
+    assert torch.equal(outputs, INPUTS + INPUTS)
+
+
+def test_it_fires_the_events_of_an_evaluation_and_computes_and_logs_nothing_else() -> None:
+    events: list[str] = []
+    memory = Memory()
+    labels = at("eval_batch_end", lambda state: events.append(f"{state.dataloader_label} {state.eval_timestamp.batch}"))
+    made = trainer(callbacks=[writing_down(events), labels], loggers=memory, metrics=None, loss_fn=fails)
+    del events[:]
+    assert len(list(made.predict(batches(8, 3)))) == 2
+    batch = ["eval_batch_start", "eval_before_forward", "eval_after_forward", "eval_batch_end"]
+    assert events == ["eval_start", *batch, "predict 1", *batch, "predict 2", "eval_end"]
+    assert (memory.metrics, made.state.metrics) == ([], {})
+
+
+def fails(*given: Any) -> Any:
+    raise ZeroDivisionError
+
+
+class Doubled(Algorithm):
+    """Has doubled weights in the model while it is evaluated, as an average would be."""
+
+    metadata = AlgorithmMetadata(events=("eval_start", "eval_end"), writes=("model",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        model: Any = state.model
+        model.weight *= 2 if event is Event.EVAL_START else 0.5  # in place, so it fails where gradients are recorded
+
+
+def everything(made: Any) -> dict[str, Any]:
+    state = made.state
+    fields = (
+        "batch",
+        "outputs",
+        "loss",
+        "dataloader",
+        "dataloader_label",
+        "dataloader_len",
+        "eval_timestamp",
+        "metrics",
+    )
+    return {
+        **{name: getattr(state, name) for name in fields},
+        "modes": [module.training for module in state.model.modules()],
+        "weights": {name: value.clone() for name, value in state.model.state_dict().items()},
+        "grad": torch.is_grad_enabled(),
+        "generators": (random.getstate(), torch.get_rng_state(), str(np.random.get_state())),
+        "phase": made._session.status.phase,
+    }
+
+
+def exhausted(given: Iterator[Any]) -> None:
+    assert len(list(given)) == 3
+
+
+def closed(given: Any) -> None:
+    next(given)
+    given.close()
+
+
+def collected(given: Any) -> None:
+    next(given)
+    del given
+    gc.collect()
+
+
+def thrown_into(given: Any) -> None:
+    next(given)
+    with pytest.raises(KeyboardInterrupt):
+        given.throw(KeyboardInterrupt())
+
+
+def never_begun(given: Any) -> None:
+    given.close()
+
+
+class Breaks:
+    """Draws, and gives a batch that the model can't take after the first."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for width in (4, 9, 4):
+            draw()
+            yield (torch.zeros(2, width),)
+
+
+def draw() -> None:
+    random.random()
+    np.random.random()
+    torch.rand(2)
+
+
+@pytest.mark.parametrize("ends", [exhausted, closed, collected, thrown_into, never_begun])
+def test_whatever_ends_it_everything_is_as_before(ends: Callable[[Any], None]) -> None:
+    made = trainer(max_duration="2ep", algorithms=Doubled(), callbacks=at("eval_batch_start", lambda state: draw()))
+    made.fit("1ep")
+    made.state.model.bias.requires_grad = True
+    before = everything(made)
+    ends(made.predict(batches(8, 3, 2)))
+    gc.collect()
+    assert same(everything(made), before)
+    made.fit()
+
+
+def test_if_it_fails_everything_is_as_before_and_the_error_is_the_models() -> None:
+    made = trainer(algorithms=Doubled())
+    before, given = everything(made), made.predict(Breaks())
+    assert same(next(given), expected(doubled(linear()), torch.zeros(2, 4))[0])
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as error:
+        next(given)
+    assert same(everything(made), before)
+    assert notes(error) == []
+    assert list(given) == []
+
+
+def doubled(model: Any) -> Any:
+    model.weight.data *= 2
+    return model
+
+
+def test_the_average_is_in_the_model_until_it_ends() -> None:
+    model = linear()
+    made = trainer(model=model, algorithms=Doubled())
+    outputs = list(made.predict([INPUTS, INPUTS[:2]]))
+    assert same(outputs, expected(doubled(linear()), INPUTS, INPUTS[:2]))
+    assert same(model.state_dict(), linear().state_dict())
+
+
+def test_nothing_runs_before_the_first_output_is_asked_for() -> None:
+    events: list[str] = []
+    made = trainer(callbacks=writing_down(events))
+    del events[:]
+    given = made.predict(batches(8))
+    made.fit()
+    assert "eval_start" not in events
+    assert len(list(given)) == 1
+
+
+def test_meanwhile_nothing_else_runs_and_afterwards_it_does() -> None:
+    made = trainer(eval_dataloader=batches(3))
+    other, given = made.predict(batches(8)), made.predict(batches(8, 3))
+    next(given)
+    for call in (made.fit, made.eval, lambda: made.predict(batches(8)), lambda: next(other)):
+        with pytest.raises(EngineError, match=r"a prediction is running, so .* can't be called: take all"):
+            call()
+    assert len(list(given)) == 1
+    made.fit()
+
+
+@pytest.mark.parametrize(("event", "what"), [("batch_end", "fit"), ("eval_batch_end", "an evaluation")])
+def test_in_a_fit_or_an_evaluation_it_is_refused(event: str, what: str) -> None:
+    made = trainer(eval_dataloader=batches(3), callbacks=at(event, lambda state: made.predict(batches(3))))
+    with pytest.raises(EngineError, match=rf"{what} is running: predict\(\) can't be called from its events"):
+        made.fit()
+
+
+def test_in_between_the_callers_modes_and_draws_are_its_own() -> None:
+    made = trainer(callbacks=at("eval_batch_start", lambda state: draw()))
+    torch.manual_seed(3)
+    plain = [torch.rand(2) for _ in range(3)]
+    torch.manual_seed(3)
+    drawn = []
+    for _ in made.predict(batches(8, 3)):
+        assert torch.is_grad_enabled()
+        drawn.append(torch.rand(2))
+    assert same([*drawn, torch.rand(2)], plain)
+
+
+class Draws:
+    """Gives what it draws."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(3):
+            yield (torch.rand(2, 4),)
+
+
+def test_what_the_loader_draws_differs_from_batch_to_batch_and_is_not_the_callers() -> None:
+    made = trainer(model=nn.Identity(), optimizers=None)
+    torch.manual_seed(3)
+    plain = [torch.rand(2, 4) for _ in range(3)]
+    torch.manual_seed(3)
+    assert same([out for out in made.predict(Draws()) if torch.rand(1).numel()], plain)
+
+
+def test_under_autocast_outputs_are_what_an_evaluation_computes() -> None:
+    seen: list[torch.Tensor] = []
+    keep = at("eval_after_forward", lambda state: seen.append(state.outputs))
+    made = trainer(precision="amp_bf16", callbacks=keep)
+    made.eval([(INPUTS, TARGETS)])
+    (outputs,) = made.predict([(INPUTS, TARGETS)])
+    assert outputs.dtype is torch.bfloat16
+    assert torch.equal(outputs, seen[0])
+
+
+@pytest.mark.parametrize(
+    ("loader", "error", "message"),
+    [
+        ({"a": batches(3)}, ArgumentTypeError, r"predict\(\) takes one loader, not a dict; call it for each of them"),
+        (3, ArgumentTypeError, r"the loader of predict\(\) is 3; it has to be an iterable of batches"),
+        ([], ArgumentError, r"the loader of predict\(\) is empty"),
+    ],
+)
+def test_what_gives_no_batches_is_refused_at_once(loader: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        trainer().predict(loader)
+
+
+def test_a_closed_trainer_predicts_nothing_and_what_has_begun_ends_as_if_closed() -> None:
+    model = linear()
+    made = trainer(model=model, algorithms=Doubled())
+    given = made.predict(batches(8, 3))
+    next(given)
+    with torch.no_grad():
+        made.close()
+    with pytest.raises(ClosedEngineError):
+        next(given)
+    assert model.training
+    assert same(model.state_dict(), linear().state_dict())
+    assert made.state.eval_timestamp == Timestamp()
+    with pytest.raises(ClosedEngineError):
+        made.predict(batches(8))
+
+
+def test_a_list_of_samples_is_not_taken_for_inputs() -> None:
+    with pytest.raises(ArgumentTypeError, match="is a list of 2 samples"):
+        list(trainer().predict([[{"x": INPUTS[0]}, {"x": INPUTS[1]}]]))
