@@ -1,0 +1,92 @@
+"""Each output that README, docs and the plugins' READMEs show is what the command prints."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from .conftest import DOCS, name_of
+
+OUTPUTS = runpy.run_path(str(DOCS / "outputs.py"))
+Shown, differences = OUTPUTS["Shown"], OUTPUTS["differences"]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in OUTPUTS["PAGES"]}
+WITH_OUTPUTS = [page for page, text in TEXTS.items() if OUTPUTS["shown_in"](text)]
+TEXT_BLOCKS = [block for page in TEXTS for block in OUTPUTS["text_blocks"](page)]
+TUTORIAL = DOCS / "quickstart.md"
+
+
+@pytest.mark.parametrize("page", WITH_OUTPUTS, ids=name_of)
+def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
+    differ = [differences(*output) for output in OUTPUTS["printed_by"](page, tmp_path)]
+
+    assert "\n".join(filter(None, differ)) == "", f"python docs/outputs.py --write docs/{page.relative_to(DOCS)}"
+    if page == TUTORIAL:  # which says what lies in the run's folder
+        (folder,) = (tmp_path / "runs").iterdir()
+        named = re.findall(r"`(\w+\.\w+|\w+/)`", TEXTS[TUTORIAL])
+        assert {f"{file.name}{'/' * file.is_dir()}" for file in folder.iterdir()} == set(named)
+
+
+def test_the_tutorial_speaks_of_the_numbers_that_it_shows():
+    batches = re.search(r"(\d+) batches,", TEXTS[TUTORIAL])[1]
+    pruned = re.search(r"SelectiveBackprop/AFTER_DATALOADER +(\d+)x", TEXTS[TUTORIAL])[1]
+
+    assert f"pruned {pruned} of the {batches} batches" in TEXTS[TUTORIAL]
+
+
+def test_each_text_block_that_is_not_compared_says_why():
+    reasons = OUTPUTS["NOT_COMPARED"]
+    found = {
+        (page, text): [key for key in reasons if key[0] == page and text.startswith(key[1])]
+        for page, text in TEXT_BLOCKS
+    }
+
+    assert [block for block, keys in found.items() if len(keys) != 1] == []
+    assert sorted(key for keys in found.values() for key in keys) == sorted(reasons)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "printed"),
+    [
+        ("engine-core diff a b", "one  1.2.3\n", "one      1.10.0rc1\n"),
+        ("engine-core plugins list", "first\n...\nlast\n", "first\nsecond\nthird\nlast\n"),
+        ("engine-core train a.yaml", "in runs/a-20260101-000000-00ff\n", "in runs/a-20270202-111111-12e4\n"),
+        ("engine-core train a.yaml", "eval/loss  0.25*  1:02\n", "eval/loss  1e-05  0:59\n"),
+        ("engine-core train a.yaml", "samples/s  7825\n", "samples/s  12\n"),
+    ],
+)
+def test_what_varies_is_not_compared(command, shown, printed):
+    assert differences(Shown(command, shown, 0), printed) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "printed"),
+    [
+        ("engine-core train a.yaml", "SelectiveBackprop  84x\n", "SelectiveBackprop  83x\n"),
+        ("engine-core train a.yaml", "in runs/a-20260101-000000\n", "in runs/a-20270202-111111-12e4\n"),
+        ("engine-core plugins list", "first\n...\nlast\n", "first\nlast\nmore\n"),
+        ("engine-core explain a.yaml", "weight 0.25\n", "weight 0.5\n"),
+    ],
+)
+def test_everything_else_is_compared(command, shown, printed):
+    assert f"+{printed.splitlines()[-1].split()[0]}" in differences(Shown(command, shown, 0), printed)
+
+
+def test_a_page_is_rewritten_where_it_differs_and_nowhere_else(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ engine-core train a\nloss 0.5\n$ engine-core diff a b\nold\n```\n", encoding="utf-8")
+    same, other = OUTPUTS["shown_in"](page.read_text(encoding="utf-8"))
+
+    text = OUTPUTS["rewritten"](page, [(same, "loss 0.7\n"), (other, "new\nlines\n")])
+
+    assert text == "```console\n$ engine-core train a\nloss 0.5\n$ engine-core diff a b\nnew\nlines\n```\n"
+
+
+def test_a_command_of_another_program_can_not_be_shown_with_an_output(tmp_path, monkeypatch):
+    page = Path(OUTPUTS["ROOT"], "docs", "no-such-page.md")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "```console\n$ ls\nfile\n```\n")
+
+    with pytest.raises(ValueError, match="'ls', which can't be compared"):
+        list(OUTPUTS["printed_by"](page, tmp_path))
