@@ -1,7 +1,8 @@
-"""The picture of the order is drawn by the command that the docs show, from the algorithms on the page."""
+"""The pictures are current: the order as the docs' command draws it, the loop as its program does."""
 
 from __future__ import annotations
 
+import runpy
 import warnings
 
 import pytest
@@ -27,3 +28,9 @@ def drawn(monkeypatch, tmp_path):
 
 def test_the_picture_shows_the_order_as_it_is(drawn):
     assert PICTURE.read_text(encoding="utf-8") == drawn, f"draw {PICTURE.name} anew"
+
+
+def test_the_picture_of_the_loop_shows_the_events_and_who_listens_as_they_are():
+    drawn = runpy.run_path(str(DOCS / "loop_picture.py"))["as_svg"]()
+
+    assert (DOCS / "images" / "loop.svg").read_text(encoding="utf-8") == drawn, "run python docs/loop_picture.py"
