@@ -3,27 +3,36 @@
 import importlib.metadata
 import inspect
 import json
+import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pydantic
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.inspect import stringify_signature
 
 from engine_core import Event, hookspecs
+from engine_core.registry import CORE, Registry
 
 project = "engine-core"
 release = importlib.metadata.version("engine-core")
 html_title = f"engine-core {release}"
 html_theme = "furo"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+copybutton_prompt_text = r">>> |\.\.\. |\$ "  # with a prompt only what follows one is copied, not the output
+copybutton_prompt_is_regexp = True
 exclude_patterns = ["_build"]
 html_extra_path = ["reference/metadata.schema.json"]  # at the root, under a stable name
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
 
 default_role = "literal"  # docstrings mark code with single backticks
 autodoc_inherit_docstrings = False
@@ -74,6 +83,38 @@ class Fields(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(rows))
 
 
+class RegisteredCallback(SphinxDirective):
+    """`{callback} early_stopper` shows the class that is registered by a name, and the events it runs at."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {"members": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """Return its documentation, parsed like the page."""
+        registry, name = Registry.scan(), self.arguments[0]
+        callback = registry.load("callbacks", name)
+        members = f"   :members: {self.options['members']}\n" if "members" in self.options else ""
+        shown = f".. autoclass:: {callback.__module__}.{callback.__qualname__}\n{members}"
+        events = [event for event in Event if hasattr(callback, event)]
+        at = ", ".join(f"[{event}](/reference/events.md#{event})" for event in events)
+        return self.parse_text_to_nodes(f"```{{eval-rst}}\n{shown}```\n\nIt runs at: {at}.")
+
+
+class RegisteredCallbacks(SphinxDirective):
+    """`{callbacks}` lists the callbacks and loggers of the core, each with the first sentence about it."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, parsed like the page."""
+        registry = Registry.scan()
+        rows = ["| name | what it does |", "|---|---|"]
+        for record in registry.records:
+            if (record.kind, record.distribution) == ("callbacks", CORE):
+                said = inspect.getdoc(registry.load(record.kind, record.name)) or ""
+                sentence = " ".join(said.partition("\n\n")[0].split())
+                rows.append(f"| [`{record.name}`]({record.name}.md) | {sentence} |")
+        return self.parse_text_to_nodes("\n".join(rows))
+
+
 def _in_json(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(map(_in_json, schema["anyOf"]))
@@ -103,8 +144,27 @@ def _readable(app: Sphinx, what: str, name: str, thing: object, *given: Any) -> 
     return (signature.replace("<factory>", "{}"), returned) if signature else None
 
 
+def _link_to_pages(app: Sphinx, path: Path, page: str, content: list[str]) -> None:
+    """Let the links in an included file lead to the page that includes their target, or to the file itself."""
+    pages = {}
+    for file in app.srcdir.rglob("*.md"):
+        if included := re.match(r"```\{include\} (\S+)\n```", file.read_text(encoding="utf-8")):
+            pages[(file.parent / included[1]).resolve()] = file
+
+    def to_page(link: re.Match[str]) -> str:
+        target = (app.srcdir / path).resolve().parent / link[0]
+        if not target.exists():
+            return link[0]
+        return f"/{os.path.relpath(pages.get(target.resolve(), target), app.srcdir)}"
+
+    content[0] = re.sub(r"(?<=\]\()[^)#:\s]+(?=[#)])", to_page, content[0])
+
+
 def setup(app: Sphinx) -> None:
     """Add the directives, and make signatures readable."""
     app.add_directive("hook", Hook)
     app.add_directive("fields", Fields)
+    app.add_directive("callback", RegisteredCallback)
+    app.add_directive("callbacks", RegisteredCallbacks)
     app.connect("autodoc-process-signature", _readable)
+    app.connect("include-read", _link_to_pages)

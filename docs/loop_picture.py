@@ -141,10 +141,10 @@ def _frame(label: str, depth: int, top: int, bottom: int) -> list[str]:
 def _row(row: Row, callbacks: list[str], algorithms: list[str]) -> list[str]:
     event, middle = row.event, row.top + row.height // 2
     x = CENTRE - BOX // 2
-    kind = "undo" if event.is_undo else "pair" if event.partner else "alone"
+    fill = FILLS["undo" if event.is_undo else "pair" if event.partner else "alone"]
     drawn = [
         (
-            f'  <rect x="{x}" y="{middle - 12}" width="{BOX}" height="24" rx="5" fill="{FILLS[kind]}" stroke="#999999"/>'
+            f'  <rect x="{x}" y="{middle - 12}" width="{BOX}" height="24" rx="5" fill="{fill}" stroke="#999999"/>'
             f'<text x="{CENTRE}" y="{middle + 4}" text-anchor="middle" font-weight="600" {DARK}>{event}</text>'
         )
     ]
