@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from .conftest import DOCS, PAGES, ROOT, name_of
+from .conftest import DOCS, PAGES, ROOT, blocks_of, name_of
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)|^```\{(?:include|literalinclude)\} (\S+)$", re.MULTILINE)
 
@@ -22,10 +22,16 @@ def test_the_files_that_a_page_links_to_exist(page):
 
 
 def test_each_page_is_in_the_table_of_contents():
-    listed = re.findall(r"^\w+(?:/[\w-]+)?$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
-    pages = [page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")]
+    pages = [page for page in PAGES if page.is_relative_to(DOCS)]
+    listed = [
+        page.parent / f"{title or name}.md"
+        for page in pages
+        for block in blocks_of(page)
+        if block.language == "{toctree}"
+        for name, title in re.findall(r"^([^<\n]+?)(?: <(\S+)>)?$", block.text, re.MULTILINE)
+    ]
 
-    assert sorted(listed) == sorted(set(pages) - {"index"})
+    assert sorted(listed) == sorted({*pages} - {DOCS / "index.md"})
 
 
 @pytest.mark.parametrize("picture", sorted(DOCS.rglob("*.svg")), ids=name_of)

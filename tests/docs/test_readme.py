@@ -25,6 +25,10 @@ def test_the_tutorial_has_the_same_two_commands():
     assert first(DOCS / "quickstart.md", "sh") == first(README, "sh")
 
 
+def test_the_front_page_has_the_first_of_them():
+    assert first(DOCS / "index.md", "sh") == first(README, "sh").splitlines(keepends=True)[0]
+
+
 def test_an_algorithm_in_ten_lines_is_as_short_as_that_and_the_same_in_both_places():
     shown = first(README, "python")
 

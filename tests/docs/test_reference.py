@@ -12,6 +12,7 @@ from engine_core import errors
 from engine_core.cli import main
 from engine_core.config import Config
 from engine_core.config.schema import TrainerSettings
+from engine_core.registry import CORE, Registry
 
 from .conftest import DOCS
 
@@ -56,6 +57,27 @@ def commands(group: click.Group, before: str = "") -> list[str]:
         full = f"{before} {name}".strip()
         found += commands(command, full) if isinstance(command, click.Group) else [full]
     return found
+
+
+CALLBACKS = DOCS / "callbacks"
+REGISTERED = [
+    record.name for record in Registry.scan().records if (record.kind, record.distribution) == ("callbacks", CORE)
+]
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_a_callback_or_logger_of_the_core_has_a_page_named_as_registered(name):
+    page = CALLBACKS / f"{name}.md"
+    begins = f"# {name}\n\n```{{callback}} {name}\n"
+
+    assert page.is_file(), (
+        f"write {page.relative_to(DOCS)}, add it to callbacks/index.md, and begin it with:\n{begins}```"
+    )
+    assert page.read_text(encoding="utf-8").startswith(begins)
+
+
+def test_each_of_these_pages_is_of_a_registered_one():
+    assert sorted(page.stem for page in CALLBACKS.glob("*.md")) == sorted([*REGISTERED, "index"])
 
 
 @pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
