@@ -29,6 +29,7 @@ html_css_files = ["site.css"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "  # with a prompt only what follows one is copied, not the output
 copybutton_prompt_is_regexp = True
+copybutton_copy_empty_lines = False
 exclude_patterns = ["_build"]
 html_extra_path = ["reference/metadata.schema.json"]  # at the root, under a stable name
 myst_heading_anchors = 3
