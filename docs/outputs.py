@@ -5,8 +5,8 @@ that is only `...` stands for any number of lines. The commands of a page run on
 the files lie that the page shows under a caption. `--write` puts in what was printed where the two differ.
 
 Not compared are the numbers of versions, the date in the name of a run's folder, and the width of columns, which
-follows them. Of a command in MEASURED neither are decimal numbers, times such as 0:12, and rates, nor `*`, which marks
-the best of such numbers.
+follows them. Of a command in MEASURED neither are decimal numbers, times such as 0:12, and samples/s; which of these
+numbers is the best (`*`, and `epoch 5, batch 115` behind it); and lines of progress, of which a slow machine has more.
 """
 
 from __future__ import annotations
@@ -149,8 +149,11 @@ def normal(output: str, command: str) -> list[str]:
     ours = OURS.fullmatch(command)
     if ours and MEASURED.match(ours["arguments"]):
         output = re.sub(r"\b\d+:\d\d(:\d\d)?\b", "<time>", output)
-        output = re.sub(r"-?\b\d+(\.\d+(e[-+]?\d+)?|e[-+]?\d+)\*?|(?<=samples/s )( *)\d+", "<number>", output)
-    return [" ".join(line.split()) for line in output.splitlines() if line.strip()]
+        output = re.sub(r"^.*  \d+%(  .*)?\n", "", output, flags=re.MULTILINE)
+        output = re.sub(r"(?<=samples/s )[ │]*[\d,]+|[\d,]+(?= samples/s)", "<number>", output)
+        output = re.sub(r"-?\b\d+(\.\d+(e[-+]?\d+)?|e[-+]?\d+)\*?", "<number>", output)
+        output = re.sub(r"(best +<number>[ │]+)epoch \d+, batch \d+", r"\1<place>", output)
+    return [" ".join(re.sub("─+", "─", line).split()) for line in output.splitlines() if line.strip()]
 
 
 def differences(shown: Shown, printed: str) -> str:

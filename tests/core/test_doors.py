@@ -79,7 +79,8 @@ def test_a_folder_hands_out_only_what_is_used_or_published_and_lists_it(folder):
 
 
 def test_names_are_listed_only_at_doors_at_the_root_and_where_the_docs_name_the_module():
-    docs = "\n".join(DOCS.values())
+    # Of a registered callback, the page shows the class without naming it.
+    docs = "\n".join([*DOCS.values(), (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")])
     inner = [name for name in MODULES if "." in name and name not in FOLDERS]
     unnamed = [name for name in inner if not re.search(rf"\bengine_core\.{re.escape(name)}\b", docs)]
     assert {name for name in unnamed if listed(name)} == set()

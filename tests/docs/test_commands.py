@@ -67,7 +67,7 @@ def test_the_command_exists_with_these_options(page, command):
 
 def parse(command: click.Command, arguments: list[str]) -> None:
     """Parse as click does, without running anything."""
-    context = click.Context(command, info_name="engine-core")
+    context = click.Context(command, info_name="engine-core", **command.context_settings)
     while isinstance(command, click.Group):
         name, command, arguments = command.resolve_command(context, arguments)
         context = click.Context(command, parent=context, info_name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -23,17 +24,18 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
     differ = [differences(*output) for output in OUTPUTS["printed_by"](page, tmp_path)]
 
     assert "\n".join(filter(None, differ)) == "", f"python docs/outputs.py --write docs/{page.relative_to(DOCS)}"
-    if page == TUTORIAL:  # which says what lies in the run's folder
-        (folder,) = (tmp_path / "runs").iterdir()
-        named = re.findall(r"`(\w+\.\w+|\w+/)`", TEXTS[TUTORIAL])
-        assert {f"{file.name}{'/' * file.is_dir()}" for file in folder.iterdir()} == set(named)
+    if page == TUTORIAL:
+        what_the_tutorial_says_of_its_run(*(tmp_path / "runs").iterdir())
 
 
-def test_the_tutorial_speaks_of_the_numbers_that_it_shows():
-    batches = re.search(r"(\d+) batches,", TEXTS[TUTORIAL])[1]
-    pruned = re.search(r"SelectiveBackprop/AFTER_DATALOADER +(\d+)x", TEXTS[TUTORIAL])[1]
+def what_the_tutorial_says_of_its_run(folder):
+    """Compare what the text says of numbers that no output shows, and of the files in the run's folder."""
+    results = json.loads((folder / "results.json").read_text())
+    pruned = results["algorithms"]["SelectiveBackprop/AFTER_DATALOADER"]
+    named = re.findall(r"`(\w+\.\w+|\w+/)`", TEXTS[TUTORIAL])
 
-    assert f"pruned {pruned} of the {batches} batches" in TEXTS[TUTORIAL]
+    assert f"pruned {pruned} of the {results['batches']} batches" in TEXTS[TUTORIAL]
+    assert {f"{file.name}{'/' * file.is_dir()}" for file in folder.iterdir()} == set(named)
 
 
 def test_each_text_block_that_is_not_compared_says_why():
@@ -54,7 +56,9 @@ def test_each_text_block_that_is_not_compared_says_why():
         ("engine-core plugins list", "first\n...\nlast\n", "first\nsecond\nthird\nlast\n"),
         ("engine-core train a.yaml", "in runs/a-20260101-000000-00ff\n", "in runs/a-20270202-111111-12e4\n"),
         ("engine-core train a.yaml", "eval/loss  0.25*  1:02\n", "eval/loss  1e-05  0:59\n"),
-        ("engine-core train a.yaml", "samples/s  7825\n", "samples/s  12\n"),
+        ("engine-core train a.yaml", "samples/s  7825\n", "samples/s  12,345\n"),
+        ("engine-core train a.yaml", "a  0.5  best 0.5  epoch 5, batch 10\n", "a  0.4  best 0.6  epoch 6, batch 12\n"),
+        ("engine-core train a.yaml", "start\n", "epoch 1/10  3%  loss 2.1\nstart\nepoch 2/10  14%  loss 1.1\n"),
     ],
 )
 def test_what_varies_is_not_compared(command, shown, printed):
