@@ -1,5 +1,5 @@
 """Create a plugin: write a complete new distribution. Knows no engine and imports no plugin."""
 
-from .creating import create_plugin
+from .creating import TEST_REQUIREMENTS, create_plugin
 
-__all__ = ["create_plugin"]
+__all__ = ["TEST_REQUIREMENTS", "create_plugin"]

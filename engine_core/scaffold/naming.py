@@ -27,6 +27,9 @@ AT_EVERY_START = ("sitecustomize", "usercustomize")
 TOOLS = "build hatchling mypy pip py pytest ruff setuptools torch tox virtualenv wheel"
 """What a plugin's tests install under these names, whether installed here or not; `py` belongs to pytest."""
 
+SUFFIX = re.compile(r"(?<=.)[-_.]+plugin$", re.IGNORECASE)
+"""What the name of a distribution may end with, and that of its algorithm does not."""
+
 DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)", re.IGNORECASE)
 
 IN_THE_FILES = (
@@ -37,31 +40,43 @@ IN_THE_FILES = (
 
 
 class PluginNames(NamedTuple):
-    """What follows from a plugin's name: its distribution, its package, also its registered name, and its class."""
+    """What follows from a plugin's name: its distribution, its package, its algorithm's registered name and class."""
 
     distribution: str
     package: str
+    algorithm: str
     class_name: str
 
 
-def name_plugin(name: str) -> PluginNames:
-    """Return the names that follow from the name of a distribution.
+def name_plugin(name: str, algorithm: str | None = None) -> PluginNames:
+    """Return the names that follow from the name of a distribution, and from that of its algorithm if it is given.
 
     Raises:
         ArgumentError: if no plugin can have that name, or none that works alongside what is installed.
         ArgumentTypeError: for anything but a string.
 
     Example:
-        >>> name_plugin("My.Awkward-name_2")
-        PluginNames(distribution='My.Awkward-name_2', package='my_awkward_name_2', class_name='MyAwkwardName2')
+        >>> name_plugin("Sam2.plugin")
+        PluginNames(distribution='Sam2.plugin', package='sam2_plugin', algorithm='sam2', class_name='Sam2')
     """
-    if not isinstance(name, str):
-        raise ArgumentTypeError(f"the name of a plugin is a string, not {name!r}")
-    package = re.sub(r"[-.]", "_", name).lower()
+    for what, given in (("a plugin", name), ("an algorithm", algorithm or "")):
+        if not isinstance(given, str):
+            raise ArgumentTypeError(f"the name of {what} is a string, not {given!r}")
+    package = _as_identifier(name)
+    stem = SUFFIX.sub("", name) if algorithm is None else algorithm
+    registered = _as_identifier(stem) if algorithm is None else algorithm
     reason = _why_not_a_name(name, package) or _why_not_a_package(package) or _why_not_beside_others(name, package)
+    if not reason and algorithm is None and (taken := _why_taken(registered)):
+        reason = f"{taken}; choose another, or name its algorithm with --algorithm"
     if reason:
         raise ArgumentError(f"{name!r} can't be the name of a plugin: {reason}")
-    return PluginNames(name, package, _class_name(name))
+    if reason := _why_not_an_algorithm(registered) or _why_taken(registered):
+        raise ArgumentError(f"{registered!r} can't be the name of an algorithm: {reason}")
+    return PluginNames(name, package, registered, _class_name(stem))
+
+
+def _as_identifier(name: str) -> str:
+    return re.sub(r"[-.]", "_", name).lower()
 
 
 def _why_not_a_name(name: str, package: str) -> str:
@@ -91,20 +106,33 @@ def _why_not_beside_others(name: str, package: str) -> str:
     distribution = normalise(name)
     if distribution == CORE:
         return "that is the engine itself"
-    namesakes = [record for record in Registry.scan().records if record.name == package]
-    if any(record.distribution == CORE for record in namesakes):
-        return f"engine-core has a plugin {package!r} of its own"
     version = installed_version(name)
     if version is not None:
         return f"{distribution} {version} is installed, and this would replace it; choose another, or uninstall that"
-    for record in namesakes:
-        if record.kind == "algorithms":
-            return (
-                f"{record.origin}, which is installed, has an algorithm {package!r}, and with both that name would be "
-                "ambiguous; choose another, or uninstall that"
-            )
     found = _importable(package)
     return f"its package would be {package!r}, which is already importable: {found}" if found else ""
+
+
+def _why_not_an_algorithm(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        legal = re.sub(r"\W+|(?<=[a-z0-9])(?=[A-Z])", "_", name, flags=re.ASCII).strip("_").lower()
+        instead = f", as in {legal!r}" if re.match("[a-z]", legal) else ""
+        return f"that has lower-case ASCII letters, digits and '_', and begins with a letter{instead}"
+    if len(name) > LONGEST:
+        return f"it has {len(name)} characters, at most {LONGEST} fit in a line of code"
+    return ""
+
+
+def _why_taken(algorithm: str) -> str:
+    for record in Registry.scan().records:
+        if record.name == algorithm and record.distribution == CORE:
+            return f"engine-core has a plugin {algorithm!r} of its own"
+        if record.name == algorithm and record.kind == "algorithms":
+            return (
+                f"{record.origin}, which is installed, has an algorithm {algorithm!r}, and with both that name would "
+                "be ambiguous"
+            )
+    return ""
 
 
 def _importable(package: str) -> str:
