@@ -60,9 +60,9 @@ class Workplace:
     def installed(self, program: str) -> list[str]:
         return [str(program_of(self.home, program))]
 
-    def begin(self, name: str) -> Path:
+    def begin(self, name: str, *options: str) -> Path:
         """Begin a plugin and return its folder."""
-        self.engine_core("plugins", "new", name)
+        self.engine_core("plugins", "new", name, *options)
         return self.folder / name
 
     def start_tox(self, project: Path, *options: str) -> subprocess.Popen[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +15,26 @@ from .conftest import Workplace, program_of
 HERE = f"py{sys.version_info.major}{sys.version_info.minor}"
 # The environments of a plugin's tox: all of them once, then the one in which a name with dots and capitals matters.
 WHOLE = ["lint", "type", f"{HERE}-lowest", f"{HERE}-latest", "wheel"]
-TOXES = {"my-algo": WHOLE, "My.Awkward_name": ["wheel"]}
+AWKWARD = "My.Awkward_name"
+TOXES = {"my-algo": WHOLE, AWKWARD: ["wheel"]}
 LONGEST_S = 3600  # for the tox of both, side by side
-OTHERS = ["My.Awkward_state", "x", "true", "test-noise", "Two--dashes.2d", "W" * 40]
+EXAMPLES = [
+    ("My.Awkward_state", ["--with-pass"]),
+    ("x", ["--description", """say "hi" to it's 'x' – C:\\x"""]),  # noqa: RUF001
+    ("Two--dashes.2d", ["--with-pass", "--algorithm", "w" * 40, "--author", 'Zoë "Z" <z@example.org>']),
+    ("W" * 40, ["--with-pass", "--description", "d" * 90]),
+]
+SKELETONS = [("true-plugin", ["--with-pass"]), ("test-noise", ["--description", "d" * 90])]
+NOTHING = '"""Change nothing."""'
+SOMETHING = """[p.grad.zero_() for p in state.model.parameters()]"""
 
 
 @pytest.fixture(scope="module")
 def toxes(workplace: Workplace) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Create plugins and start the tox of each, side by side; what they print is in `tox.log`."""
     started = {
-        name: workplace.start_tox(workplace.begin(name), *(() if named is WHOLE else ("-e", ",".join(named))))
-        for name, named in TOXES.items()
+        "my-algo": workplace.start_tox(workplace.begin("my-algo", "--example", "--with-pass")),
+        AWKWARD: workplace.start_tox(workplace.begin(AWKWARD), "-e", "wheel"),
     }
     yield started
     for process in started.values():
@@ -51,14 +60,49 @@ def tools(workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> Pa
     return workplace.folder / "my-algo"
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_lint_types_and_tests_are_green_whatever_its_name(name: str, workplace: Workplace, tools: Path) -> None:
-    project = workplace.begin(name)
+@pytest.fixture
+def checked(workplace: Workplace, tools: Path) -> Iterator[Callable[..., tuple[Path, Callable[..., str]]]]:
+    """Return `checked(name, *options)`: create a plugin, install it, check lint and types; return it and a `pytest`."""
     ruff, python = program_of(tools / ".tox" / "lint", "ruff"), program_of(tools / ".tox" / "type", "python")
     pip = [str(python), "-I", "-m", "pip", "--quiet"]
-    workplace.run(*pip, "install", "--no-deps", "--editable", str(project))
-    workplace.run(str(ruff), "check", cwd=project)
-    workplace.run(str(ruff), "format", "--check", cwd=project)
-    workplace.run(str(python), "-m", "mypy", "--cache-dir", str(tools / ".mypy_cache"), cwd=project)
-    workplace.run(str(python), "-m", "pytest", cwd=project)
-    workplace.run(*pip, "uninstall", "--yes", name)
+    installed = []
+
+    def checked(name: str, *options: str) -> tuple[Path, Callable[..., str]]:
+        project = workplace.begin(name, *options)
+        workplace.run(*pip, "install", "--no-deps", "--editable", str(project))
+        installed.append(name)
+        workplace.run(str(ruff), "check", cwd=project)
+        workplace.run(str(ruff), "format", "--check", cwd=project)
+        workplace.run(str(python), "-m", "mypy", "--cache-dir", str(tools / ".mypy_cache"), cwd=project)
+        return project, lambda *given: workplace.attempt(str(python), "-m", "pytest", *given, cwd=project).stdout
+
+    yield checked
+    workplace.run(*pip, "uninstall", "--yes", *installed)
+
+
+@pytest.mark.parametrize(("name", "options"), EXAMPLES)
+def test_lint_types_and_tests_are_green_whatever_its_name(
+    name: str, options: list[str], checked: Callable[..., tuple[Path, Callable[..., str]]]
+) -> None:
+    _, run_pytest = checked(name, "--example", *options)
+    printed = run_pytest()
+
+    assert re.search(r"^=+ \d+ passed\b", printed, re.MULTILINE), printed
+
+
+@pytest.mark.parametrize(("name", "options"), SKELETONS)
+def test_a_skeleton_fails_its_one_test_until_it_does_something(
+    name: str, options: list[str], checked: Callable[..., tuple[Path, Callable[..., str]]]
+) -> None:
+    project, run_pytest = checked(name, *options)
+    printed = run_pytest()
+
+    own = f"tests/test_{name.replace('-', '_')}.py::test_it_changes_what_a_training_gives"
+    assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == [own]
+    assert re.search(r"^=+ 1 failed, \d+ passed\b", printed, re.MULTILINE), printed
+
+    (algorithm,) = project.glob("src/*/algorithm.py")
+    text = algorithm.read_text()
+    assert text.count(NOTHING) == 1
+    algorithm.write_text(text.replace(NOTHING, SOMETHING))
+    assert " 1 passed" in run_pytest(own.partition("::")[0])

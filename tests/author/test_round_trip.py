@@ -16,9 +16,9 @@ import pytest
 from .conftest import ROOT, Workplace
 
 EXAMPLE = (ROOT / "engine_core" / "examples" / "digits.yaml").read_text()
-PLUGINS = [  # name, package, class
-    ("a-round-trip", "a_round_trip", "ARoundTrip"),
-    ("Awkward.round_trip", "awkward_round_trip", "AwkwardRoundTrip"),
+PLUGINS = [  # name, options, package, algorithm, class
+    ("a-round-trip", ["--with-pass"], "a_round_trip", "a_round_trip", "ARoundTrip"),
+    ("Awkward.round_plugin", [], "awkward_round_plugin", "awkward_round", "AwkwardRound"),
 ]
 
 
@@ -28,7 +28,9 @@ class Journey:
 
     name: str
     package: str
+    algorithm: str
     class_name: str
+    passes: list[str]
     core_version: str
     wheel: Path
     listed: list[dict[str, str]]
@@ -43,11 +45,11 @@ class Journey:
 
 @pytest.fixture(scope="module", params=PLUGINS, ids=lambda plugin: plugin[0])
 def journey(request: pytest.FixtureRequest, workplace: Workplace) -> Journey:
-    name, package, class_name = request.param
-    project = workplace.begin(name)
+    name, options, package, algorithm, class_name = request.param
+    project = workplace.begin(name, "--example", *options)
     workplace.run(sys.executable, "-m", "build", "--wheel", "--no-isolation", str(project))
     (wheel,) = (project / "dist").glob("*.whl")
-    write_configs(project, name, package)
+    write_configs(project, name, algorithm)
 
     before = workplace.files()
     workplace.pip("install", str(wheel))
@@ -65,13 +67,14 @@ def journey(request: pytest.FixtureRequest, workplace: Workplace) -> Journey:
     train = [*workplace.installed("engine-core"), "train"]
     required, named = (workplace.attempt(*train, f"{config}.yaml", cwd=project) for config in ("required", "named"))
     seen = (workplace.core_version, wheel, listed, doctored, explained, results)
-    return Journey(name, package, class_name, *seen, after - before, before - after, required, named)
+    passes = [f"sort_{algorithm}_last"] if options else []
+    return Journey(name, package, algorithm, class_name, passes, *seen, after - before, before - after, required, named)
 
 
-def write_configs(project: Path, name: str, package: str) -> None:
+def write_configs(project: Path, name: str, algorithm: str) -> None:
     """Write the config of the core's example with another algorithm, and the same without `require_plugins`."""
     text, plugins = re.subn(r"require_plugins: .*", f"require_plugins: [{name}]", EXAMPLE)
-    text, algorithms = re.subn(r"  - name: .*\n    args: .*", f"  - name: {package}\n    args: {{eta: 1.0e-6}}", text)
+    text, algorithms = re.subn(r"  - name: .*\n    args: .*", f"  - name: {algorithm}\n    args: {{eta: 1.0e-6}}", text)
     assert (plugins, algorithms) == (1, 1)
     (project / "required.yaml").write_text(text)
     (project / "named.yaml").write_text(re.sub("require_plugins: .*", "", text))
@@ -88,7 +91,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
 
     assert {name for name in names if ".dist-info/" not in name} == {
         f"{journey.package}/{file}"
-        for file in ("__init__.py", "algorithm.py", "functional.py", "passes.py", "py.typed")
+        for file in (
+            "__init__.py",
+            "algorithm.py",
+            "functional.py",
+            "py.typed",
+            *(["passes.py"] if journey.passes else []),
+        )
     }
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
@@ -96,21 +105,22 @@ def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
 def test_it_is_listed(journey: Journey) -> None:
     own = [r for r in journey.listed if r["distribution"] != "engine-core"]
 
+    distribution = journey.package.replace("_", "-")
     assert [(r["kind"], r["name"], r["distribution"], r["version"], r["status"]) for r in own] == [
-        ("algorithms", journey.package, journey.package.replace("_", "-"), "0.1.0", "available"),
-        ("passes", f"sort_{journey.package}_last", own[0]["distribution"], "0.1.0", "available"),
+        ("algorithms", journey.algorithm, distribution, "0.1.0", "available"),
+        *(("passes", name, distribution, "0.1.0", "available") for name in journey.passes),
     ]
 
 
 def test_the_doctor_finds_nothing_wrong(journey: Journey) -> None:
     names = {record["name"] for record in journey.doctored}
 
-    assert {journey.package, f"sort_{journey.package}_last"} <= names
+    assert {journey.algorithm, *journey.passes} <= names
     assert [record for record in journey.doctored if record["problems"] or record["status"] != "available"] == []
 
 
 def test_it_is_explained(journey: Journey) -> None:
-    own = (journey.class_name, journey.package, "runs alone")
+    own = (journey.class_name, journey.algorithm, "runs alone")
 
     assert {
         event: [(entry["algorithm"], entry["name"], entry["why"]) for entry in entries]
@@ -141,8 +151,8 @@ def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> N
 def test_a_run_that_names_it_then_says_that_it_is_not_there(journey: Journey) -> None:
     assert journey.named.returncode == 2
     assert without_line(journey.named.stderr) == (
-        f"Error: named.yaml: algorithms[0]: {journey.package!r} is not among the installed algorithms; none is known; "
-        "see `engine-core plugins list`; install more with pip\n"
+        f"Error: named.yaml: algorithms[0]: {journey.algorithm!r} is not among the installed algorithms; none is "
+        "known; see `engine-core plugins list`; install more with pip\n"
     )
 
 
