@@ -19,12 +19,11 @@ AWKWARD = "My.Awkward_name"
 TOXES = {"my-algo": WHOLE, AWKWARD: ["wheel"]}
 LONGEST_S = 3600  # for the tox of both, side by side
 EXAMPLES = [
-    ("My.Awkward_state", ["--with-pass"]),
-    ("x", ["--description", """say "hi" to it's 'x' – C:\\x"""]),  # noqa: RUF001
+    ("test-noise", ["--description", """say "hi" to it's 'x' – C:\\x"""]),  # noqa: RUF001
     ("Two--dashes.2d", ["--with-pass", "--algorithm", "w" * 40, "--author", 'Zoë "Z" <z@example.org>']),
     ("W" * 40, ["--with-pass", "--description", "d" * 90]),
 ]
-SKELETONS = [("true-plugin", ["--with-pass"]), ("test-noise", ["--description", "d" * 90])]
+SKELETONS = [("true-plugin", ["--with-pass"]), ("x", ["--description", "d" * 90])]
 NOTHING = '"""Change nothing."""'
 SOMETHING = """[p.grad.zero_() for p in state.model.parameters()]"""
 

@@ -18,6 +18,7 @@ LONGER_FUNCTIONS = {
 }
 MORE_PARAMETERS = {
     "trainer/trainer.py:__init__": "the Trainer's arguments, frozen by a test",
+    "scaffold/creating.py:create_plugin": "what the author may say about a new plugin, each an option of the command",
     "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, known by these names from elsewhere",
     "sb-plugin/src/sb_plugin/functional.py:select_using_loss": "the same, as a function",
     "augmentation-plugin/src/augmentation_plugin/progressive_resizing.py:__init__": "likewise the method's settings",
