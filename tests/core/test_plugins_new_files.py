@@ -47,15 +47,20 @@ def test_what_is_left_to_write_is_marked_in_one_place(new, example, places):
 
 
 @pytest.mark.parametrize(
-    "description",
-    ["k steps forward, one step back", """say "hi" to it's 'x'""", 'the "fast" weights', "C:\\new $path {name} – 中"],  # noqa: RUF001
+    ("description", "in_python"),  # with the quotation marks that ruff chooses
+    [
+        ("k steps forward, one step back", '"k steps forward, one step back"'),
+        ("""say "hi" to it's 'x'""", r'''"say \"hi\" to it's 'x'"'''),
+        ('the "fast" weights', "'the \"fast\" weights'"),
+        ("C:\\new $path {name} 中", r'"C:\\new $path {name} 中"'),
+    ],
 )
-def test_the_description_is_in_the_metadata_and_on_the_index(new, description):
+def test_the_description_is_in_the_metadata_and_on_the_index(new, description, in_python):
     files = new("my-plugin", description=f" {description} ")
     assert tomllib.loads(files["pyproject.toml"])["project"]["description"] == description
     assert files["README.md"].startswith(f"# my-plugin\n\n{description}\n")
-    (given,) = re.findall(r"description=(.+),$", files["src/my_plugin/algorithm.py"], re.MULTILINE)
-    assert ast.literal_eval(given) == description
+    assert f"        description={in_python},\n" in files["src/my_plugin/algorithm.py"]
+    assert ast.literal_eval(in_python) == description
 
 
 @pytest.mark.parametrize(
