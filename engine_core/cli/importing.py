@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 STDOUT, STDERR = 1, 2
 
@@ -21,18 +22,36 @@ def import_beside(config: Path) -> None:
 
 
 @contextlib.contextmanager
-def stdout_at_stderr() -> Iterator[None]:
-    """Send to stderr what Python, C code and child processes print, so that stdout holds only the result."""
+def stdout_at_stderr() -> Iterator[TextIO | None]:
+    """Send to stderr what Python, C code and child processes print, so that stdout holds only the result.
+
+    Yields what still writes to stdout, if there is one.
+    """
     with contextlib.ExitStack() as stack:
         _flush()
+        stdout: TextIO | None = sys.stdout
         with contextlib.suppress(OSError):  # the process may have been started without stdout or stderr
             saved = os.dup(STDOUT)
             stack.callback(os.close, saved)
+            if stdout is not None and _descriptor_of(stdout) == STDOUT:
+                stdout = os.fdopen(os.dup(saved), "w", encoding="utf-8")
+                stack.callback(_close, stdout)
             os.dup2(STDERR, STDOUT)
             stack.callback(os.dup2, saved, STDOUT)
         stack.callback(_flush)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        yield
+        yield stdout
+
+
+def _close(stream: TextIO) -> None:
+    with contextlib.suppress(OSError):  # what a reader that is gone did not take
+        stream.close()
+
+
+def _descriptor_of(stream: TextIO) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return stream.fileno()
+    return None
 
 
 def _flush() -> None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from ..config import Config, check_plugins, contradicting, load_config, override
-from ..errors import SameRunError
+from ..callbacks.json_lines import JsonLines
+from ..callbacks.progress import ProgressBar
+from ..config import Config, check_plugins, load_config, override
+from ..errors import EngineError, SameRunError
 from ..examples import EXAMPLES, find_example
-from ..messages import enumerated
+from .agreement import check_agreement, take_checkpoints
 from .ending import RememberingCommand, code_of, keep_last_lines, last_lines, resume_command
 from .importing import import_beside
+from .results import show_results
+from .showing import LEVELS, Showing
 
 if TYPE_CHECKING:
-    from ..run import RunResults
+    from ..run import Ending
 
 
 @click.command(
@@ -51,6 +52,14 @@ if TYPE_CHECKING:
     "--autoresume", is_flag=True, default=None, help="Resume from the latest checkpoint in OUT, if there is one."
 )
 @click.option("--load", "load_path", metavar="PATH", help="Resume from this checkpoint, or the latest in this folder.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    help="What stderr shows: header, evaluations and progress (info, the default), warnings, or errors only. Also the "
+    "level of Python's logging.",
+)
+@click.option("--quiet", is_flag=True, help="Print nothing to stdout, and only warnings and errors to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, and nothing else, to stdout.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file.")
 @click.pass_context
 def train(
@@ -71,78 +80,73 @@ def train(
     """
     if (config is None) == (example is None):
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
+    showing = Showing(settings.pop("quiet"), settings.pop("as_json"), settings.pop("log_level"))
     if config is not None:
         import_beside(config)
     path = config if config is not None else find_example(example or "")
-    no_checkpoints = settings.pop("no_checkpoints")
-    checkpoints = {name.removeprefix("checkpoint_"): settings.pop(name) for name in _CHECKPOINTS}
-    if no_checkpoints and (given := [name for name, value in checkpoints.items() if value is not None]):
-        options = enumerated([_CHECKPOINTS[name] for name in _CHECKPOINTS if name.removeprefix("checkpoint_") in given])
-        raise click.UsageError(f"--no-checkpoints and {options} contradict each other: leave one of them out")
+    checkpoints = take_checkpoints(settings)
     loaded = load_config(path, overrides)
-    _check_agreement(loaded, {"checkpoints": checkpoints, "trainer": settings}, no_checkpoints=no_checkpoints)
-    checked = override(loaded, False if no_checkpoints else checkpoints, **settings)
+    check_agreement(loaded, checkpoints, settings)
+    checked = override(loaded, checkpoints, **settings)
     check_plugins(checked)
-    from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
-
-    try:
-        run = Run(checked, out, profile=profile)
-    except SameRunError:
-        keep_last_lines(context, [f"resume: {resume_command(context, cast('Path', out))}"])
-        raise
-    resume = resume_command(context, run.folder)
-    try:
-        ending = run.train()
-    except BaseException as error:
-        ending = run.end(error)
-        keep_last_lines(context, last_lines(ending, resume))
-        raise
-    assert ending.results is not None
-    show_results(ending.results)
-    click.echo("\n".join(last_lines(ending, resume)))
+    ending, resume = _run(context, checked, showing, out, profile)
+    if showing.has_text:
+        assert ending.results is not None
+        show_results(ending.results)
+        click.echo("\n".join(last_lines(ending, resume)))
     context.exit(code_of(ending))
 
 
-_CHECKPOINTS = {"checkpoint_every": "--checkpoint-every", "keep_last": "--keep-last", "keep_best": "--keep-best"}
+def _run(
+    context: click.Context, config: Config, showing: Showing, out: Path | None, profile: Path | None
+) -> tuple[Ending, str]:
+    """Train, and return how it ended and the command that resumes it; an exception passes, with its last lines kept."""
+    from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
+
+    with showing.applied() as writer:
+        try:
+            run = Run(config, out, profile=profile, watch=_watch(config, showing, writer))
+        except SameRunError:
+            keep_last_lines(context, [f"resume: {resume_command(context, cast('Path', out))}"])
+            raise
+        resume = resume_command(context, run.folder)
+        try:
+            ending = run.train()
+        except BaseException as error:
+            ending = run.end(error)
+            _write_end(writer, ending, _code_of(error), resume)
+            if showing.has_text:
+                keep_last_lines(context, last_lines(ending, resume))
+            raise
+        _write_end(writer, ending, code_of(ending), resume)
+    return ending, resume
 
 
-def _check_agreement(config: Config, options: Mapping[str, Mapping[str, Any]], *, no_checkpoints: bool) -> None:
-    """Refuse a `--set` that says otherwise than an option."""
-    values = config.model_dump(exclude_unset=True)
-    names = {option.name: option.opts[0] for option in click.get_current_context().command.params}
-    given = [(section, name, value) for section in options for name, value in options[section].items()]
-    for section, name, value in given:
-        text = None if value is None else contradicting(values, config.place(section, name), value)
-        if text is not None:
-            option = names.get(name, names.get(f"checkpoint_{name}"))
-            _contradict(text, str(option) if value is True else f"{option} {value}")
-    is_off = config.checkpoints.every is None
-    settings = [name for name, value in options["checkpoints"].items() if value is not None]
-    for keys in ((), *((name,) for name in options["checkpoints"])):
-        origin = config.place("checkpoints", *keys).origin
-        if isinstance(origin, str) and ((no_checkpoints and not is_off) or (settings and is_off)):
-            _contradict(origin, "--no-checkpoints" if no_checkpoints else f"--{settings[0].replace('_', '-')}")
+def _watch(config: Config, showing: Showing, writer: JsonLines | None) -> list[Any] | None:
+    """Return the callbacks that show the run; None leaves it to the config's `progress_bar`."""
+    if not showing.has_progress:
+        return [] if writer is None else [writer]
+    return [ProgressBar(show=True)] if config.trainer.progress_bar == "auto" else None
 
 
-def _contradict(text: str, option: str) -> NoReturn:
-    raise click.UsageError(f"--set {text} contradicts {option}; leave one of them out")
+def _write_end(writer: JsonLines | None, ending: Ending, code: int, resume: str) -> None:
+    """Write the last JSON line, if there are any."""
+    if writer is not None:
+        writer.end(
+            ending.status,
+            exit_code=code,
+            folder=ending.folder,
+            model=ending.model,
+            average=ending.average,
+            checkpoint=ending.checkpoint,
+            resume=None if ending.status == "finished" or ending.checkpoint is None else resume,
+        )
 
 
-def show_results(results: RunResults) -> None:
-    """Print a run's results: a table on a terminal, plain lines elsewhere."""
-    done = f"{results.epochs} epochs, {results.batches} batches, {results.samples} samples"
-    sections = [
-        [(k, f"{v:.4g}" if isinstance(v, float) else str(v)) for k, v in sorted(results.metrics.items())],
-        [("trained", done), ("time", f"{results.seconds:.1f} s"), ("samples/s", f"{results.samples_per_second:.0f}")],
-        [(name, f"{count}x") for name, count in results.algorithms.items()],
-    ]
-    if sys.stdout is not None and sys.stdout.isatty():
-        table = Table("what", "value", show_header=False)
-        for rows in sections:
-            for row in rows:
-                table.add_row(*row)
-            table.add_section()
-        Console().print(table)
-    else:
-        width = max(len(name) for rows in sections for name, _ in rows)
-        click.echo("\n".join(f"{name.ljust(width)}  {value}" for rows in sections for name, value in rows))
+def _code_of(error: BaseException) -> int:
+    """Return the exit code that an exception leads to."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    return 2 if isinstance(error, EngineError) else 1

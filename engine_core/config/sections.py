@@ -139,7 +139,7 @@ class TrainerSettings(Section):
     precision: Literal["fp32", "amp_bf16", "amp_fp16"] = "fp32"
     device: Annotated[str, AfterValidator(_is_device)] = "auto"
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    progress_bar: Literal["auto", True, False] = "auto"
+    progress_bar: Literal["auto", "lines", True, False] = "auto"
     run_name: Annotated[str, AfterValidator(_is_folder_name)] | None = None
     load_path: str | None = None
     autoresume: bool = False

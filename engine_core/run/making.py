@@ -35,27 +35,29 @@ def make_trainer(
     callbacks: Iterable[Any] = (),
     profile: Path | str | None = None,
     folder: Path | None = None,
+    watch: Iterable[Any] | None = None,
 ) -> Trainer:
     """Return the Trainer that `config` describes; the seed is set before model and data are made.
 
     Args:
         loggers, callbacks: more of them, besides the config's.
         folder: the run's folder, where checkpoints go; without one only a config's own saver saves.
+        watch: callbacks that show the run in place of the config's `progress_bar`.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
     """
     _import_all(config)
     _check_results(config)
-    settings = config.trainer.model_dump()
-    settings["seed"] = check_seed(settings["seed"])
+    settings = {**config.trainer.model_dump(), "seed": check_seed(config.trainer.seed)}
+    settings |= {} if watch is None else {"progress_bar": False}
     seed_generators(settings["seed"])
     model = build(config.model, config.place("model"))
     data = build(config.data, config.place("data"))
     algorithms = build_algorithms(config)
     own = build_listeners(config, "callbacks")
     savers = [] if folder is None else _savers_of(config, folder, own)
-    callbacks = [*own, *savers, *callbacks]  # first what takes the folder
+    callbacks = [*own, *savers, *callbacks, *(watch or ())]  # first what takes the folder
     parts: dict[str, Any] = {
         "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
         "optimizers": make_factory(config.optimizer, config.place("optimizer")),

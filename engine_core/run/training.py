@@ -35,6 +35,7 @@ class Run:
         folder: the run's folder; default: a new one below `runs`.
         profile: write a Chrome trace of the run to this file.
         callbacks: more of them, besides the config's.
+        watch: callbacks that show the run in place of the config's `progress_bar`.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -48,6 +49,7 @@ class Run:
         *,
         profile: Path | str | None = None,
         callbacks: Iterable[Any] = (),
+        watch: Iterable[Any] | None = None,
     ) -> None:
         check_plugins(config)
         if config.trainer.max_duration is None:
@@ -61,6 +63,7 @@ class Run:
             callbacks=[_StaleModel(self.folder), *callbacks],
             profile=profile,
             folder=self.folder,
+            watch=watch,
         )
         self._lost: list[str] = []
         self._written: tuple[Path | None, Path | None] = (None, None)

@@ -6,7 +6,7 @@ import inspect
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -95,12 +95,14 @@ def check_seed(seed: Any) -> int:
     return seed
 
 
-def progress_bar(given: object) -> list[str]:
-    """Return the name of the progress bar's plugin if one is wanted."""
-    if not isinstance(given, bool) and given != "auto":
-        raise ArgumentError(f"progress_bar has to be True, False or 'auto', not {given!r}")
-    is_wanted = given is True or (given == "auto" and sys.stderr is not None and sys.stderr.isatty())
-    return ["progress_bar"] if is_wanted else []
+def progress_bar(given: object, callbacks: Sequence[Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the plugin that shows progress, if it is wanted; `auto` leaves it to one that is among the callbacks."""
+    if not isinstance(given, bool) and given not in ("auto", "lines"):
+        raise ArgumentError(f"progress_bar has to be 'auto', 'lines', True or False, not {given!r}")
+    if given is False or (given == "auto" and (sys.stderr is None or not sys.stderr.isatty())):
+        return []
+    is_there = any(type(callback) is Registry.scan().load("callbacks", "progress_bar") for callback in callbacks)
+    return [] if given == "auto" and is_there else [("progress_bar", {"show": given})]
 
 
 def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.device:

@@ -67,7 +67,8 @@ class Trainer:
         precision: `fp32`, `amp_bf16`, or `amp_fp16` (CUDA).
         device: `auto`, `cpu`, `cuda` or `mps`.
         seed: of the global generators and the plugins' own; None draws one, see `state.seed`.
-        progress_bar: True, False, or `auto` for only on a terminal.
+        progress_bar: header, evaluations and progress on stderr: `auto` for only on a terminal; `lines` for plain
+            lines; True for a bar on a terminal and lines elsewhere; False for nothing.
         run_name: default: date and time.
         load_path: a checkpoint to resume, or a CheckpointSaver's folder for its latest.
         autoresume: resume the latest checkpoint in the folder of the run's CheckpointSaver, if there is one.
@@ -112,7 +113,7 @@ class Trainer:
         precision: str = "fp32",
         device: str | torch.device = "auto",
         seed: int | None = None,
-        progress_bar: bool | Literal["auto"] = "auto",
+        progress_bar: bool | Literal["auto", "lines"] = "auto",
         run_name: str | None = None,
         load_path: Path | str | None = None,
         autoresume: bool = False,
@@ -129,7 +130,8 @@ class Trainer:
         self._closed = False
         if train_dataloader is not None:
             check_loader(train_dataloader, "train_dataloader")
-        callbacks = [*as_plugins("callbacks", callbacks, "callbacks"), *as_plugins("callbacks", bar(progress_bar), "")]
+        callbacks = as_plugins("callbacks", callbacks, "callbacks")
+        callbacks += as_plugins("callbacks", bar(progress_bar, callbacks), "")
         self.logger = Logger(as_plugins("callbacks", loggers, "loggers"))
         resumed = find_resumed(load_path, callbacks, autoresume, load_weights_only, load_strict, load_changed)
         self.state = State(

@@ -86,7 +86,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "grad_clip_norm has to be a positive float or None, not nan",
     ),
     "a flag for a number": ({"grad_clip_norm": True}, "grad_clip_norm has to be a positive float or None, not True"),
-    "a progress bar that is none": ({"progress_bar": 1}, "progress_bar has to be True, False or 'auto', not 1"),
+    "a progress bar that is none": (
+        {"progress_bar": 1},
+        "progress_bar has to be 'auto', 'lines', True or False, not 1",
+    ),
     "an algorithm without match": (
         {"algorithms": [linear]},
         (

@@ -1,0 +1,167 @@
+"""What a run is and how its evaluations went, as data that JSON can hold. Prints and writes nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..algorithm import unique_names
+from ..callback import Callback
+from ..logger import Logger
+from ..registry import Registry
+from ..state import State, length_of
+from ..time import Time, TimeUnit
+from .running_loss import RunningLoss
+
+
+class Facts(Callback):
+    """Follows a run, and hands each fact to `tell` as a mapping with `kind`, `step`, `epoch` and `seconds`.
+
+    The kinds are `start` or, for a run that continues from a checkpoint, `resume`, with what `header_of` returns; and
+    `evaluation`, with `train_loss`, `metrics` and `best`. There is one evaluation when the last loader of a `fit` has
+    ended, and one for each loader outside of it. `train_loss` is the mean over the rows trained on since the one
+    before, each batch's loss counting as often as the batch has rows; it is missing if there were none.
+    """
+
+    def __init__(self) -> None:
+        self._started_s = time.perf_counter()
+        self._earlier_s = 0.0
+        self._has_begun = self.is_fitting = False
+        self._last_sample = 0
+        self.loss = RunningLoss()
+        self._take = self.loss.take
+
+    def tell(self, fact: dict[str, Any], state: State) -> None:
+        """Receive a fact."""
+        raise NotImplementedError
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Start the clock."""
+        self._started_s = time.perf_counter()
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Tell what the run is, once."""
+        self.is_fitting, self._last_sample = True, state.timestamp.sample
+        if not self._has_begun:
+            self._has_begun = True
+            kind = "start" if state.loaded_from is None else "resume"
+            self.tell({**self.fact(kind, state), **header_of(state)}, state)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Take the loss of the batch."""
+        sample = state.timestamp.sample
+        self._take(state.loss, sample - self._last_sample or 1)  # a loop of one's own may count no rows
+        self._last_sample = sample
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Tell how the evaluation went, if this was its last loader."""
+        label, metrics = state.dataloader_label, state.metrics
+        if not self.is_fitting:
+            metrics = {name: value for name, value in metrics.items() if name.startswith(f"{label}/")}
+        elif label not in [*state.evaluators][-1:]:
+            return
+        if metrics:
+            self.tell({**self.fact("evaluation", state), **self._evaluation(metrics, state)}, state)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Note that evaluations are no longer those of a `fit`."""
+        self.is_fitting = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the time so far, and the losses since the last evaluation."""
+        self.loss.flush()
+        return {"seconds": self.seconds, "loss_total": self.loss.total, "loss_rows": self.loss.rows}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._earlier_s, self._started_s = float(state["seconds"]), time.perf_counter()
+        self.loss.total, self.loss.rows = float(state["loss_total"]), int(state["loss_rows"])
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since the first INIT, without the time between attempts."""
+        return self._earlier_s + time.perf_counter() - self._started_s
+
+    def fact(self, kind: str, state: State) -> dict[str, Any]:
+        """Return what each fact begins with."""
+        now = state.timestamp
+        return {"kind": kind, "step": now.batch, "epoch": now.epoch, "seconds": round(self.seconds, 3)}
+
+    def _evaluation(self, metrics: Mapping[str, float], state: State) -> dict[str, Any]:
+        self.loss.flush()
+        trained = {"train_loss": self.loss.total / self.loss.rows} if self.loss.rows else {}
+        self.loss.restart()
+        bests = state.results.best
+        best = {name: bests[name]._asdict() for name in metrics if name in bests}
+        return {**trained, "metrics": dict(metrics), "best": best}
+
+
+def header_of(state: State) -> dict[str, Any]:
+    """Return what a run is; None stands for what is not known.
+
+    Example:
+        >>> header_of(State(seed=3))["seed"]
+        3
+    """
+    registry, names = Registry.scan(), unique_names(state.algorithms)
+    algorithms = []
+    for name, algorithm in zip(names, state.algorithms, strict=True):
+        distribution, version = registry.origin_of(algorithm) or (None, None)
+        algorithms.append({"algorithm": name, "distribution": distribution, "version": version})
+    epochs, steps = totals_of(state)
+    length = None if state.max_duration is None else str(state.max_duration)
+    return {
+        "model": None if state.model is None else type(state.model).__name__,
+        "parameters": _parameters_of(state.model),
+        "device": None if state.device is None else str(state.device),
+        "precision": state.precision,
+        "data": _size_of(state.train_dataloader),
+        "eval": {label: _size_of(loader) for label, loader in state.evaluators.items()},
+        "algorithms": algorithms,
+        "optimizer": [
+            {"name": type(optimizer).__name__, "lr": [float(group["lr"]) for group in optimizer.param_groups]}
+            for optimizer in state.optimizers
+        ],
+        "duration": {"max_duration": length, "epochs": epochs, "steps": steps},
+        "seed": state.seed,
+        "folder": None if state.folder is None else str(state.folder),
+    }
+
+
+def totals_of(state: State) -> tuple[int | None, int | None]:
+    """Return how many epochs and steps the whole training has, as far as that is known; a begun epoch counts.
+
+    Example:
+        >>> totals_of(State(max_duration="10ba", train_dataloader=[1, 2, 3]))
+        (4, 10)
+    """
+    length = length_of(state.train_dataloader)
+    end = None if state.max_duration is None else Time(state.max_duration)
+    if end is None or end.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
+        return None, None
+    value = int(end)
+    if end.unit is TimeUnit.EPOCH:
+        return value, None if length is None else value * length
+    return math.ceil(value / length) if length else None, value
+
+
+def _parameters_of(model: Any) -> dict[str, int] | None:
+    if model is None:
+        return None
+    try:
+        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    except ValueError:  # a lazy module has no size before its first batch
+        return None
+    return {"trainable": sum(size for size, is_trained in sizes if is_trained), "all": sum(size for size, _ in sizes)}
+
+
+def _size_of(loader: Iterable[Any] | None) -> dict[str, int | None]:
+    """Return samples and batches of an epoch; a sampler may give fewer or more samples than the dataset has."""
+    batches, size = length_of(loader), getattr(loader, "batch_size", None)
+    sources = (getattr(loader, "sampler", None), getattr(loader, "dataset", None))
+    samples = next((length for source in sources if (length := length_of(source)) is not None), None)
+    if samples is not None and batches is not None and getattr(loader, "drop_last", False) and size:
+        samples = batches * size
+    return {"samples": samples, "batches": batches}

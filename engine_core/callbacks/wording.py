@@ -1,0 +1,83 @@
+"""Facts of a run in words, line by line, as the screen shows them. Names are escaped, nothing is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..messages import escaped
+
+
+def header_lines(header: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a `start` or a `resume`, see `engine_core.callbacks.facts`."""
+    length, sizes = header["duration"], header["parameters"]
+    resumed = f", resumed at step {header['step']:,}" if header.get("kind") == "resume" else ""
+    values = {
+        "model": _said(header["model"]),
+        "parameters": "?"
+        if sizes is None
+        else f"{_count(sizes['trainable'])} trainable, {_count(sizes['all'])} in all",
+        "device": _said(header["device"]),
+        "precision": header["precision"],
+        "data": _size(header["data"]),
+        **{f"eval {escaped(label)}": _size(size) for label, size in header["eval"].items()},
+        "algorithms": ", ".join(map(_algorithm, header["algorithms"])) or "none",
+        "optimizer": ", ".join(map(_optimizer, header["optimizer"])) or "none",
+        "duration": f"{_count(length['steps'])} steps ({_said(length['max_duration'])}){resumed}",
+        "seed": _said(header["seed"]),
+        "folder": "none" if header["folder"] is None else escaped(header["folder"]),
+    }
+    width = max(map(len, values))
+    return [f"{name.ljust(width)}  {value}" for name, value in values.items()]
+
+
+def row(evaluation: Mapping[str, Any], position: str) -> str:
+    """Return the line of an evaluation; a `*` marks a value that is the best so far.
+
+    Example:
+        >>> best = {"eval/loss": {"value": 0.5, "step": 8, "epoch": 1}}
+        >>> found = {"step": 8, "seconds": 12.3, "train_loss": 0.25, "metrics": {"eval/loss": 0.5}, "best": best}
+        >>> row(found, "epoch 1/10")
+        'epoch 1/10  train/loss 0.25  eval/loss 0.5*  0:12'
+    """
+    pairs = [position]
+    if "train_loss" in evaluation:
+        pairs.append(f"train/loss {evaluation['train_loss']:.4g}")
+    for name, value in evaluation["metrics"].items():
+        best = evaluation["best"].get(name)
+        is_best = best is not None and best["step"] == evaluation["step"] and best["value"] == value
+        pairs.append(f"{escaped(name)} {value:.4g}{'*' if is_best else ''}")
+    return "  ".join([*pairs, clock(evaluation["seconds"])])
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as minutes and seconds, with hours if there are any.
+
+    Example:
+        >>> clock(75), clock(3675)
+        ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _said(value: object) -> str:
+    return "?" if value is None else escaped(str(value))
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def _size(size: Mapping[str, int | None]) -> str:
+    return f"{_count(size['samples'])} samples, {_count(size['batches'])} batches"
+
+
+def _algorithm(entry: Mapping[str, Any]) -> str:
+    name = escaped(entry["algorithm"])
+    return name if entry["distribution"] is None else f"{name} ({entry['distribution']} {escaped(entry['version'])})"
+
+
+def _optimizer(entry: Mapping[str, Any]) -> str:
+    return f"{escaped(entry['name'])} (lr {', '.join(f'{lr:g}' for lr in entry['lr'])})"

@@ -1,0 +1,254 @@
+"""What `engine-core train` prints: where, how much, as text or as JSON lines."""
+
+import json
+import logging
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from engine_core.cli import main
+from engine_core.cli.results import show_results
+from engine_core.run import RunResults
+
+from .screens import terminal
+
+pytestmark = pytest.mark.filterwarnings("default:warned")
+
+MODULE = """
+    import logging, warnings
+    import torch
+    from engine_core import Algorithm, AlgorithmMetadata, Callback
+
+    def net():
+        return torch.nn.Linear(4, 3)
+
+    def loader(batches=6):
+        return [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(batches)]
+
+    class Doze(Algorithm):
+        metadata = AlgorithmMetadata(events=("init", "batch_end"))
+
+        def match(self, event, state):
+            return event == "init" or state.timestamp.batch % 2 == 0
+
+        def apply(self, event, state, logger):
+            pass
+
+    class Nan:
+        def update(self, outputs, targets):
+            pass
+
+        reset = lambda self: None
+
+        def compute(self):
+            return float("nan")
+
+    class Talk(Callback):
+        def fit_start(self, state, logger):
+            print("printed")
+            warnings.warn("warned")
+            logging.getLogger("own").debug("found out")
+            logging.getLogger("own").info("told")
+            logging.getLogger("own").error("cried")
+
+    class Crash(Callback):
+        def batch_end(self, state, logger):
+            raise {error}
+"""
+CONFIG = """
+model: {target: "talk:net"}
+data: {target: "talk:loader"}
+eval_data: {target: "talk:loader", args: {batches: 1}}
+loss: {target: "torch.nn:CrossEntropyLoss"}
+metrics: {nan: {target: "talk:Nan"}}
+optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
+trainer: {max_duration: 2ep, seed: 7}
+algorithms: [doze]
+"""
+TALKS = CONFIG + "callbacks: [{target: 'talk:Talk'}]\n"
+HEADER = """\
+model       Linear
+parameters  15 trainable, 15 in all
+device      cpu
+precision   fp32
+data        ? samples, 6 batches
+eval eval   ? samples, 1 batches
+algorithms  Doze (talk-plugin 1.2)
+optimizer   SGD (lr 0.1)
+duration    12 steps (2ep)
+seed        7
+folder      out
+"""
+
+
+@pytest.fixture
+def run(install, tmp_path, monkeypatch):
+    """Return `run(*options, config=..., error=...)`, the command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    module = MODULE.replace("{error}", "ZeroDivisionError('on purpose')")
+    install("talk-plugin", {"algorithms": {"doze": "talk:Doze"}}, {"talk": module}, version="1.2")
+
+    def run(*options, config=CONFIG):
+        (tmp_path / "run.yaml").write_text(config)
+        return CliRunner().invoke(main, ["train", "run.yaml", "--out", "out", *options])
+
+    return run
+
+
+def plain(text):
+    """Return the text with `#` for each number that depends on the machine."""
+    return re.sub(r"\d+\.\d+|\d+:\d\d|(?<=samples/s  )[\d,]+", "#", text)
+
+
+def test_header_and_rows_go_to_stderr_and_the_table_to_stdout_as_plain_text(run):
+    result = run()
+    assert result.stderr.startswith(HEADER)
+    assert plain(result.stderr.removeprefix(HEADER)).replace("*", "") == (
+        "epoch 1/2  train/loss #  eval/loss #  eval/nan nan  #\nepoch 2/2  train/loss #  eval/loss #  eval/nan nan  #\n"
+    )
+    table = re.sub(r"# +best #  epoch \d, batch \d+", "#  best #  epoch E, batch B", plain(result.stdout))
+    assert table[: table.index("load it")] == (
+        "results\n"
+        "  eval/loss         #  best #  epoch E, batch B\n"
+        "  eval/nan          nan\n"
+        "  train/loss        #\n"
+        "  train/loss_epoch  #\n"
+        "  train/lr/0        #\n"
+        "algorithms\n"
+        "  Doze  2 events  7x\n"
+        "time\n"
+        "  trained    2 epochs, 12 batches, 96 samples\n"
+        "  time       # s\n"
+        "  samples/s  #\n"
+        "model: out/model.safetensors\n"
+    )
+    assert "\x1b" not in result.output
+    assert "\r" not in result.output
+
+
+def test_on_a_terminal_the_table_has_sections(monkeypatch):
+    results = RunResults(
+        *("out", {"eval/loss": 0.25, "[red]\x1b[2J": 3}, 75.4, 2, 1200, 9600, 6400.0),
+        algorithms={"MixUp/AFTER_DATALOADER": 300, "MixUp/BEFORE_LOSS": 76, "Doze": 0},
+        best={"eval/loss": {"value": 0.125, "step": 600, "epoch": 1}},
+    )
+    with terminal(monkeypatch, stream="stdout", NO_COLOR="1") as screen:
+        show_results(results)
+    assert screen.lines() == [
+        "┌──────────────────────────────────────────────────────┐",
+        "│ results                                              │",
+        "│   [red]\\x1b[2J  3                                    │",
+        "│   eval/loss     0.25  best 0.125  epoch 1, batch 600 │",
+        "├──────────────────────────────────────────────────────┤",
+        "│ algorithms                                           │",
+        "│   MixUp  2 events  376x                              │",
+        "│   Doze   0 events  0x                                │",
+        "├──────────────────────────────────────────────────────┤",
+        "│ time                                                 │",
+        "│   trained    2 epochs, 1,200 batches, 9,600 samples  │",
+        "│   time       1:15                                    │",
+        "│   samples/s  6,400                                   │",
+        "└──────────────────────────────────────────────────────┘",
+        "",
+    ]
+
+
+def test_quiet_leaves_stdout_empty_and_shows_warnings_only(run):
+    result = run("--quiet", config=TALKS)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "printed\nwarning: warned\n"
+
+
+@pytest.mark.parametrize(
+    ("level", "said", "has_header"),
+    [
+        ("debug", ["warning: warned", "debug: own: found out", "info: own: told", "error: own: cried"], True),
+        ("info", ["warning: warned", "info: own: told", "error: own: cried"], True),
+        ("warning", ["warning: warned", "error: own: cried"], False),
+        ("error", ["error: own: cried"], False),
+    ],
+)
+def test_the_log_level_decides_what_stderr_shows(run, level, said, has_header):
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    result = run("--log-level", level, config=TALKS)
+    lines = result.stderr.splitlines()
+    assert [line for line in lines if line.startswith(("warning: w", "debug: own", "info: own", "error: own"))] == said
+    assert (HEADER in result.stderr, len(lines) > len(said)) == (has_header, has_header)
+    assert result.stdout.startswith("printed\nresults\n")
+    assert (root.level, list(root.handlers)) == before
+
+
+def facts(result):
+    def no_constant(name):
+        pytest.fail(f"{name} is not JSON")
+
+    return [json.loads(line, parse_constant=no_constant) for line in result.stdout.splitlines()]
+
+
+def test_json_prints_one_object_a_line_and_no_text(run):
+    result = run("--json", config=TALKS)
+    start, first, last, end = facts(result)
+    assert [list(fact)[:4] for fact in (start, first, last, end)] == [["kind", "step", "epoch", "seconds"]] * 4
+    assert {name: value for name, value in start.items() if name != "seconds"} == {
+        "kind": "start",
+        "step": 0,
+        "epoch": 0,
+        "model": "Linear",
+        "parameters": {"trainable": 15, "all": 15},
+        "device": "cpu",
+        "precision": "fp32",
+        "data": {"samples": None, "batches": 6},
+        "eval": {"eval": {"samples": None, "batches": 1}},
+        "algorithms": [{"algorithm": "Doze", "distribution": "talk-plugin", "version": "1.2"}],
+        "optimizer": [{"name": "SGD", "lr": [0.1]}],
+        "duration": {"max_duration": "2ep", "epochs": 2, "steps": 12},
+        "seed": 7,
+        "folder": "out",
+    }
+    assert [list(first), first["kind"], first["step"], first["epoch"], first["metrics"]["eval/nan"]] == [
+        ["kind", "step", "epoch", "seconds", "train_loss", "metrics", "best"],
+        *("evaluation", 6, 1, None),
+    ]
+    assert first["best"] == {"eval/loss": {"value": first["metrics"]["eval/loss"], "step": 6, "epoch": 1}}
+    assert last["step"] == 12
+    assert {name: end[name] for name in ("kind", "step", "epoch", "status", "exit_code", "folder")} == {
+        "kind": "end",
+        "step": 12,
+        "epoch": 2,
+        "status": "finished",
+        "exit_code": 0,
+        "folder": "out",
+    }
+    assert end["results"]["eval/loss"] == {"last": last["metrics"]["eval/loss"], "best": last["best"]["eval/loss"]}
+    assert (end["model"], end["average"], end["resume"]) == ("out/model.safetensors", None, None)
+    assert end["checkpoint"].endswith("out/checkpoints/ep2-ba12")
+    assert result.stderr == "printed\nwarning: warned\n"
+
+
+def test_json_says_that_a_run_failed(run):
+    result = run("--json", config=CONFIG + "callbacks: [{target: 'talk:Crash'}]\n")
+    start, end = facts(result)
+    assert isinstance(result.exception, ZeroDivisionError)
+    assert [start["kind"], end["kind"], end["step"], end["status"], end["exit_code"]] == [
+        "start",
+        "fail",
+        1,
+        "failed",
+        1,
+    ]
+
+
+def test_quiet_and_json_contradict_each_other(run, tmp_path):
+    result = run("--quiet", "--json")
+    assert (result.exit_code, (tmp_path / "out").exists()) == (2, False)
+    assert "give either --quiet, which leaves stdout empty, or --json, not both" in result.stderr
+
+
+@pytest.mark.parametrize(("given", "is_shown"), [("false", False), ("true", True), ("lines", True), ("auto", True)])
+def test_a_config_may_have_no_progress(run, given, is_shown):
+    result = run(config=CONFIG.replace("seed: 7", f"seed: 7, progress_bar: {given}"))
+    assert result.stderr.startswith(HEADER) is is_shown
+    assert bool(result.stderr) is is_shown
