@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..algorithm import unique_names
@@ -29,7 +29,7 @@ class Facts(Callback):
         self._started_s = time.perf_counter()
         self._earlier_s = 0.0
         self._has_begun = self.is_fitting = False
-        self._last_sample = 0
+        self._count_rows: Callable[[Any], int] = _one
         self.loss = RunningLoss()
         self._take = self.loss.take
 
@@ -43,7 +43,9 @@ class Facts(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Tell what the run is, once."""
-        self.is_fitting, self._last_sample = True, state.timestamp.sample
+        from ..batch import count_rows  # noqa: PLC0415  needs torch, without which this can be imported
+
+        self.is_fitting, self._count_rows = True, count_rows
         if not self._has_begun:
             self._has_begun = True
             kind = "start" if state.loaded_from is None else "resume"
@@ -51,9 +53,9 @@ class Facts(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Take the loss of the batch."""
-        sample = state.timestamp.sample
-        self._take(state.loss, sample - self._last_sample or 1)  # a loop of one's own may count no rows
-        self._last_sample = sample
+        batch = state.batch
+        # As trained: an algorithm may have dropped some. A loop of one's own may keep no batch.
+        self._take(state.loss, 1 if batch is None else self._count_rows(batch))
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Tell how the evaluation went, if this was its last loader."""
@@ -96,6 +98,10 @@ class Facts(Callback):
         bests = state.results.best
         best = {name: bests[name]._asdict() for name in metrics if name in bests}
         return {**trained, "metrics": dict(metrics), "best": best}
+
+
+def _one(batch: Any) -> int:
+    return 1
 
 
 def header_of(state: State) -> dict[str, Any]:

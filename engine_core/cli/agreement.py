@@ -45,14 +45,13 @@ def check_agreement(
         if text is not None:
             _contradict(text, str(option) if value is True else f"{option} {value}")
     said = _said_of_checkpoints(config)
-    is_off, options = (
-        config.checkpoints.every is None,
-        [o for s, _, o, v in given if s == "checkpoints" and v is not None],
-    )
-    if said is not None and checkpoints is False and not is_off:
+    if said is None:
+        return
+    if checkpoints is False and config.checkpoints.every is not None:
         _contradict(said, "--no-checkpoints")
-    if said is not None and options and is_off:
-        _contradict(said, str(options[0]))
+    options = [_CHECKPOINTS[key] for key, value in (checkpoints or {}).items() if value is not None]
+    if options and config.checkpoints.every is None:
+        _contradict(said, options[0])
 
 
 def _said_of_checkpoints(config: Config) -> str | None:

@@ -73,7 +73,7 @@ def test_a_saver_of_the_config_stands_alone_unless_more_is_said(train, tmp_path)
         (
             ["--no-checkpoints", "--set", "checkpoints.keep_last=2"],
             "",
-            "--set checkpoints.keep_last=2 contradicts --no",
+            "checkpoints.keep_last=2 contradicts --no",
         ),
         (["--keep-last", "3", "--set", "checkpoints.keep_last=2"], "", "contradicts --keep-last 3; leave one of them"),
         (["--keep-last", "3", "--set", "checkpoints=false"], "", "--set checkpoints=false contradicts --keep-last"),
