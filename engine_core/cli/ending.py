@@ -81,7 +81,7 @@ def last_lines(ending: Ending, resume: str) -> list[str]:
     lines += _on_weights(ending)
     if ending.checkpoint is not None:
         lines += [
-            f"latest checkpoint: {_short(ending.checkpoint, ending.folder)}",
+            f"latest checkpoint: {ending.checkpoint}",
             *([] if whole else [f"resume: {resume}"]),
         ]
     elif not whole:
@@ -97,9 +97,3 @@ def _on_weights(ending: Ending) -> list[str]:
         return [*why, *([load] if ending.checkpoint is not None else [])]
     average = [] if ending.average is None else [f"averaged weights, which were evaluated: {ending.average}"]
     return [f"model: {ending.model}", *average, load]
-
-
-def _short(path: Path, folder: Path) -> Path:
-    """Return a path as short as the folder's, if it is in it."""
-    whole = folder.absolute()
-    return folder / path.relative_to(whole) if path.is_relative_to(whole) else path

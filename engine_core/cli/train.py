@@ -10,9 +10,11 @@ import click
 
 from ..callbacks.json_lines import JsonLines
 from ..callbacks.progress import ProgressBar
+from ..callbacks.wording import header_lines
 from ..config import Config, check_plugins, load_config, override
 from ..errors import EngineError, SameRunError
 from ..examples import EXAMPLES, find_example
+from ..messages import enumerated
 from .agreement import check_agreement, take_checkpoints
 from .ending import RememberingCommand, code_of, keep_last_lines, last_lines, resume_command
 from .importing import import_beside
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 )
 @click.option("--quiet", is_flag=True, help="Print nothing to stdout, and only warnings and errors to stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, and nothing else, to stdout.")
+@click.option("--check", is_flag=True, help="Try it: make everything, run a batch of each loader, leave no trace.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file.")
 @click.pass_context
 def train(
@@ -80,6 +83,7 @@ def train(
     """
     if (config is None) == (example is None):
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
+    check = settings.pop("check")
     showing = Showing(settings.pop("quiet"), settings.pop("as_json"), settings.pop("log_level"))
     if config is not None:
         import_beside(config)
@@ -89,12 +93,31 @@ def train(
     check_agreement(loaded, checkpoints, settings)
     checked = override(loaded, checkpoints, **settings)
     check_plugins(checked)
+    if check:
+        _check(checked, showing, out)
+        return
     ending, resume = _run(context, checked, showing, out, profile)
     if showing.has_text:
         assert ending.results is not None
         show_results(ending.results)
         click.echo("\n".join(last_lines(ending, resume)))
     context.exit(code_of(ending))
+
+
+def _check(config: Config, showing: Showing, out: Path | None) -> None:
+    """Try the config, and print the header of the run and what was tried."""
+    from ..run import try_config  # noqa: PLC0415 - as above
+
+    with showing.applied():
+        trial = try_config(config, out)
+    if showing.has_progress:
+        click.echo("\n".join(header_lines(trial.header)), err=True)
+    loaders = f", a batch of {enumerated([*trial.evaluated])}" if trial.evaluated else ""
+    if showing.has_text:
+        click.echo(
+            f"ok: a batch of training{loaders}, and a checkpoint of {trial.checkpoint_bytes / 1e6:.1f} MB, in "
+            f"{trial.seconds:.1f} s; nothing was kept"
+        )
 
 
 def _run(

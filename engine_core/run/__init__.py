@@ -8,15 +8,18 @@ from .making import make_trainer
 from .models import load_model
 from .outcome import Ending, RunResults
 from .training import Run, train
+from .trial import Trial, try_config
 
 __all__ = [
     "Ending",
     "Evaluated",
     "Run",
     "RunResults",
+    "Trial",
     "choose_folder",
     "evaluate",
     "load_model",
     "make_trainer",
     "train",
+    "try_config",
 ]

@@ -47,18 +47,35 @@ def make_trainer(
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
     """
+    parts = make_parts(config)
+    own = parts["callbacks"]
+    savers = [] if folder is None else _savers_of(config, folder, own)
+    profilers = [] if profile is None else [("profiler", {"path": str(profile)})]
+    parts["callbacks"] = [*own, *savers, *callbacks, *(watch or ()), *profilers]  # first what takes the folder
+    parts["loggers"] = [*loggers, *parts["loggers"]]
+    if watch is not None:
+        parts["progress_bar"] = False
+    return assemble(config, parts, folder)
+
+
+def make_parts(config: Config) -> dict[str, Any]:
+    """Return the Trainer's arguments that `config` describes; the seed is set before model and data are made.
+
+    Raises:
+        ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
+    """
     _import_all(config)
     _check_results(config)
     settings = {**config.trainer.model_dump(), "seed": check_seed(config.trainer.seed)}
-    settings |= {} if watch is None else {"progress_bar": False}
     seed_generators(settings["seed"])
     model = build(config.model, config.place("model"))
     data = build(config.data, config.place("data"))
     algorithms = build_algorithms(config)
-    own = build_listeners(config, "callbacks")
-    savers = [] if folder is None else _savers_of(config, folder, own)
-    callbacks = [*own, *savers, *callbacks, *(watch or ())]  # first what takes the folder
-    parts: dict[str, Any] = {
+    return {
+        **settings,
+        "model": model,
+        "train_dataloader": data,
+        "callbacks": build_listeners(config, "callbacks"),
         "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
         "optimizers": make_factory(config.optimizer, config.place("optimizer")),
         "schedulers": [
@@ -68,12 +85,19 @@ def make_trainer(
         "eval_dataloader": {name: build(t, config.place("eval_data", name)) for name, t in config.eval_data.items()},
         "metrics": _metrics_of(config),
         "algorithms": algorithms,
-        "callbacks": callbacks if profile is None else [*callbacks, ("profiler", {"path": str(profile)})],
-        "loggers": [*loggers, *build_listeners(config, "loggers")],
+        "loggers": build_listeners(config, "loggers"),
         "algorithm_passes": build_passes(config, algorithms),
     }
+
+
+def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trainer:
+    """Return the Trainer with these arguments, whose state knows config and folder.
+
+    Raises:
+        ConfigError: (a ValueError) with the file, for arguments that can't work together.
+    """
     try:
-        trainer = Trainer(model, data, **parts, **settings)
+        trainer = Trainer(**parts)
     except (ArgumentError, ArgumentTypeError) as error:
         raise config.place().error(str(error)) from error
     trainer.state.config, trainer.state.folder = config.model_dump(exclude_unset=True), folder

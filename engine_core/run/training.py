@@ -107,7 +107,7 @@ class Run:
         state = self.trainer.state
         batch = state.timestamp.batch
         there = self.folder if (self.folder / "manifest.json").exists() else None
-        latest = latest_of(self.trainer)
+        latest = _short(latest_of(self.trainer), self.folder)
         return Ending(status, there, batch, model, average, latest, tuple(self._lost), self._results, state.stop_reason)
 
     def _write_model(self) -> None:
@@ -156,6 +156,12 @@ class _StaleModel(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Remove it, since training goes past it."""
         remove_model(self._folder)
+
+
+def _short(path: Path | None, folder: Path) -> Path | None:
+    """Return a path as short as the folder's, if it is in it."""
+    whole = folder.absolute()
+    return folder / path.relative_to(whole) if path is not None and path.is_relative_to(whole) else path
 
 
 def _holds(folder: Path, now: Timestamp) -> bool:

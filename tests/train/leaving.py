@@ -14,7 +14,7 @@ MODULE = """
     import time
 
     import torch
-    from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
+    from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, LoggerDestination
     from engine_core.checkpoint import files
 
     IMPORTED = []
@@ -71,6 +71,36 @@ MODULE = """
 
     class Second(Average):
         pass
+
+    def with_workers(batches=4):
+        rows = torch.utils.data.TensorDataset(torch.randn(8 * batches, 4), torch.randint(3, (8 * batches,)))
+        return torch.utils.data.DataLoader(rows, 8, num_workers=1)
+
+    class Counted(list):
+        def __init__(self, batches=4):
+            super().__init__(loader(batches))
+
+        def __iter__(self):
+            for batch in super().__iter__():
+                with open("counted", "a") as file:
+                    file.write("1")
+                yield batch
+
+    class Loud(LoggerDestination):
+        def __init__(self):
+            with open("loud", "w") as file:
+                file.write("made")
+
+        def log_metrics(self, metrics, step):
+            raise AssertionError("a trial logs nothing")
+
+        init = log_hyperparameters = log_traces = log_metrics
+
+    class BadMetric:
+        reset = compute = lambda self: None
+
+        def update(self, outputs, targets):
+            raise ZeroDivisionError("no such metric")
 
     class Signals(Callback):
         def __init__(self, number):

@@ -1,0 +1,82 @@
+"""Try a config before a long training: everything is made, one batch of each loader is run, and nothing stays."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..callback import saver_folders
+from ..callbacks.checkpoint_saver import CheckpointSaver
+from ..callbacks.facts import header_of
+from ..callbacks.profiler import Profiler
+from ..checkpoint import read_content, resolve
+from ..config import Config, check_plugins
+from .folder import choose_folder
+from .making import assemble, make_parts
+from .models import write_model
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial found: the header of the run, the evaluation loaders, the size of a checkpoint, and its time."""
+
+    header: dict[str, Any]
+    evaluated: tuple[str, ...]
+    checkpoint_bytes: int
+    seconds: float
+
+
+def try_config(config: Config, folder: Path | str | None = None) -> Trial:
+    """Make everything that `config` describes, run one batch of training and of each evaluation loader, save and read.
+
+    A checkpoint and the weights are written to a temporary folder and read. Loggers are made and get nothing; savers
+    and profilers of the config are made and stay out. A stream loses the batches that are read from it.
+
+    Args:
+        folder: where the run is going to write, which has to be free.
+
+    Raises:
+        ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
+        EngineError: for what the engine refuses. Exceptions of the run's own code pass through.
+    """
+    started_s = time.perf_counter()
+    check_plugins(config)
+    if config.trainer.max_duration is None:
+        raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
+    folder = choose_folder(config, folder)
+    parts = make_parts(config)
+    with tempfile.TemporaryDirectory(prefix="engine-core-") as place:
+        saver = CheckpointSaver(place, "1ba", on_error="stop")
+        kept = [each for each in parts["callbacks"] if not isinstance(each, Profiler) and not saver_folders([each])]
+        whole = parts["eval_dataloader"]
+        loaders = {label: _OneBatch(loader) for label, loader in whole.items()}
+        parts |= {"callbacks": [*kept, saver], "loggers": [], "eval_dataloader": loaders, "progress_bar": False}
+        with assemble(config, {**parts, "autoresume": False}, folder) as trainer:
+            trainer.state.evaluators = whole
+            header = header_of(trainer.state)
+            trainer.state.evaluators = loaders
+            trainer.fit("1ba")
+            checkpoint = resolve(saver.written()[-1])
+            read_content(checkpoint)
+            write_model(trainer, Path(place))
+            size = sum(file.stat().st_size for file in checkpoint.iterdir())
+    return Trial(header, tuple(loaders), size, time.perf_counter() - started_s)
+
+
+class _OneBatch:
+    """The first batch of a loader, whose workers end with it."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            yield batch
+            return

@@ -1,0 +1,59 @@
+"""`engine-core train --check`: everything is made and run for a batch, and nothing stays."""
+
+import torch
+
+from .leaving import CONFIG, cli, of_file, train
+
+__all__ = ["cli", "train"]
+
+
+def there(tmp_path):
+    return {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if "__pycache__" not in str(path)}
+
+
+def test_a_config_that_works_is_ok_and_leaves_no_trace(train, tmp_path):
+    config = CONFIG + "callbacks: [{name: checkpoint_saver, args: {folder: own}}, {name: profiler, args: {path: p}}]\n"
+    train("--check", config=config)
+    before = there(tmp_path)
+    done = train("--check", config=config)
+    assert (done.exit_code, there(tmp_path)) == (0, before)
+    assert done.stdout.startswith("ok: a batch of training, a batch of dev and test, and a checkpoint of ")
+    assert "eval test   ? samples, 2 batches\n" in done.stderr
+    assert "folder      out\n" in done.stderr
+
+
+def test_the_run_after_it_is_the_same(train, tmp_path):
+    assert train().exit_code == 0
+    first = of_file(tmp_path / "out" / "model.safetensors")
+    assert train("--out", "checked", "--check").exit_code == 0
+    assert train("--out", "again").exit_code == 0
+    assert of_file(tmp_path / "again" / "model.safetensors") == first
+
+
+def test_one_batch_of_each_loader_is_run_and_loggers_get_nothing(train, tmp_path):
+    counting = CONFIG.replace("left:loader", "left:Counted") + "loggers: [{target: 'left:Loud'}]\n"
+    done = train("--check", config=counting)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "counted").read_text() == "111"
+    assert (tmp_path / "loud").read_text() == "made"
+
+
+def test_what_would_fail_in_the_first_batch_of_an_evaluation_is_found(train, tmp_path):
+    bad = CONFIG + "metrics: {bad: {target: 'left:BadMetric'}}\n"
+    done = train("--check", config=bad)
+    assert done.exit_code == 1
+    assert isinstance(done.exception, ZeroDivisionError)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_taken_folder_is_refused(train):
+    assert train().exit_code == 0
+    done = train("--check", "--seed", "8")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'out' holds another run" in done.stderr
+
+
+def test_workers_end_with_it(train):
+    loading = CONFIG.replace('"left:loader"', '"left:with_workers"')
+    assert train("--check", config=loading).exit_code == 0
+    assert not torch.multiprocessing.active_children()
