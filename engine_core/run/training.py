@@ -34,7 +34,6 @@ class Run:
     Args:
         folder: the run's folder; default: a new one below `runs`.
         profile: write a Chrome trace of the run to this file.
-        callbacks: more of them, besides the config's.
         watch: callbacks that show the run in place of the config's `progress_bar`.
 
     Raises:
@@ -48,7 +47,6 @@ class Run:
         folder: Path | str | None = None,
         *,
         profile: Path | str | None = None,
-        callbacks: Iterable[Any] = (),
         watch: Iterable[Any] | None = None,
     ) -> None:
         check_plugins(config)
@@ -60,7 +58,7 @@ class Run:
         self.trainer = make_trainer(
             self.config,
             loggers=[self._files],
-            callbacks=[_StaleModel(self.folder), *callbacks],
+            callbacks=[_StaleModel(self.folder)],
             profile=profile,
             folder=self.folder,
             watch=watch,
@@ -76,9 +74,8 @@ class Run:
         """
         trainer, folder = self.trainer, self.folder
         with trainer:
-            described = as_json(
-                _manifest(self.config, trainer)
-            )  # an impossible order is found before there is a folder
+            # First: an impossible order is found before there is a folder.
+            described = as_json(_manifest(self.config, trainer))
             with claimed(folder, again=self.config.trainer.autoresume) as manifest:
                 if not manifest.stat().st_size:
                     manifest.write_text(described, encoding="utf-8")
@@ -105,10 +102,17 @@ class Run:
             status = "paused"
         model, average = self._written
         state = self.trainer.state
-        batch = state.timestamp.batch
-        there = self.folder if (self.folder / "manifest.json").exists() else None
-        latest = _short(latest_of(self.trainer), self.folder)
-        return Ending(status, there, batch, model, average, latest, tuple(self._lost), self._results, state.stop_reason)
+        return Ending(
+            status=status,
+            folder=self.folder if (self.folder / "manifest.json").exists() else None,
+            batch=state.timestamp.batch,
+            model=model,
+            average=average,
+            checkpoint=_short(latest_of(self.trainer), self.folder),
+            lost=tuple(self._lost),
+            results=self._results,
+            why=state.stop_reason,
+        )
 
     def _write_model(self) -> None:
         try:

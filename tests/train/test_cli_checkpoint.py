@@ -183,7 +183,7 @@ def test_a_run_that_a_time_limit_pauses_has_no_results_and_can_be_resumed(config
     limited.write_text(config.read_text() + limits)
     paused = call("train", limited, "--out", parts, *options)
     assert paused.exit_code == 75, paused.output
-    assert "paused at batch 5\n" in paused.output
+    assert "paused at batch 5: TimeLimit: 1sec have passed\n" in paused.output
     assert paused.output.splitlines()[-1] == (
         f"resume: main train {limited} --checkpoint-every 4ba --out {parts} --autoresume"
     )

@@ -93,7 +93,8 @@ def test_on_the_command_line_no_line_is_shown_but_that_of_the_config_which_is_th
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "told.py").write_text(MODULE)
     (tmp_path / "c.yaml").write_text(CONFIG)
-    done = CliRunner().invoke(main, ["train", "c.yaml", "--out", "out"], prog_name="engine-core")
+    quiet = ["train", "c.yaml", "--out", "out", "--quiet"]
+    done = CliRunner().invoke(main, quiet, prog_name="engine-core")
     assert done.exit_code == 0, done.output
     lines = done.stderr.splitlines()
     assert lines[0] == "warning: c.yaml:7: old"
