@@ -176,7 +176,7 @@ def test_the_updates_that_it_expects_are_those_that_come(duration: str, interval
         ({"ema_start": "3ep"}, {"max_duration": "3ep"}),
         ({"ema_start": "9ep"}, {"max_duration": "3ep"}),
     ],
-    ids=str,
+    ids=["no length", "seconds", "a stream", "at the end", "after the end"],
 )
 def test_a_length_that_is_not_known_and_an_average_that_never_starts_are_not_warned_of(
     arguments: Any, settings: Any
