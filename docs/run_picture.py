@@ -21,7 +21,7 @@ from rich.text import Text
 
 FILE = Path(__file__).parent / "images" / "run.svg"
 COMMAND = "python3 -m engine_core train --example digits"
-COLUMNS = 124
+COLUMNS = 96
 HEAD = f"""
   <title>What a run shows on a terminal</title>
   <desc>The output of {COMMAND}: what is trained, each evaluation, the results and where the files are.</desc>"""
