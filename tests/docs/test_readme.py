@@ -1,18 +1,62 @@
-"""What the README promises a newcomer."""
+"""What the README promises a newcomer, in this order, and where its figures come from."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+import sys
+
+import pytest
 
 from .conftest import DOCS, ROOT, blocks_of
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 README = ROOT / "README.md"
 TEXT = README.read_text(encoding="utf-8")
+PLUGINS = sorted(ROOT.glob("plugins/*/README.md"))
+METHODS = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", TEXT, re.MULTILINE))  # the rest of a row by the algorithm's name
+ON_DIGITS = sorted({*METHODS} - {"selective_backprop"})
+BASELINE = re.search(r"Without any, the test accuracy is (\S+) % \(sd (\S+)\)", " ".join(TEXT.split())).groups()
+DIGITS = re.compile(r"(?P<gained>.+) \| (?P<accuracy>\S+) % \(sd (?P<sd>\S+)\) \| (?P<time>\S+) \| ")
+
+
+def parts() -> list[str]:
+    """Return headings, pictures by their file, the first row of tables and languages of blocks, in order."""
+    found = re.findall(r"^(#+ .+)$|^!\[.+\]\((.+)\)$|^(\|.+)\n\|-|^```(\w+)$", TEXT, re.MULTILINE)
+    return ["".join(part) for part in found]
+
+
+def test_reasons_come_first_on_a_page_of_at_most_150_lines():
+    assert len(TEXT.splitlines()) <= 150
+    assert parts() == [
+        "# engine-core",
+        "docs/images/run.svg",
+        "## Quick start",
+        "sh",
+        "## What each method gained here",
+        "| algorithm | gained here | accuracy | time | package, and where it is measured |",
+        "## An algorithm in ten lines",
+        "python",
+        "python",
+        "## Which algorithm runs first",
+        "docs/images/order.svg",
+        "## Where it stands",
+        "## Where to go from here",
+        "| you come from, or want to | read |",
+    ]
+
+
+def test_what_it_is_takes_one_sentence():
+    said = TEXT.partition("<!-- what -->")[2].partition("<!-- /what -->")[0]
+
+    assert len(re.findall(r"[.!?](?=\s)", said)) == 1
 
 
 def test_quick_start_is_two_commands_in_one_block():
-    section = TEXT[TEXT.index("## Quick start") : TEXT.index("## An algorithm")]
+    section = TEXT[TEXT.index("## Quick start") : TEXT.index("## What each")]
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     train = "python3 -m engine_core train --example digits"
     install = 'python3 -m pip install -c constraints.txt ".[examples]" ./plugins/sb-plugin'
@@ -29,6 +73,56 @@ def test_the_front_page_has_the_first_of_them():
     assert first(DOCS / "index.md", "sh") == first(README, "sh").splitlines(keepends=True)[0]
 
 
+def test_each_algorithm_of_the_repository_has_one_row():
+    named = re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)
+    projects = [tomllib.loads(page.with_name("pyproject.toml").read_text(encoding="utf-8")) for page in PLUGINS]
+    groups = [project["project"]["entry-points"]["engine_core.algorithms"] for project in projects]
+
+    assert sorted(named) == sorted(name for group in groups for name in group)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_row_says_what_the_place_that_it_links_to_measured(name):
+    measured = source_of(name)
+    said = METHODS[name].rpartition(" | ")[0]
+    if name in ON_DIGITS:
+        row = DIGITS.match(METHODS[name])
+        assert f"test accuracy {row['accuracy']} % (sd {row['sd']}), without it " in measured
+        assert f"; {row['time']} times the training time (" in measured
+        said = re.sub(r"\S+ points", "", said)  # the difference, which the next test computes
+
+    assert {*re.findall(r"\d+(?:\.\d+)?", said)} <= {*re.findall(r"\d+(?:\.\d+)?", measured)}
+
+
+def source_of(name: str) -> str:
+    """Return the section of a plugin's README that a row links to, as one line."""
+    page, place = re.search(r"\]\((plugins/[^#)]+)#([^)]+)\) \|?$", f"{METHODS[name]} |").groups()
+    sections = re.split(r"^## ", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (section,) = [each for each in sections if each.partition("\n")[0].lower().replace(" ", "-") == place]
+    assert name == "selective_backprop" or f"Registered as `{name}`" in section
+    return " ".join(section.split())
+
+
+@pytest.mark.parametrize("name", ON_DIGITS)
+def test_a_difference_in_accuracy_is_named_if_it_is_larger_than_one_by_rounding_alone(name):
+    more = better_by(name)
+    counts = abs(more) > abs(better_by("channels_last"))
+    named = [(f"{abs(more):.2f}", "more" if more > 0 else "less")] if counts else []
+
+    assert re.findall(r"(\S+) points (more|less)", DIGITS.match(METHODS[name])["gained"]) == named
+
+
+def better_by(name: str) -> float:
+    """Return by how many points a row's accuracy is higher than without the algorithm."""
+    return round(float(DIGITS.match(METHODS[name])["accuracy"]) - float(BASELINE[0]), 2)
+
+
+def test_all_are_compared_with_the_same_training_without_them():
+    texts = [" ".join(page.read_text(encoding="utf-8").split()) for page in PLUGINS]
+
+    assert {found for text in texts for found in re.findall(r"without it (\S+) % \(sd (\S+)\)", text)} == {BASELINE}
+
+
 def test_an_algorithm_in_ten_lines_is_as_short_as_that_and_the_same_in_both_places():
     shown = first(README, "python")
 
@@ -36,12 +130,16 @@ def test_an_algorithm_in_ten_lines_is_as_short_as_that_and_the_same_in_both_plac
     assert first(DOCS / "authors" / "algorithm.md", "python") == shown
 
 
-def first(page: Path, language: str) -> str:
+@pytest.mark.parametrize("page", [README, DOCS / "authors" / "publishing.md"], ids=lambda page: page.name)
+def test_the_name_on_the_public_index_is_described_alike(page):
+    text = " ".join(page.read_text(encoding="utf-8").replace("**", "").split())
+
+    assert "1.0.0 and 1.0.1 are all that it has published, so " in text
+    assert "the `engine-core>=0.1,<1` of a plugin finds nothing there today. " in text
+    assert "Nothing keeps its owner from publishing a 0.x" in text
+    assert re.search(r"ntil this project's name is settled.* [Ii]nstall .* from this repository or from an index", text)
+
+
+def first(page, language: str) -> str:
     """Return the first block of a language in a page."""
     return next(block.text for block in blocks_of(page) if block.language == language)
-
-
-def test_what_it_is_takes_three_sentences():
-    said = TEXT.partition("<!-- what -->")[2].partition("<!-- /what -->")[0]
-
-    assert len(re.findall(r"[.!?](?=\s)", said)) == 3
