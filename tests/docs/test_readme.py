@@ -45,7 +45,7 @@ def test_reasons_come_first_on_a_page_of_at_most_150_lines():
         "docs/images/order.svg",
         "## Where it stands",
         "## Where to go from here",
-        "| you come from, or want to | read |",
+        "| if you | read |",
     ]
 
 
@@ -92,6 +92,17 @@ def test_a_row_says_what_the_place_that_it_links_to_measured(name):
         said = re.sub(r"\S+ points", "", said)  # the difference, which the next test computes
 
     assert {*re.findall(r"\d+(?:\.\d+)?", said)} <= {*re.findall(r"\d+(?:\.\d+)?", measured)}
+
+
+def test_the_row_of_selective_backprop_quotes_the_right_lines_of_its_tables():
+    gained, accuracies, time, _ = METHODS["selective_backprop"].split(" | ")
+    loss, half, twice, half_twice = re.findall(r"\d\.\d\d", gained)
+    accuracy, plain = re.findall(r"\S+ %", accuracies)
+    first_table, _, second = source_of("selective_backprop").replace("*", "").partition("| at twice the rate |")
+
+    assert re.search(rf"\| `scorer=\"carried\"` \| {loss} \| [^|]+ \| {time} \| {accuracy} \|", first_table)
+    assert re.search(rf"\| plain training \| 1 \| \| 1 \| {plain} \|.* half the batch \| {half} \|", first_table)
+    assert re.search(rf"half the batch \| {half_twice} \|.* \| the same with `end=0.9` \| {twice} \|", second)
 
 
 def source_of(name: str) -> str:
