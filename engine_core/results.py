@@ -60,7 +60,13 @@ class Results:
         """Is the lower of two values of this result the better one?"""
         told = self._is_lower_better
         _, _, metric = name.partition("/")
-        return told.get(name, told.get(metric, name.lower().endswith(_LOWER_IS_BETTER)))
+        # A metric may compute several values: of `eval/dist/a` and `eval/dist/b` one may have said `dist`.
+        for whole in (name, metric):
+            parts = whole.split("/")
+            for known in ("/".join(parts[:count]) for count in range(len(parts), 0, -1)):
+                if known in told:
+                    return told[known]
+        return name.lower().endswith(_LOWER_IS_BETTER)
 
     def record(self, values: Mapping[str, float], step: int, epoch: int) -> None:
         """Take the results of an evaluation after `step` batches and `epoch` epochs."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NOT_WHOLE, PAUSED = 74, 75
 """EX_IOERR and EX_TEMPFAIL of sysexits.h: something could not be written; try again later."""
 
-_GIVEN, _LINES = "engine_core.given", "engine_core.last_lines"
+_GIVEN, _LINES, _SILENT = "engine_core.given", "engine_core.last_lines", "engine_core.silent"
 _PLACES = ("--out", "--load")
 
 
@@ -31,8 +31,9 @@ class RememberingCommand(click.Command):
 def resume_command(context: click.Context, folder: Path) -> str:
     """Return the command as it was given, quoted for a shell, with what makes it resume the run in the folder."""
     given: list[str] = context.meta[_GIVEN]
-    kept = [*_without_places(given), "--out", str(folder), "--autoresume"]
-    return f"{context.command_path} {shlex.join(kept)}"
+    end = given.index("--") if "--" in given else len(given)  # what follows are no options
+    words = [*_without_places(given[:end]), "--out", str(folder), "--autoresume", *given[end:]]
+    return f"{context.command_path} {shlex.join(words)}"
 
 
 def _without_places(given: Sequence[str]) -> Iterator[str]:
@@ -49,6 +50,11 @@ def keep_last_lines(context: click.Context, lines: Sequence[str]) -> None:
     context.meta[_LINES] = lines
 
 
+def silence_last_lines(context: click.Context) -> None:
+    """Print no last lines, since stdout is for something else."""
+    context.meta[_SILENT] = True
+
+
 def has_last_lines(context: click.Context) -> bool:
     """Is anything kept for the end?"""
     return bool(context.meta.get(_LINES))
@@ -56,7 +62,7 @@ def has_last_lines(context: click.Context) -> bool:
 
 def say_last_lines(context: click.Context) -> None:
     """Print what was kept for the end, if there is anything."""
-    for line in context.meta.get(_LINES, ()):
+    for line in () if _SILENT in context.meta else context.meta.get(_LINES, ()):
         click.echo(line)
 
 
@@ -92,8 +98,10 @@ def last_lines(ending: Ending, resume: str) -> list[str]:
 def _on_weights(ending: Ending) -> list[str]:
     load = f"load it: engine_core.load_model({str(ending.folder)!r}, trust=True)"
     if ending.model is None:
-        is_cut = ending.status in ("failed", "interrupted")
-        why = ["no model was written; half a step may be in the weights"] if is_cut else []
+        causes = {"failed": "the run failed", "interrupted": "the run was cut off"}
+        is_told = any(message.startswith("no model") for message in ending.lost)
+        cause = None if is_told else causes.get(ending.status)
+        why = [] if cause is None else [f"no model was written, since {cause}"]
         return [*why, *([load] if ending.checkpoint is not None else [])]
     average = [] if ending.average is None else [f"averaged weights, which were evaluated: {ending.average}"]
     return [f"model: {ending.model}", *average, load]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +18,9 @@ from ..config import Config, check_plugins, load_config, override
 from ..errors import EngineError, SameRunError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
+from ..state import State
 from .agreement import check_agreement, take_checkpoints
-from .ending import RememberingCommand, code_of, keep_last_lines, last_lines, resume_command
+from .ending import RememberingCommand, code_of, keep_last_lines, last_lines, resume_command, silence_last_lines
 from .importing import import_beside
 from .results import show_results
 from .showing import LEVELS, Showing
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one under runs/.")
 @click.option("--checkpoint-every", metavar="TIME", help="How often to save the run, in OUT/checkpoints; default: 1ep.")
 @click.option("--keep-last", type=int, metavar="N", help="How many of the latest checkpoints stay; default: 1.")
-@click.option("--keep-best", metavar="METRIC", help="Keep the checkpoint with the best such result too: eval/loss.")
+@click.option("--keep-best", metavar="METRIC", help="Also keep the checkpoint that is best by this: eval/loss.")
 @click.option("--no-checkpoints", is_flag=True, help="Save no checkpoints; the run can't be resumed then.")
 @click.option(
     "--autoresume", is_flag=True, default=None, help="Resume from the latest checkpoint in OUT, if there is one."
@@ -57,7 +61,8 @@ if TYPE_CHECKING:
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
-    help="What stderr shows: header, evaluations and progress (info, the default), warnings, or errors only. Also the "
+    metavar="LEVEL",
+    help="What stderr shows: debug or info: header, evaluations and progress; warning; or error. Also the "
     "level of Python's logging.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing to stdout, and only warnings and errors to stderr.")
@@ -85,18 +90,17 @@ def train(
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
     check = settings.pop("check")
     showing = Showing(settings.pop("quiet"), settings.pop("as_json"), settings.pop("log_level"))
-    if config is not None:
-        import_beside(config)
+    if not showing.has_text:
+        silence_last_lines(context)
     path = config if config is not None else find_example(example or "")
-    checkpoints = take_checkpoints(settings)
-    loaded = load_config(path, overrides)
-    check_agreement(loaded, checkpoints, settings)
-    checked = override(loaded, checkpoints, **settings)
-    check_plugins(checked)
-    if check:
-        _check(checked, showing, out)
-        return
-    ending, resume = _run(context, checked, showing, out, profile)
+    with showing.applied() as writer, _ended(writer) as end, _terminating():
+        if config is not None:
+            import_beside(config)
+        checked = _read(path, overrides, settings)
+        if check:
+            _check(checked, showing, writer, out)
+            return
+        ending, resume = _run(context, checked, out, _watch(checked, showing, writer), profile, end)
     if showing.has_text:
         assert ending.results is not None
         show_results(ending.results)
@@ -104,45 +108,95 @@ def train(
     context.exit(code_of(ending))
 
 
-def _check(config: Config, showing: Showing, out: Path | None) -> None:
-    """Try the config, and print the header of the run and what was tried."""
-    from ..run import try_config  # noqa: PLC0415 - as above
+def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Config:
+    """Return the config of a file with what the command line changes in it."""
+    checkpoints = take_checkpoints(settings)
+    loaded = load_config(path, overrides)
+    check_agreement(loaded, checkpoints, settings)
+    checked = override(loaded, checkpoints, **settings)
+    check_plugins(checked)
+    return checked
 
-    with showing.applied():
-        trial = try_config(config, out)
+
+def _check(config: Config, showing: Showing, writer: JsonLines | None, out: Path | None) -> None:
+    """Try the config, and print the header of the run and what was tried."""
+    from ..run import try_config  # noqa: PLC0415 - config errors need not wait for torch
+
+    trial = try_config(config, out)
+    if writer is not None:
+        told = {"checkpoint_bytes": trial.checkpoint_bytes, "seconds": round(trial.seconds, 3)}
+        writer.tell({"kind": "check", **trial.header, **told}, State())
     if showing.has_progress:
         click.echo("\n".join(header_lines(trial.header)), err=True)
     loaders = f", a batch of {enumerated([*trial.evaluated])}" if trial.evaluated else ""
     if showing.has_text:
+        size = f"{max(1, round(trial.checkpoint_bytes / 1e3)):,} kB"
         click.echo(
-            f"ok: a batch of training{loaders}, and a checkpoint of {trial.checkpoint_bytes / 1e6:.1f} MB, in "
-            f"{trial.seconds:.1f} s; nothing was kept"
+            f"ok: a batch of training{loaders}, and a checkpoint of {size}, in {trial.seconds:.1f} s; nothing was kept"
         )
 
 
 def _run(
-    context: click.Context, config: Config, showing: Showing, out: Path | None, profile: Path | None
+    context: click.Context,
+    config: Config,
+    out: Path | None,
+    watch: list[Any] | None,
+    profile: Path | None,
+    end: Callable[[Ending, int, str], None],
 ) -> tuple[Ending, str]:
     """Train, and return how it ended and the command that resumes it; an exception passes, with its last lines kept."""
-    from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
+    from ..run import Run  # noqa: PLC0415 - as above
 
-    with showing.applied() as writer:
-        try:
-            run = Run(config, out, profile=profile, watch=_watch(config, showing, writer))
-        except SameRunError:
-            keep_last_lines(context, [f"resume: {resume_command(context, cast('Path', out))}"])
-            raise
-        resume = resume_command(context, run.folder)
-        try:
-            ending = run.train()
-        except BaseException as error:
-            ending = run.end(error)
-            _write_end(writer, ending, _code_of(error), resume)
-            if showing.has_text:
-                keep_last_lines(context, last_lines(ending, resume))
-            raise
-        _write_end(writer, ending, code_of(ending), resume)
+    try:
+        run = Run(config, out, profile=profile, watch=watch)
+    except SameRunError:
+        keep_last_lines(context, [f"resume: {resume_command(context, cast('Path', out))}"])
+        raise
+    resume = resume_command(context, run.folder)
+    try:
+        ending = run.train()
+    except BaseException as error:
+        ending = run.end(error)
+        end(ending, _code_of(error), resume)
+        keep_last_lines(context, last_lines(ending, resume))
+        raise
+    end(ending, code_of(ending), resume)
     return ending, resume
+
+
+@contextlib.contextmanager
+def _ended(writer: JsonLines | None) -> Iterator[Callable[[Ending, int, str], None]]:
+    """Yield what writes the last JSON line; if nothing ended a run and an exception comes, that line says so."""
+    told = writer is None
+
+    def end(ending: Ending, code: int, resume: str) -> None:
+        nonlocal told
+        told = True
+        _write_end(writer, ending, code, resume)
+
+    try:
+        yield end
+    except BaseException as error:
+        if not told and writer is not None:
+            writer.end("failed", _code_of(error))
+        raise
+
+
+@contextlib.contextmanager
+def _terminating() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does, with its last lines, where the run does not wait for a batch."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    former = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _watch(config: Config, showing: Showing, writer: JsonLines | None) -> list[Any] | None:
@@ -172,4 +226,6 @@ def _code_of(error: BaseException) -> int:
         return 130
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, click.ClickException):
+        return error.exit_code
     return 2 if isinstance(error, EngineError) else 1

@@ -49,7 +49,7 @@ def make_trainer(
     """
     parts = make_parts(config)
     own = parts["callbacks"]
-    savers = [] if folder is None else _savers_of(config, folder, own)
+    savers = [] if folder is None else savers_of(config, folder, own)
     profilers = [] if profile is None else [("profiler", {"path": str(profile)})]
     parts["callbacks"] = [*own, *savers, *callbacks, *(watch or ()), *profilers]  # first what takes the folder
     parts["loggers"] = [*loggers, *parts["loggers"]]
@@ -151,7 +151,7 @@ def _import_all(config: Config) -> None:
             find_target(target.target, config.place(section, name))
 
 
-def _savers_of(config: Config, folder: Path, callbacks: Iterable[Any]) -> list[CheckpointSaver]:
+def savers_of(config: Config, folder: Path, callbacks: Iterable[Any]) -> list[CheckpointSaver]:
     """Return the saver of the run's folder, unless the config has a saver of its own and says nothing else.
 
     Raises:

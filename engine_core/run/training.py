@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +83,15 @@ class Run:
                 if not manifest.stat().st_size:
                     manifest.write_text(described, encoding="utf-8")
                 trainer.fit()
-        self._results = results_of(trainer, self._files)
-        self._write_model()
-        if self._results.is_paused:
-            self._check_saved("the run paused")
-        else:
-            self._check_saved("the run ended")
-            self._write_results(self._results)
+            with _holding_signals():
+                trainer.close()
+                self._results = results_of(trainer, self._files)
+                self._write_model()
+                if self._results.is_paused:
+                    self._check_saved("the run paused")
+                else:
+                    self._check_saved("the run ended")
+                    self._write_results(self._results)
         return self.end()
 
     def end(self, error: BaseException | None = None) -> Ending:
@@ -151,8 +156,29 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     return ending.results
 
 
+@contextmanager
+def _holding_signals() -> Iterator[None]:
+    """Let a first SIGINT or SIGTERM wait until what a complete fit leaves is written; then there is nothing to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def put_back(*_: object) -> None:
+        for number, handler in former.items():
+            if handler is not None:  # a handler not installed from Python can't be restored
+                signal.signal(number, handler)
+
+    for number in former:
+        signal.signal(number, put_back)
+    try:
+        yield
+    finally:
+        put_back()
+
+
 class _StaleModel(Callback):
-    """Removes the model of an earlier attempt when the fit starts, after savers made sure that no other run is here."""
+    """Removes what an earlier attempt left at its end, once savers have made sure that no other run is here."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -160,6 +186,7 @@ class _StaleModel(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Remove it, since training goes past it."""
         remove_model(self._folder)
+        (self._folder / "results.json").unlink(missing_ok=True)
 
 
 def _short(path: Path | None, folder: Path) -> Path | None:

@@ -15,8 +15,9 @@ from ..callbacks.facts import header_of
 from ..callbacks.profiler import Profiler
 from ..checkpoint import read_content, resolve
 from ..config import Config, check_plugins
+from ..errors import ArgumentError
 from .folder import choose_folder
-from .making import assemble, make_parts
+from .making import assemble, make_parts, savers_of
 from .models import write_model
 
 
@@ -48,7 +49,9 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
     if config.trainer.max_duration is None:
         raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
     folder = choose_folder(config, folder)
+    _check_writable(folder)
     parts = make_parts(config)
+    savers = savers_of(config, folder, parts["callbacks"])
     with tempfile.TemporaryDirectory(prefix="engine-core-") as place:
         saver = CheckpointSaver(place, "1ba", on_error="stop")
         kept = [each for each in parts["callbacks"] if not isinstance(each, Profiler) and not saver_folders([each])]
@@ -56,6 +59,8 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
         loaders = {label: _OneBatch(loader) for label, loader in whole.items()}
         parts |= {"callbacks": [*kept, saver], "loggers": [], "eval_dataloader": loaders, "progress_bar": False}
         with assemble(config, {**parts, "autoresume": False}, folder) as trainer:
+            for real in savers:
+                real.init(trainer.state, trainer.logger)  # refuses an interval that can't be counted
             trainer.state.evaluators = whole
             header = header_of(trainer.state)
             trainer.state.evaluators = loaders
@@ -65,6 +70,16 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
             write_model(trainer, Path(place))
             size = sum(file.stat().st_size for file in checkpoint.iterdir())
     return Trial(header, tuple(loaders), size, time.perf_counter() - started_s)
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise unless the folder, or the nearest one around it that is there, can be written to."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror} in {str(there)!r}") from error
 
 
 class _OneBatch:

@@ -34,6 +34,12 @@ def test_directions_overrule_the_name_for_one_loader_or_for_all():
     assert [name for name in names if results.is_lower_better(name)] == [*names[:3], "eval/loss"]
 
 
+def test_a_direction_holds_for_all_values_of_a_metric_unless_one_has_its_own():
+    results = Results()
+    results.set_directions(lower=["dist"], higher=["eval/dist/b"])
+    assert [results.is_lower_better(f"eval/dist/{part}") for part in "ab"] == [True, False]
+
+
 def test_a_name_with_two_directions_is_refused():
     with pytest.raises(ArgumentError, match="'mse' can't be better both if it is lower and if it is higher"):
         Results().set_directions(lower=["mse"], higher=["mse"])

@@ -1,5 +1,8 @@
 """`engine-core train --check`: everything is made and run for a batch, and nothing stays."""
 
+import json
+
+import pytest
 import torch
 
 from .leaving import CONFIG, cli, of_file, train
@@ -44,6 +47,26 @@ def test_what_would_fail_in_the_first_batch_of_an_evaluation_is_found(train, tmp
     assert done.exit_code == 1
     assert isinstance(done.exception, ZeroDivisionError)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "problem"),
+    [
+        (["--no-checkpoints"], "callbacks: [{name: time_limit, args: {limit: 1h}}]", "the time limit can't pause"),
+        (["--keep-best", "loss"], "", "has to be the label of an evaluation loader"),
+        (["--checkpoint-every", "0.5dur", "--max-duration", "10sec"], "", "can't be counted"),
+        (["--out", "run.yaml/out"], "", "can't write to 'run.yaml/out': Not a directory in "),
+        (["--out", "/proc/out"], "", "can't write to '/proc/out': "),
+    ],
+)
+def test_what_the_run_would_refuse_is_refused(train, arguments, config, problem):
+    done = train("--check", *arguments, config=CONFIG + config)
+    assert (done.exit_code, problem in done.stderr) == (2, True), done.output
+
+
+def test_json_has_the_header_and_the_size_of_a_checkpoint(train):
+    told = json.loads(train("--check", "--json").stdout)
+    assert (told["kind"], told["model"], told["checkpoint_bytes"] > 0) == ("check", "Sequential", True)
 
 
 def test_a_taken_folder_is_refused(train):

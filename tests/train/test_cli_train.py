@@ -258,7 +258,7 @@ def test_a_second_ctrl_c_ends_within_a_batch_closes_callbacks_and_loses_no_line(
     assert stdout.splitlines() == [
         "closed after 4",
         "interrupted at batch 4",
-        "no model was written; half a step may be in the weights",
+        "no model was written, since the run was cut off",
         "no checkpoint was saved, so the run can't be resumed",
     ]
     assert [line["step"] for line in logged(tmp_path / "out")] == [0, 1, 2, 3]

@@ -1,8 +1,12 @@
 """How a run ends: its last lines, its exit code, and what it left."""
 
+import json
+import os
 import signal
 
 import pytest
+
+from engine_core.run import models
 
 from .leaving import CONFIG, cli, of_file, read, train
 
@@ -34,6 +38,40 @@ def test_a_signal_without_checkpoints_leaves_the_model_and_says_that_nothing_res
     done = train("--no-checkpoints", config=callback("Signals", number=int(signal.SIGINT)))
     lines = ["interrupted at batch 6", *MODEL, "no checkpoint was saved, so the run can't be resumed"]
     assert (done.exit_code, done.stdout.splitlines()) == (130, lines)
+
+
+def test_what_comes_after_two_dashes_is_no_option(cli):
+    stopping = callback("Signals", number=int(signal.SIGINT))
+    done = cli("train", "--out", "out", "--", "run.yaml", config=stopping)
+    assert done.stdout.splitlines()[-1] == "resume: engine-core train --out out --autoresume -- run.yaml"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_model_is_written_ends_nothing_as_training_is_over(train, tmp_path, monkeypatch, number):
+    written = models.write_weights
+
+    def signalled(*arguments):
+        os.kill(os.getpid(), number)
+        written(*arguments)
+
+    monkeypatch.setattr(models, "write_weights", signalled)
+    assert train().exit_code == 0
+    assert read(tmp_path / "out" / "results.json")["batches"] == 8
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_resumed_attempt_removes_the_results_of_the_one_before(train, tmp_path):
+    assert train().exit_code == 0
+    assert train("--autoresume", "--max-duration", "9ep", config=callback("Bad", at=10)).exit_code == 1
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_run_that_can_not_be_made_is_a_failure_in_json_too(train):
+    done = train("--json", "--set", "model.target=left:nothing")
+    (line,) = done.stdout.splitlines()
+    told = json.loads(line)
+    assert (done.exit_code, told["kind"], told["status"], told["exit_code"]) == (2, "fail", "failed", 2)
+    assert train("--json", "--keep-last", "2", "--no-checkpoints").stdout.count('"kind": "fail"') == 1
 
 
 def test_a_time_limit_says_so_and_how_to_resume(train):

@@ -100,7 +100,7 @@ def test_a_crash_leaves_the_latest_checkpoint_and_no_model(train, tmp_path):
         1,
         [
             "failed at batch 6",
-            "no model was written; half a step may be in the weights",
+            "no model was written, since the run failed",
             "load it: engine_core.load_model('out', trust=True)",
             "latest checkpoint: out/checkpoints/ep1-ba4",
             "resume: engine-core train run.yaml --out out --autoresume",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
@@ -87,10 +88,12 @@ class _CutHalf(AbstractContextManager[None]):
             self._changed = self._untouched(now)
         if event is self._event and not self._has_come:
             self._has_come = True
+            gc.disable()  # its callbacks would be places too, and what they raise is lost
             sys.setprofile(self.places)
 
     def __exit__(self, kind: object, *raised: object) -> None:
         sys.setprofile(None)
+        gc.enable()
         event, state = self._now
         self._after = leaves_of(state)
         if event.is_before_event:
