@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     "--log-level",
     type=click.Choice(LEVELS),
     metavar="LEVEL",
-    help="What stderr shows: debug or info: header, evaluations and progress; warning; or error. Also the "
-    "level of Python's logging.",
+    help="What stderr shows, and the level of Python's logging: debug, info (the default), warning or error.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing to stdout, and only warnings and errors to stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, and nothing else, to stdout.")
