@@ -161,7 +161,10 @@ def sync(path: Path) -> None:
 
 def save(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, str] | None = None) -> None:
     """Write tensors to a safetensors file, with `about` in its header, and flush it to disk."""
+    path.touch()
+    mode = path.stat().st_mode
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, dict(about or {}) or None)
+    path.chmod(mode)  # safetensors lets the owner alone read it
     sync(path)
 
 

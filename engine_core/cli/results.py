@@ -23,11 +23,15 @@ Rows = list[tuple[str, ...]]
 
 def show_results(results: RunResults) -> None:
     """Print a run's results: a table on a terminal, plain lines elsewhere."""
-    sections = sections_of(results)
     if sys.stdout is not None and sys.stdout.isatty():
-        Console().print(_table(sections))
+        Console().print(_table(sections_of(results)))
     else:
-        click.echo("\n".join(line for title, rows in sections.items() for line in _lines(title, rows)))
+        click.echo("\n".join(result_lines(results)))
+
+
+def result_lines(results: RunResults) -> list[str]:
+    """Return a run's results as plain lines."""
+    return [line for title, rows in sections_of(results).items() for line in _lines(title, rows)]
 
 
 def sections_of(results: RunResults) -> dict[str, Rows]:

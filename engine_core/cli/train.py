@@ -22,7 +22,7 @@ from ..state import State
 from .agreement import check_agreement, take_checkpoints
 from .ending import RememberingCommand, code_of, keep_last_lines, last_lines, resume_command, silence_last_lines
 from .importing import import_beside
-from .results import show_results
+from .results import result_lines, show_results
 from .showing import LEVELS, Showing
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def _run(
     except BaseException as error:
         ending = run.end(error)
         end(ending, _code_of(error), resume)
-        keep_last_lines(context, last_lines(ending, resume))
+        results = [] if ending.results is None else result_lines(ending.results)
+        keep_last_lines(context, [*results, *last_lines(ending, resume)])
         raise
     end(ending, code_of(ending), resume)
     return ending, resume

@@ -33,9 +33,9 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
         ):
             if _is_same_run(config, Path(folder)):
                 has_ended = (Path(folder) / "results.json").exists()
+                remedy = "has finished: train it longer" if has_ended else "has not finished: resume it"
                 raise SameRunError(
-                    f"{str(folder)!r} holds this very run, which has {'' if has_ended else 'not '}finished: resume it "
-                    "(autoresume), or choose another folder"
+                    f"{str(folder)!r} holds this very run, which {remedy} (autoresume), or choose another folder"
                 )
             raise ArgumentError(
                 f"{str(folder)!r} holds another run; choose another folder, remove that one, or resume it (autoresume)"

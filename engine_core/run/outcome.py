@@ -63,7 +63,7 @@ class Ending:
         model, average: the files of weights, None where there is none.
         checkpoint: the latest.
         lost: what could not be written, one message each; with any, a finished or paused run is not whole.
-        results: None unless the run finished or paused.
+        results: None after an exception, but for an interruption that waited for the batch.
     """
 
     status: str

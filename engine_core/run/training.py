@@ -22,7 +22,7 @@ from ..manifest import SCHEMA
 from ..messages import warn
 from ..state import State
 from ..time import Timestamp
-from ..trainer import EndedBetweenBatches, Trainer, clock_in, surgery_of, versions_of
+from ..trainer import Trainer, clock_in, is_between_batches, surgery_of, versions_of
 from .folder import choose_folder, claimed, settle, write_whole
 from .making import make_trainer
 from .models import remove_model, write_model
@@ -99,7 +99,8 @@ class Run:
         status = "finished"
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             status = "interrupted"
-            if isinstance(error, EndedBetweenBatches):  # else half a step may be in the model
+            if is_between_batches(error):  # else half a step may be in the model
+                self._results = results_of(self.trainer, self._files)
                 self._write_model()
         elif error is not None:
             status = "failed"

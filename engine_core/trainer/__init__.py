@@ -4,13 +4,12 @@ from .arguments import check_seed, new_name
 from .averages import find_average
 from .data import why_inexact
 from .evaluation import as_numbers, check_metrics, look_at_values
-from .interruption import EndedBetweenBatches
+from .interruption import is_between_batches
 from .precision import Precision
 from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
 from .trainer import Trainer
 
 __all__ = [
-    "EndedBetweenBatches",
     "Precision",
     "Trainer",
     "as_numbers",
@@ -19,6 +18,7 @@ __all__ = [
     "clock_in",
     "copy_weights",
     "find_average",
+    "is_between_batches",
     "load_weights",
     "look_at_values",
     "new_name",

@@ -13,6 +13,7 @@ from ..callback import saver_folders
 from ..state import State
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_BETWEEN_BATCHES = "is_between_batches"
 
 
 class EvaluationInterrupted(BaseException):
@@ -20,18 +21,6 @@ class EvaluationInterrupted(BaseException):
 
     def __init__(self, results: dict[str, float]) -> None:
         self.results = results
-
-
-class EndedBetweenBatches:
-    """An interruption that waited for the batch, so that the model is as after a whole step."""
-
-
-class _Interrupt(EndedBetweenBatches, KeyboardInterrupt):
-    pass
-
-
-class _Termination(EndedBetweenBatches, SystemExit):
-    pass
 
 
 class Handlers:
@@ -67,7 +56,16 @@ class Handlers:
 
 def raise_if_interrupted(state: State) -> None:
     """Raise KeyboardInterrupt for SIGINT, or SystemExit with 128 + 15 for SIGTERM."""
-    if state.interrupted_by == signal.SIGINT:
-        raise _Interrupt
-    if state.interrupted_by is not None:
-        raise _Termination(128 + state.interrupted_by)
+    number = state.interrupted_by
+    if number is not None:
+        batch = state.timestamp.batch
+        # KeyboardInterrupt itself: at a subclass of it Python does not end as a shell expects after Ctrl-C.
+        is_ctrl_c = number == signal.SIGINT
+        raised = KeyboardInterrupt(f"ended after batch {batch}") if is_ctrl_c else SystemExit(128 + number)
+        setattr(raised, _BETWEEN_BATCHES, True)
+        raise raised
+
+
+def is_between_batches(error: BaseException) -> bool:
+    """Did an interruption wait for the batch, so that the model is as after a whole step?"""
+    return getattr(error, _BETWEEN_BATCHES, False) is True

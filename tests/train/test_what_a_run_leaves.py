@@ -18,6 +18,8 @@ def test_a_training_leaves_the_latest_checkpoint_and_its_model(train, tmp_path):
     trained = of_file(tmp_path / "out" / "model.safetensors")
     assert trained == of_file(tmp_path / "out" / "checkpoints" / "ep2-ba8" / "model.safetensors")
     assert not (tmp_path / "out" / "model-average.safetensors").exists()
+    modes = {(tmp_path / "out" / name).stat().st_mode for name in ("model.safetensors", "manifest.json")}
+    assert len(modes) == 1  # who may read the results may read the model
     assert done.output.splitlines()[-4:] == [
         "model: out/model.safetensors",
         "load it: engine_core.load_model('out', trust=True)",
@@ -132,7 +134,8 @@ def test_the_same_run_again_names_the_command_that_resumes_it(train):
     assert (again.exit_code, again.output.splitlines()) == (
         2,
         [
-            "Error: 'out' holds this very run, which has finished: resume it (autoresume), or choose another folder",
+            "Error: 'out' holds this very run, which has finished: train it longer (autoresume), or choose another "
+            "folder",
             "resume: engine-core train run.yaml --max-duration 1ep --out out --autoresume",
         ],
     )
