@@ -134,8 +134,10 @@ def test_the_same_run_again_names_the_command_that_resumes_it(train):
     assert (again.exit_code, again.output.splitlines()) == (
         2,
         [
-            "Error: 'out' holds this very run, which has finished: train it longer (autoresume), or choose another "
-            "folder",
+            (
+                "Error: 'out' holds this very run, which has finished: train it longer (autoresume), or choose another "
+                "folder"
+            ),
             "resume: engine-core train run.yaml --max-duration 1ep --out out --autoresume",
         ],
     )
