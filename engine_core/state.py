@@ -52,6 +52,7 @@ class State(_Referable):
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
         loaded_from: the checkpoint that the run continues from, if there is one.
         config: the content of the file that describes the run, if one does; savers keep it.
+        import_from: the folders where what the config names was looked for, as well as where Python looks.
         folder: where the run's files are, if it has a folder.
         metric_objects: what computes the metrics, by name: objects with `update`, `compute` and `reset`.
         metrics: the results of the latest evaluation, `{"<label>/<metric>": float}`.
@@ -90,6 +91,7 @@ class State(_Referable):
     run_name: str | None = None
     loaded_from: Path | None = None
     config: Mapping[str, Any] | None = None
+    import_from: Sequence[str] = ()
     folder: Path | None = None
     profiler: SpanRecorder | None = None
     rank: int = 0

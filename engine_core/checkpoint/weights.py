@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from ..errors import ArgumentError, CheckpointError, did_you_mean
 from ..messages import readable
-from .files import MANIFEST, MODEL, TENSORS, read_content, save
+from .files import MANIFEST, MODEL, TENSORS, Content, read_content, save
+from .tree import restore
 
+_PARALLEL = "module."
 WEIGHTS = ("evaluated", "trained")
 """The weights that evaluations used, which are the average where an algorithm keeps one; and those of training."""
 
@@ -28,23 +30,46 @@ def check_which(weights: str) -> str:
     return weights
 
 
-def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the weights in a checkpoint by their names in the model, and its manifest.
+class Weights(NamedTuple):
+    """The weights in a checkpoint by their names in the model, and its manifest.
+
+    Args:
+        extra: what else was in the model's state_dict, as `get_extra_state` returned it.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    extra: dict[str, Any]
+    manifest: dict[str, Any]
+
+
+def read_weights(folder: Path, weights: str = "evaluated") -> Weights:
+    """Return the weights in a checkpoint.
 
     Raises:
         CheckpointError: if the folder is not a checkpoint, or is damaged.
     """
     content = read_content(folder)
+    return Weights(_evaluated(content, folder, weights), _extra_in(content, folder), dict(content.manifest))
+
+
+def _evaluated(content: Content, folder: Path, weights: str) -> dict[str, torch.Tensor]:
     place = content.manifest.get("average")
     if place is None or check_which(weights) == "trained":
-        return dict(content.model), dict(content.manifest)
+        return dict(content.model)
     tensors = place.get("tensors") if isinstance(place, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors.values()):
         raise CheckpointError(f"{str(folder / MANIFEST)!r} does not say where its average is")
     if absent := [key for key in tensors.values() if key not in content.tensors]:
         raise CheckpointError(f"{str(folder / MANIFEST)!r} names {absent[0]!r:.80}, which is not in {TENSORS}")
     average = {name: content.tensors[key] for name, key in tensors.items()}
-    return with_average(content.model, average), dict(content.manifest)
+    return with_average(content.model, average)
+
+
+def _extra_in(content: Content, folder: Path) -> dict[str, Any]:
+    extra = restore(content.state.get("model", {}), content.tensors)
+    if not isinstance(extra, dict):
+        raise CheckpointError(f"the checkpoint {str(folder)!r} has {extra!r:.80} for the model's extra state")
+    return extra
 
 
 def read_about(file: Path) -> dict[str, str]:
@@ -75,13 +100,42 @@ def clock_of(manifest: Mapping[str, Any]) -> dict[str, int]:
 def with_average(weights: Mapping[str, torch.Tensor], average: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return a model's weights with those of the average in their places.
 
-    An average names them without the wrappers of torch.compile and DistributedDataParallel.
+    Raises:
+        CheckpointError: if the average has a weight that the model lacks.
     """
-    return {name: average.get(name, average.get(_plain(name), value)) for name, value in weights.items()}
+    places = match_names(weights, average)
+    if lost := [name for name in average if name not in places.values()]:
+        raise CheckpointError(f"the average has {lost[0]!r:.200}, which is not a weight of the model")
+    return {name: average[places[name]] if name in places else value for name, value in weights.items()}
 
 
-def _plain(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != "_orig_mod").removeprefix("module.")
+def match_names(names: Iterable[str], given: Iterable[str]) -> dict[str, str]:
+    """Return, for a model's names of weights, those given that differ at most by wrappers, whichever of them has more.
+
+    The wrappers are those of torch.compile, anywhere, and of DistributedDataParallel and DataParallel, around all.
+
+    Example:
+        >>> match_names(["module.bn.weight", "bn.bias"], ["_orig_mod.module.bn.weight", "head"])
+        {'module.bn.weight': '_orig_mod.module.bn.weight'}
+        >>> match_names(["module.module.weight"], ["module.weight"])
+        {'module.module.weight': 'module.weight'}
+    """
+    given = set(given)
+    own = {name: _uncompiled(name) for name in names}
+    theirs = {_uncompiled(name): name for name in given}
+    inside = {_uncompiled(name).removeprefix(_PARALLEL): name for name in given}
+    ways = [(own, theirs)]
+    if all(name.startswith(_PARALLEL) for name in own.values()):
+        ways.append(({name: plain.removeprefix(_PARALLEL) for name, plain in own.items()}, theirs))
+    if all(name.startswith(_PARALLEL) for name in theirs):
+        ways.append((own, inside))
+    found = max(ways, key=lambda way: len(way[1].keys() & way[0].values()))  # of equals the first
+    same = given if found is ways[0] else set()
+    return {name: name if name in same else found[1][plain] for name, plain in found[0].items() if plain in found[1]}
+
+
+def _uncompiled(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def write_weights(file: Path, weights: Mapping[str, torch.Tensor], about: Mapping[str, str] | None = None) -> None:
@@ -112,7 +166,7 @@ def export_weights(folder: Path, to: Path, weights: str = "evaluated") -> None:
         if (parent / MANIFEST).exists() and (parent / MODEL).exists() and (parent / TENSORS).exists():
             place = f"in the checkpoint {str(parent)!r}, which a further file would spoil"
             raise CheckpointError(f"{str(to)!r} is {place}: choose another folder")
-    found, _ = read_weights(folder, weights)
+    found = read_weights(folder, weights).tensors
     if to.exists():
         raise CheckpointError(f"{str(to)!r} is there already and is left as it is: choose another file")
     write_weights(to, found)

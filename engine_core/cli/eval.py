@@ -10,6 +10,7 @@ import click
 
 from ..config import load_config
 from ..loggers.run_files import finite
+from ..messages import readable
 from .importing import import_beside, stdout_at_stderr
 
 
@@ -46,6 +47,7 @@ def evaluate(path: Path, trust: bool, config: Path | None, as_json: bool, **opti
     if as_json:
         click.echo(json.dumps({**found._asdict(), "results": finite(found.results)}))
         return
-    width = max(map(len, [*found.results, "weights"]))
-    lines = [f"{name.ljust(width)}  {value:.4g}" for name, value in sorted(found.results.items())]
-    click.echo("\n".join([*lines, f"{'weights'.ljust(width)}  {found.weights}, after {found.step} batches"]))
+    told = {readable(name): f"{value:.4g}" for name, value in sorted(found.results.items())}
+    told["weights"] = f"{readable(found.weights)}, after {found.step} batches"
+    width = max(map(len, told))
+    click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in told.items()))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ..checkpoint import check_which
 from ..config import Config, override
 from ..errors import ArgumentError, EngineError, did_you_mean
-from ..trainer import load_weights
 from .making import make_evaluator
 from .models import find_weights
 from .rebuilding import importing_beside
@@ -69,5 +68,6 @@ def evaluate(
     with importing_beside(source, trust=own):
         evaluator = make_evaluator(config, [data] if data is not None else labels, device)
     with evaluator:
-        load_weights(evaluator.state.model, found.tensors, strict=True, casts=True)
+        assert evaluator.state.model is not None
+        found.load_into(evaluator.state.model)
         return Evaluated(evaluator.eval(), found.weights, found.step, found.epoch)

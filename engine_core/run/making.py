@@ -101,6 +101,8 @@ def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trai
     except (ArgumentError, ArgumentTypeError) as error:
         raise config.place().error(str(error)) from error
     trainer.state.config, trainer.state.folder = config.model_dump(exclude_unset=True), folder
+    if file := config.place().source.file:
+        trainer.state.import_from = [*dict.fromkeys(map(str, (Path(file).resolve().parent, Path.cwd())))]
     trainer.state.results.set_directions(**config.results.model_dump())
     return trainer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,19 +15,23 @@ from ..checkpoint import (
     clock_of,
     has_checkpoint,
     load,
+    match_names,
     read_about,
     read_resolved,
     read_weights,
     with_average,
     write_weights,
 )
-from ..errors import CheckpointError
+from ..errors import ArgumentError, CheckpointError
 from ..manifest import NAME as MANIFEST
 from ..manifest import read_json
+from ..messages import readable
 from ..trainer import Trainer, copy_weights, find_average, load_weights
 from .rebuilding import Source, remake_model
 
 AVERAGE = "model-average.safetensors"
+_DIGITS = 19
+"""More than a count in a header has; Python refuses to convert very long numbers."""
 
 
 def write_model(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
@@ -36,15 +40,17 @@ def write_model(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
     Raises:
         CheckpointError: if they can't be written.
     """
-    now = trainer.state.timestamp
+    now, model = trainer.state.timestamp, trainer.state.model
     about = {"epoch": str(now.epoch), "batch": str(now.batch)}
-    weights = copy_weights(trainer.state.model)
-    write_weights(folder / MODEL, weights, about)
+    weights = copy_weights(model)
+    if model is not None and len(weights) < len(model.state_dict()):
+        about["extra_state"] = "in the checkpoint"
     average = find_average(trainer.engine)
-    if average is None:
-        return folder / MODEL, None
-    write_weights(folder / AVERAGE, with_average(weights, average.weights), {**about, "algorithm": average.registered})
-    return folder / MODEL, folder / AVERAGE
+    if average is not None:
+        about["algorithm"] = average.registered
+        write_weights(folder / AVERAGE, with_average(weights, average.weights), about)
+    write_weights(folder / MODEL, weights, about)  # last: with an average, neither is whole without the other
+    return folder / MODEL, None if average is None else folder / AVERAGE
 
 
 def remove_model(folder: Path) -> None:
@@ -66,7 +72,8 @@ def load_model(
     weights are loaded.
 
     Args:
-        path: a run's folder, a checkpoint, or the folder of a saver, for its latest.
+        path: a run's folder, a checkpoint, or the folder of a saver, for its latest. A `model.safetensors` in one of
+            them means the folder that it is in.
         model: a module with the architecture of the training, or what makes one; None: what the run's config names.
         weights: `evaluated`, which are the average where an algorithm kept one, or `trained`.
         trust: without `model`, import and call what the config in the folder names: that runs code that whoever wrote
@@ -94,7 +101,7 @@ def load_model(
     """
     found = find_weights(Path(path), check_which(weights))
     made = remake_model(found.source, model, trust=trust)
-    load_weights(made, found.tensors, strict=True, casts=True)
+    found.load_into(made)
     return made.eval()
 
 
@@ -102,15 +109,26 @@ class Found(NamedTuple):
     """Weights by name, and what is said about them where they were found.
 
     Args:
+        tensors: what a model's state_dict has, the `extra` state of its modules too.
         weights: `trained`, or the registered name of the algorithm that averaged them.
         step, epoch: how many batches and epochs were complete.
     """
 
-    tensors: Mapping[str, torch.Tensor]
+    tensors: Mapping[str, Any]
     source: Source
     weights: str
     step: int
     epoch: int
+
+    def load_into(self, model: torch.nn.Module) -> None:
+        """Load the weights into a model, whichever of the two is compiled.
+
+        Raises:
+            CheckpointError: if they don't fit.
+        """
+        names = {saved: own for own, saved in match_names(model.state_dict(), self.tensors).items()}
+        tensors = {names.get(name, name): value for name, value in self.tensors.items()}
+        load_weights(model, tensors, strict=True, casts=True)
 
 
 def find_weights(path: Path, weights: str) -> Found:
@@ -119,15 +137,61 @@ def find_weights(path: Path, weights: str) -> Found:
     Raises:
         CheckpointError: if there are none, or they are damaged.
     """
+    if path.name in (MODEL, AVERAGE) and path.is_file():
+        path = path.parent
     is_run = (path / MANIFEST).is_file() and not (path / "state.json").exists()
     if is_run and (path / MODEL).is_file():
-        file = path / (AVERAGE if weights == "evaluated" and (path / AVERAGE).is_file() else MODEL)
-        tensors, about = load(file), read_about(file)
-        clock = [int(text) if (text := about.get(unit, "")).isdecimal() else 0 for unit in ("batch", "epoch")]
-        return Found(tensors, Source(path, read_json(path / MANIFEST)), about.get("algorithm", "trained"), *clock)
+        return _find_in_run(path, weights)
     if is_run and not has_checkpoint(path / RUN_CHECKPOINTS):
         raise CheckpointError(f"{str(path)!r} holds no model: its training did not end, and no checkpoint was saved")
-    folder, (found, manifest) = read_resolved(path, lambda folder: read_weights(folder, weights))
-    average, at = manifest.get("average"), clock_of(manifest)
+    folder, found = read_resolved(path, lambda folder: read_weights(folder, weights))
+    average, at = found.manifest.get("average"), clock_of(found.manifest)
     name = "trained" if average is None or weights == "trained" else str(average.get("registered"))
-    return Found(found, Source(folder, manifest), name, at["batch"], at["epoch"])
+    return Found({**found.tensors, **found.extra}, Source(folder, found.manifest), name, at["batch"], at["epoch"])
+
+
+def _find_in_run(path: Path, weights: str) -> Found:
+    file, about = path / MODEL, read_about(path / MODEL)
+    if averaged := weights == "evaluated" and "algorithm" in about:
+        file = path / AVERAGE
+        if not file.is_file():
+            raise CheckpointError(
+                f"{str(file)!r}, the average that was evaluated, is missing: restore it, or take what was trained with "
+                "weights='trained'"
+            )
+        if (other := read_about(file)) != about:
+            raise CheckpointError(f"{str(file)!r} does not belong to the {MODEL} beside it: {other!r:.200}")
+    step, epoch = (_number_in(about, unit, file) for unit in ("batch", "epoch"))
+    tensors: dict[str, Any] = {**load(file)}
+    if "extra_state" in about:
+        tensors |= _find_extra(path, {"batch": step, "epoch": epoch})
+    return Found(tensors, Source(path, _manifest_in(path)), about["algorithm"] if averaged else "trained", step, epoch)
+
+
+def _number_in(about: Mapping[str, str], unit: str, file: Path) -> int:
+    text = about.get(unit, "")
+    if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
+        raise CheckpointError(f"{str(file)!r} does not say its {unit}: {readable(repr(text), 80)}")
+    return int(text)
+
+
+def _manifest_in(path: Path) -> dict[str, Any]:
+    try:
+        manifest = read_json(path / MANIFEST)
+    except ArgumentError as error:
+        raise CheckpointError(str(error)) from error
+    if not isinstance(manifest, dict):
+        raise CheckpointError(f"{str(path / MANIFEST)!r} is not a run's manifest: {manifest!r:.80}")
+    return manifest
+
+
+def _find_extra(path: Path, clock: Mapping[str, int]) -> dict[str, Any]:
+    """Return what a file of tensors can't hold of a model from the run's latest checkpoint, if it is as old."""
+    if has_checkpoint(path / RUN_CHECKPOINTS):
+        _, found = read_resolved(path / RUN_CHECKPOINTS, lambda folder: read_weights(folder, "trained"))
+        if {unit: clock_of(found.manifest)[unit] for unit in clock} == clock:
+            return found.extra
+    raise CheckpointError(
+        f"the model has extra state, which only a checkpoint holds, and {str(path / RUN_CHECKPOINTS)!r} has none of "
+        f"batch {clock['batch']}: give the path of a checkpoint"
+    )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from ..config import Config, build, build_plugin, check_config
+from ..checkpoint import RUN_CHECKPOINTS
+from ..config import Config, ConfigError, build, build_plugin, check_config
 from ..engine import Engine
 from ..errors import ArgumentTypeError, CheckpointError, CheckpointWarning, EngineError, PluginError
 from ..event import Event
 from ..logger import Logger
+from ..manifest import NAME as MANIFEST
 from ..messages import readable, warn
 from ..randomness import preserve_generators
 from ..registry import Registry
@@ -36,19 +38,33 @@ class Source(NamedTuple):
         values = self.manifest.get("config")
         if not isinstance(values, dict):
             raise EngineError(f"the run in {str(self.folder)!r} was not made from a config: {remedy}")
-        return check_config(values, str(self.folder / "manifest.json"))
+        return check_config(values, str(self.folder / MANIFEST))
 
     def surgery(self) -> list[dict[str, Any]]:
         """Return the entries of the algorithms that changed the model, in the order in which they did."""
-        entries = self.manifest.get("surgery", [])
+        if "surgery" not in self.manifest:
+            raise CheckpointError(
+                f"the manifest in {str(self.folder)!r} does not say what changed the model, as those of older versions "
+                "of engine-core: make the model, and give it the weights with Trainer(load_weights_only=True)"
+            )
+        entries = self.manifest["surgery"]
         if not isinstance(entries, list) or not all(map(_is_entry, entries)):
             raise CheckpointError(f"the manifest in {str(self.folder)!r} has {entries!r:.80} for surgery")
         return entries
 
+    def import_from(self) -> list[str]:
+        """Return the folders that the run imported from, without those in the run's folder itself."""
+        folders = self.manifest.get("import_from")
+        whole = self.folder.resolve()
+        if whole.parent.name == RUN_CHECKPOINTS and (whole.parent.parent / MANIFEST).is_file():
+            whole = whole.parent.parent
+        given = [Path(folder) for folder in folders if isinstance(folder, str)] if isinstance(folders, list) else []
+        return [str(f) for f in given if f.is_absolute() and not f.resolve().is_relative_to(whole)]
+
 
 def _is_entry(entry: Any) -> bool:
     match entry:
-        case {"registered": str(), "place": int(), "settings": dict()}:
+        case {"registered": str(), "place": int(), "settings": dict(), "omitted": list()}:
             return True
     return False
 
@@ -115,7 +131,16 @@ def _install(source: Source, entry: Mapping[str, Any]) -> Any:
             f"{readable(entry['registered'])}, which is not an installed algorithm, changed the model of the run in "
             f"{str(source.folder)!r}: load it with trust=True and without a model, if that run has a config"
         )
-    loaded: Any = _check_installed(entry).load("algorithms", entry["registered"])
+    if entry["omitted"]:
+        names = readable(", ".join(map(str, entry["omitted"])))
+        raise CheckpointError(
+            f"{readable(entry['registered'])} changed the model with a value of {names} that a manifest can't hold: "
+            "load it with trust=True and without a model, if the run has a config"
+        )
+    registry, shipped = _check_installed(entry), entry["distribution"]
+    if (actual := registry.find("algorithms", entry["registered"]).distribution) != shipped:
+        raise CheckpointError(f"{entry['registered']!r:.80} is of {actual}, and the manifest says {shipped!r:.80}")
+    loaded: Any = registry.load("algorithms", entry["registered"])
     if "surgery" not in loaded.metadata.tags:
         raise CheckpointError(f"the manifest in {str(source.folder)!r} calls {entry['registered']!r:.80} surgery")
     try:
@@ -139,14 +164,17 @@ def _check_installed(entry: Mapping[str, Any]) -> Registry:
 
 @contextmanager
 def importing_beside(source: Source, *, trust: bool) -> Iterator[None]:
-    """Let what is trusted be imported from where the command would, but never from the folder itself."""
-    file = source.manifest.get("config_file")
-    beside = Path(file).resolve().parent if trust and isinstance(file, str) and file else None
-    if beside is None or beside.is_relative_to(source.folder.resolve()):
-        yield
-        return
-    sys.path.append(str(beside))
+    """Let what is trusted be imported from where the command would, but never from the run's folder itself."""
+    places = [place for place in source.import_from() if place not in sys.path] if trust else []
+    sys.path.extend(places)
     try:
         yield
+    except ConfigError as error:
+        if not trust or not isinstance(error.__context__, ModuleNotFoundError):
+            raise
+        sought = readable(", ".join(source.import_from()) or "no other folder, since the run names none")
+        raise ConfigError(f"{error}; looked for where Python looks, and in {sought}") from None
     finally:
-        sys.path.remove(str(beside))
+        for place in places:
+            with suppress(ValueError):  # what was imported may have changed the path
+                sys.path.remove(place)

@@ -221,6 +221,7 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations], passes.registry),
         "overrides": list(config.place().source.overrides),
         "config_file": config.place().source.file,
+        "import_from": [*state.import_from],
         "config": config.model_dump(exclude_unset=True),
         "surgery": surgery_of(trainer.engine),
         **explanation.to_json(),

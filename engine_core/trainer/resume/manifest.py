@@ -13,7 +13,7 @@ import torch
 from ...algorithm import kept_arguments
 from ...engine import Engine
 from ...event import Event
-from ...passes import AlgorithmRecord
+from ...passes import AlgorithmRecord, Member
 from ...registry import CORE, Registry
 from ..session import Session
 
@@ -52,28 +52,33 @@ def describe_run(session: Session) -> dict[str, Any]:
         "order": {event: names for event, names in explained.items() if names},
         # YAML has infinities and dates, and JSON has neither
         "config": json.loads(json.dumps(state.config, default=str), parse_constant=str),
+        "import_from": [*state.import_from],
     }
 
 
 def surgery_of(engine: Engine) -> list[dict[str, Any]]:
     """Return what is needed to change a model again as the algorithms tagged `surgery` did at INIT, in their order.
 
-    `place` is where an algorithm is in the user's list.
+    `place` is where an algorithm is in the user's list; `omitted` names its arguments that JSON can't hold.
     """
     members, _ = engine.lineup
     ran = [step.algorithm for step in engine.explain(Event.INIT)]
     found = [(place, member) for place, member in enumerate(members) if "surgery" in member.metadata.tags]
     found.sort(key=lambda item: ran.index(item[1].name) if item[1].name in ran else len(ran))
-    return [
-        {
-            "place": place,
-            "registered": member.registered,
-            "distribution": None if member.origin is None else member.origin.distribution,
-            "version": None if member.origin is None else member.origin.version,
-            "settings": _in_json(kept_arguments(member.algorithm)),
-        }
-        for place, member in found
-    ]
+    return [_surgery_by(place, member) for place, member in found]
+
+
+def _surgery_by(place: int, member: Member) -> dict[str, Any]:
+    kept = kept_arguments(member.algorithm)
+    settings = _in_json(kept)
+    return {
+        "place": place,
+        "registered": member.registered,
+        "distribution": None if member.origin is None else member.origin.distribution,
+        "version": None if member.origin is None else member.origin.version,
+        "settings": settings,
+        "omitted": [name for name in kept if name not in settings],
+    }
 
 
 def versions_of(plugins: Iterable[object], registry: Registry) -> dict[str, Any]:

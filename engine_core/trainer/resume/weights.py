@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import warn
@@ -61,6 +62,8 @@ def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
 
 def _difference(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how a saved value's shape, type or dtype differs from the model's, or nothing."""
+    if is_lazy(own) and isinstance(saved, torch.Tensor):
+        return ""  # it has no shape yet, and takes that of what is loaded
     then, now = _shape(saved), _shape(own)
     if then == now and isinstance(own, torch.Tensor) and saved.dtype is not own.dtype:
         if casts and saved.is_floating_point() and own.is_floating_point():
