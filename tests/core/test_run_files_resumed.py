@@ -192,3 +192,17 @@ def test_a_relative_folder_stays_where_it_was_when_the_logger_was_made(tmp_path,
     files.log_metrics({"loss": 1.0}, 0)
     files.close()
     assert steps(tmp_path / "run") == [0]
+
+
+def test_a_resumed_run_has_one_clock_for_all_attempts(tmp_path):
+    saved = {**logged(tmp_path, [1])[0], "clock_s": 100.0, "fit_s": 50.0}
+    files = resumed(tmp_path, saved)
+    assert (100 <= files.clock_s < 160, files.fit_s) == (True, 50.0)
+    start(files)
+    files.log_metrics({"loss": 1.0}, 2)
+    assert 100 <= json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["seconds"] < 160
+    files.fit_end(State(), Logger())
+    ended = files.fit_s
+    assert 50 < ended == files.fit_s < 110
+    assert json.loads(json.dumps(files.state_dict()))["fit_s"] == ended
+    files.close()

@@ -1,0 +1,83 @@
+"""`trainer.results`: the last and the best value of each result of the run's own evaluations, across resumes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+
+from .parts import at, batches, rows, trainer
+
+DEV = [rows(8, 7)]
+VALUES = [3.0, 1.0, 2.0, 0.5]
+
+
+class Scripted:
+    """A metric whose values are given; it computes one for each evaluation, and the check of the first batch none."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def update(self, outputs: Any, targets: Any) -> None: ...
+
+    def reset(self) -> None:
+        self.made += 1
+
+    def compute(self) -> float:
+        return VALUES[self.made - 1]
+
+
+def made(begun: int = 0, **settings: Any) -> Any:
+    scripted = Scripted()
+    scripted.made = begun
+    given = {"eval_dataloader": {"dev": DEV}, "metrics": {"error": scripted}, "max_duration": "4ep"}
+    return trainer(batches(8, 8), **{**given, **settings})
+
+
+def best(trainer: Any) -> Any:
+    return trainer.results["dev/error"]
+
+
+def test_each_evaluation_of_the_run_counts() -> None:
+    with made() as run:
+        assert run.results == {}
+        run.fit("2ep")
+        assert best(run) == {"last": 1.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
+        run.fit("1ep")
+        assert best(run) == {"last": 2.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
+
+
+def test_another_loader_under_the_same_label_does_not_count() -> None:
+    with made() as run:
+        run.fit("1ep")
+        before = run.results
+        run.eval({"dev": [rows(8, 9)]})
+        assert run.results == before
+        run.eval()
+        assert best(run)["last"] == 2.0
+
+
+def test_an_evaluation_that_fails_counts_for_nothing() -> None:
+    def fail(state: Any) -> None:
+        if state.timestamp.epoch == 2 and state.dataloader_label == "test":
+            raise ZeroDivisionError
+
+    loaders = {"dev": DEV, "test": DEV}
+    with made(eval_dataloader=loaders, metrics={}, callbacks=at("eval_end", fail)) as run:
+        run.fit("1ep")
+        before = run.results
+        with pytest.raises(ZeroDivisionError):
+            run.fit("1ep")
+        assert run.results == before
+
+
+def test_a_resumed_run_goes_on_with_the_best_of_before(tmp_path: Path) -> None:
+    with made(callbacks=CheckpointSaver(tmp_path)) as run:
+        run.fit("2ep")
+    with made(begun=2, callbacks=CheckpointSaver(tmp_path), autoresume=True) as run:
+        assert best(run) == {"last": 1.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
+        run.fit("1ep")
+        assert best(run) == {"last": 2.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
+        run.fit()
+        assert best(run) == {"last": 0.5, "best": {"value": 0.5, "step": 8, "epoch": 4}}
