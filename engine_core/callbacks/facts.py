@@ -21,15 +21,15 @@ class Facts(Callback):
 
     The kinds are `start` or, for a run that continues from a checkpoint, `resume`, with what `header_of` returns; and
     `evaluation`, with `train_loss`, `metrics` and `best`. There is one evaluation when the last loader of a `fit` has
-    ended, and one for each loader outside of it. `train_loss` is the mean over the rows trained on since the one
-    before, each batch's loss counting as often as the batch has rows; it is missing if there were none.
+    ended, and one for each loader outside of it. `train_loss` is the mean of the training loss since the one
+    before, weighted as `train/loss_epoch` is; it is missing if nothing was trained.
     """
 
     def __init__(self) -> None:
         self._started_s = time.perf_counter()
         self._earlier_s = 0.0
         self._has_begun = self.is_fitting = False
-        self._count_rows: Callable[[Any], int] = _one
+        self._weigh: Callable[[Any], Any] = _one
         self.loss = RunningLoss()
         self._take = self.loss.take
 
@@ -43,9 +43,9 @@ class Facts(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Tell what the run is, once."""
-        from ..batch import count_rows  # noqa: PLC0415  needs torch, without which this can be imported
+        from ..trainer import weight_of  # noqa: PLC0415  needs torch, without which this can be imported
 
-        self.is_fitting, self._count_rows = True, count_rows
+        self.is_fitting, (self._weigh, self.loss.is_sum) = True, weight_of(state.loss_fn)
         if not self._has_begun:
             self._has_begun = True
             kind = "start" if state.loaded_from is None else "resume"
@@ -55,7 +55,7 @@ class Facts(Callback):
         """Take the loss of the batch."""
         batch = state.batch
         # As trained: an algorithm may have dropped some. A loop of one's own may keep no batch.
-        self._take(state.loss, 1 if batch is None else self._count_rows(batch))
+        self._take(state.loss, 1 if batch is None else self._weigh(batch))
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Tell how the evaluation went, if this was its last loader."""
@@ -74,12 +74,12 @@ class Facts(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the time so far, and the losses since the last evaluation."""
         self.loss.flush()
-        return {"seconds": self.seconds, "loss_total": self.loss.total, "loss_rows": self.loss.rows}
+        return {"seconds": self.seconds, "loss_total": self.loss.total, "loss_weight": self.loss.weight}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._earlier_s, self._started_s = float(state["seconds"]), time.perf_counter()
-        self.loss.total, self.loss.rows = float(state["loss_total"]), int(state["loss_rows"])
+        self.loss.total, self.loss.weight = float(state["loss_total"]), float(state["loss_weight"])
 
     @property
     def seconds(self) -> float:
@@ -93,7 +93,7 @@ class Facts(Callback):
 
     def _evaluation(self, metrics: Mapping[str, float], state: State) -> dict[str, Any]:
         self.loss.flush()
-        trained = {"train_loss": self.loss.total / self.loss.rows} if self.loss.rows else {}
+        trained = {"train_loss": self.loss.total / self.loss.weight} if self.loss.weight else {}
         self.loss.restart()
         bests = state.results.best
         best = {name: bests[name]._asdict() for name in metrics if name in bests}

@@ -5,6 +5,7 @@ from .averages import find_average
 from .data import why_inexact
 from .evaluation import as_numbers, check_metrics, look_at_values
 from .interruption import is_between_batches
+from .objective import weight_of
 from .precision import Precision
 from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
 from .trainer import Trainer
@@ -24,5 +25,6 @@ __all__ = [
     "new_name",
     "surgery_of",
     "versions_of",
+    "weight_of",
     "why_inexact",
 ]

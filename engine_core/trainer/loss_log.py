@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from ..batch import count_rows
 from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
 from ..messages import warn
 from ..state import State
-from .objective import divisor_of
+from .objective import weight_of
 
 
 class _Reading(NamedTuple):
@@ -24,7 +23,7 @@ class _Reading(NamedTuple):
     rates: Mapping[str, float]
     is_skipped: bool
     weight: float | torch.Tensor
-    """How much the loss counts in the epoch's mean: its divisor, see `divisor_of`; its rows if it is a sum."""
+    """How much the loss counts in the epoch's mean, see `weight_of`."""
     is_sum: bool
 
 
@@ -38,6 +37,9 @@ class LossReader:
         self._held: _Reading | None = None
         self.was_finite = True
         self._sum = self._weight = 0.0
+        self._loss_fn: Any = None
+        self._weigh: Callable[[Any], int | torch.Tensor] | None = None
+        self._is_sum = False
 
     def take(self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
         """Take the loss of the batch that the clock counts next."""
@@ -104,8 +106,10 @@ class LossReader:
         batch = self._state.batch
         if batch is None:
             return 0.0, False
-        divisor = divisor_of(self._state.loss_fn)
-        return (count_rows(batch), True) if divisor is None else (divisor(batch), False)
+        loss_fn = self._state.loss_fn
+        if self._weigh is None or loss_fn is not self._loss_fn:  # asking a loss for its settings is slow
+            self._loss_fn, (self._weigh, self._is_sum) = loss_fn, weight_of(loss_fn)
+        return self._weigh(batch), self._is_sum
 
     def _rates(self) -> dict[str, float]:
         groups = [group for optimizer in self._state.optimizers for group in optimizer.param_groups]

@@ -125,6 +125,16 @@ def divisor_of(loss_fn: Any) -> Callable[[Any], int | torch.Tensor] | None:
     return divisor
 
 
+def weight_of(loss_fn: Any) -> tuple[Callable[[Any], int | torch.Tensor], bool]:
+    """Return what gives the weight of a batch's loss in a mean over batches, and whether such losses are sums.
+
+    The weight is the batch's divisor, see `divisor_of`, and the loss is to be multiplied by it. A sum is taken as it
+    is, and its weight is the batch's rows.
+    """
+    divisor = divisor_of(loss_fn)
+    return (count_rows, True) if divisor is None else (divisor, False)
+
+
 def reduce_loss(loss: Any, share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return a loss as one scalar and its named parts, weighted by the microbatch's share, see `divisor_of`.
 

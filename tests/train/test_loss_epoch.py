@@ -105,5 +105,5 @@ def test_a_checkpoint_from_before_there_was_a_mean_can_be_resumed() -> None:
 
 def test_without_loggers_no_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer(loss_fn=F.cross_entropy)
-    monkeypatch.setattr("engine_core.trainer.loss_log.divisor_of", pytest.fail)
+    monkeypatch.setattr("engine_core.trainer.loss_log.weight_of", pytest.fail)
     made.fit()

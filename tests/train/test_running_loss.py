@@ -13,7 +13,7 @@ def test_the_smoothed_loss_is_the_exponential_mean_without_the_bias_of_its_start
     losses, values = RunningLoss(), [4.0, 1.0, 7.0, 2.0]
     assert losses.smoothed is None
     for value in values:
-        losses.take(torch.tensor(value), rows=1)
+        losses.take(torch.tensor(value), weight=1)
     weights = [0.98 ** (len(values) - 1 - place) for place in range(len(values))]
     expected = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
     assert losses.smoothed == pytest.approx(expected, rel=1e-12)
@@ -21,19 +21,26 @@ def test_the_smoothed_loss_is_the_exponential_mean_without_the_bias_of_its_start
 
 def test_the_mean_counts_each_batch_by_its_rows_and_restarts():
     losses = RunningLoss()
-    losses.take(torch.tensor(1.0), rows=4)
-    losses.take(torch.tensor(4.0), rows=2)
-    assert losses.total / losses.rows == 2
+    losses.take(torch.tensor(1.0), weight=4)
+    losses.take(torch.tensor(4.0), weight=2)
+    assert losses.total / losses.weight == 2
     losses.restart()
-    assert (losses.total, losses.rows) == (0, 0)
+    assert (losses.total, losses.weight) == (0, 0)
+
+
+def test_a_batch_in_which_no_target_counts_does_not_count():
+    losses = RunningLoss()
+    losses.take(torch.tensor(3.0), torch.tensor(4))
+    losses.take(torch.tensor(math.nan), torch.tensor(0))
+    assert losses.total / losses.weight == 3
 
 
 def test_a_loss_that_is_not_finite_is_shown_and_the_next_one_starts_anew():
     losses = RunningLoss()
-    losses.take(torch.tensor(1.0), rows=1)
-    losses.take(torch.tensor(math.nan), rows=1)
+    losses.take(torch.tensor(1.0), weight=1)
+    losses.take(torch.tensor(math.nan), weight=1)
     assert math.isnan(losses.smoothed)
-    losses.take(torch.tensor(3.0), rows=1)
+    losses.take(torch.tensor(3.0), weight=1)
     assert losses.smoothed == pytest.approx(3)
     assert math.isnan(losses.total)
 
@@ -41,8 +48,8 @@ def test_a_loss_that_is_not_finite_is_shown_and_the_next_one_starts_anew():
 @pytest.mark.parametrize("loss", [None, (torch.tensor(1.0),), {"a": 1.0}, torch.ones(2)])
 def test_what_is_not_one_number_is_passed_over(loss):
     losses = RunningLoss()
-    losses.take(loss, rows=1)
-    assert (losses.smoothed, losses.rows) == (None, 0)
+    losses.take(loss, weight=1)
+    assert (losses.smoothed, losses.weight) == (None, 0)
 
 
 class Event:
@@ -87,13 +94,13 @@ def test_a_loss_on_a_gpu_is_read_when_its_copy_is_there_and_waited_for_only_by_f
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
     Event.made, losses = [], RunningLoss()
-    losses.take(OnDevice(1.0), rows=1)
-    losses.take(OnDevice(2.0), rows=1)
-    assert losses.rows == 0
+    losses.take(OnDevice(1.0), weight=1)
+    losses.take(OnDevice(2.0), weight=1)
+    assert losses.weight == 0
     Event.made[0].is_reached = True
-    losses.take(OnDevice(3.0), rows=1)
-    assert (losses.rows, losses.total) == (1, 1)
+    losses.take(OnDevice(3.0), weight=1)
+    assert (losses.weight, losses.total) == (1, 1)
     losses.flush()
-    assert (losses.rows, losses.total) == (3, 6)
+    assert (losses.weight, losses.total) == (3, 6)
     assert [event.waits for event in Event.made] == [0, 1, 1]
     assert {event.stream for event in Event.made} == {"stream of cuda:0"}
