@@ -32,6 +32,7 @@ class Results:
     Attributes:
         last: the latest values.
         best: for each result that was ever finite.
+        improved: the results whose value in the latest evaluation is better than all before it.
 
     Example:
         >>> results = Results()
@@ -43,6 +44,7 @@ class Results:
 
     last: dict[str, float] = field(default_factory=dict)
     best: dict[str, Best] = field(default_factory=dict)
+    improved: set[str] = field(default_factory=set)
     _is_lower_better: dict[str, bool] = field(default_factory=dict)
 
     def set_directions(self, lower: Iterable[str] = (), higher: Iterable[str] = ()) -> None:
@@ -68,6 +70,10 @@ class Results:
                     return told[known]
         return name.lower().endswith(_LOWER_IS_BETTER)
 
+    def begin(self) -> None:
+        """Begin an evaluation, in which nothing has improved yet."""
+        self.improved = set()
+
     def record(self, values: Mapping[str, float], step: int, epoch: int) -> None:
         """Take the results of an evaluation after `step` batches and `epoch` epochs."""
         for name, value in values.items():
@@ -75,11 +81,7 @@ class Results:
             best = self.best.get(name)
             if math.isfinite(value) and (best is None or self._is_better(name, value, best.value)):
                 self.best[name] = Best(value, step, epoch)
-
-    def is_best(self, name: str, step: int) -> bool:
-        """Is the last value of this result, measured after `step` batches, better than all before it?"""
-        best = self.best.get(name)
-        return best is not None and (best.value, best.step) == (self.last.get(name), step)
+                self.improved.add(name)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Return `{name: {"last": value, "best": {"value", "step", "epoch"} or None}}`."""
@@ -90,6 +92,7 @@ class Results:
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what `to_json` returned; the directions stay as they are."""
+        self.improved = set()
         self.last = {str(name): float(entry["last"]) for name, entry in saved.items()}
         found = {str(name): entry["best"] for name, entry in saved.items() if entry["best"] is not None}
         self.best = {name: Best(float(b["value"]), int(b["step"]), int(b["epoch"])) for name, b in found.items()}

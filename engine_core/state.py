@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .checkpoint import Content, Snapshot
 
-__all__ = ["State", "length_of", "nearest_field"]
+__all__ = ["State", "epochs_done", "length_of", "nearest_field"]
 
 
 class _Referable:
@@ -262,6 +262,17 @@ def nearest_field(error: BaseException) -> str:
         return ""
     near = suggestion(unknown[1], [name for name in dir(State) if name[0] != "_"])
     return near or "; what a plugin keeps on State goes into state.extra"
+
+
+def epochs_done(state: State) -> int:
+    """Return how many epochs are complete: the current one too, if all its batches are but its end is not yet counted.
+
+    Example:
+        >>> epochs_done(State(train_dataloader=[1, 2], timestamp=Timestamp(epoch=3, batch_in_epoch=2)))
+        4
+    """
+    now, length = state.timestamp, length_of(state.train_dataloader)
+    return now.epoch + (now.batch_in_epoch > 0 and now.batch_in_epoch == length)
 
 
 def length_of(loader: Iterable[Any] | None) -> int | None:

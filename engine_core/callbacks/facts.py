@@ -11,7 +11,7 @@ from ..algorithm import unique_names
 from ..callback import Callback
 from ..logger import Logger
 from ..registry import Registry
-from ..state import State, length_of
+from ..state import State, epochs_done, length_of
 from ..time import Time, TimeUnit
 from .running_loss import RunningLoss
 
@@ -20,13 +20,14 @@ class Facts(Callback):
     """Follows a run, and hands each fact to `tell` as a mapping with `kind`, `step`, `epoch` and `seconds`.
 
     The kinds are `start` or, for a run that continues from a checkpoint, `resume`, with what `header_of` returns; and
-    `evaluation`, with `train_loss`, `metrics` and `best`. There is one evaluation when the last loader of a `fit` has
-    ended, and one for each loader outside of it. `train_loss` is the mean of the training loss since the one
+    `evaluation`, with `train_loss`, `metrics`, `best` and `improved`, the names in `metrics` whose value is better than
+    all before. There is one evaluation when the last of the run's loaders has ended, and one for each other loader that
+    is given to `eval`. `train_loss` is the mean of the training loss since the one
     before, weighted as `train/loss_epoch` is; it is missing if nothing was trained.
     """
 
     def __init__(self) -> None:
-        self._started_s = time.perf_counter()
+        self._started_s: float | None = None
         self._earlier_s = 0.0
         self._has_begun = self.is_fitting = False
         self._weigh: Callable[[Any], Any] = _one
@@ -37,17 +38,13 @@ class Facts(Callback):
         """Receive a fact."""
         raise NotImplementedError
 
-    def init(self, state: State, logger: Logger) -> None:
-        """Start the clock."""
-        self._started_s = time.perf_counter()
-
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Tell what the run is, once."""
+        """Start the clock and tell what the run is, once."""
         from ..trainer import weight_of  # noqa: PLC0415  needs torch, without which this can be imported
 
         self.is_fitting, (self._weigh, self.loss.is_sum) = True, weight_of(state.loss_fn)
         if not self._has_begun:
-            self._has_begun = True
+            self._has_begun, self._started_s = True, time.perf_counter()
             kind = "start" if state.loaded_from is None else "resume"
             self.tell({**self.fact(kind, state), **header_of(state)}, state)
 
@@ -59,10 +56,10 @@ class Facts(Callback):
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Tell how the evaluation went, if this was its last loader."""
-        label, metrics = state.dataloader_label, state.metrics
-        if not self.is_fitting:
+        label, metrics, evaluators = state.dataloader_label, state.metrics, state.evaluators
+        if not self.is_fitting and evaluators.get(str(label)) is not state.dataloader:  # given to eval()
             metrics = {name: value for name, value in metrics.items() if name.startswith(f"{label}/")}
-        elif label not in [*state.evaluators][-1:]:
+        elif label not in [*evaluators][-1:]:
             return
         if metrics:
             self.tell({**self.fact("evaluation", state), **self._evaluation(metrics, state)}, state)
@@ -78,18 +75,18 @@ class Facts(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._earlier_s, self._started_s = float(state["seconds"]), time.perf_counter()
+        self._earlier_s, self._started_s = float(state["seconds"]), time.perf_counter() if self._has_begun else None
         self.loss.total, self.loss.weight = float(state["loss_total"]), float(state["loss_weight"])
 
     @property
     def seconds(self) -> float:
-        """Return the seconds since the first INIT, without the time between attempts."""
-        return self._earlier_s + time.perf_counter() - self._started_s
+        """Return the seconds since the first FIT_START, without the time between attempts."""
+        return self._earlier_s + (0.0 if self._started_s is None else time.perf_counter() - self._started_s)
 
     def fact(self, kind: str, state: State) -> dict[str, Any]:
         """Return what each fact begins with."""
         now = state.timestamp
-        return {"kind": kind, "step": now.batch, "epoch": now.epoch, "seconds": round(self.seconds, 3)}
+        return {"kind": kind, "step": now.batch, "epoch": epochs_done(state), "seconds": round(self.seconds, 3)}
 
     def _evaluation(self, metrics: Mapping[str, float], state: State) -> dict[str, Any]:
         self.loss.flush()
@@ -97,7 +94,8 @@ class Facts(Callback):
         self.loss.restart()
         bests = state.results.best
         best = {name: bests[name]._asdict() for name in metrics if name in bests}
-        return {**trained, "metrics": dict(metrics), "best": best}
+        improved = [name for name in metrics if name in state.results.improved]
+        return {**trained, "metrics": dict(metrics), "best": best, "improved": improved}
 
 
 def _one(_: Any) -> int:

@@ -36,8 +36,7 @@ class JsonLines(Facts):
         self._results: dict[str, Any] = {}
 
     def init(self, state: State, logger: Logger) -> None:
-        """Start the clock."""
-        super().init(state, logger)
+        """Note which process this is."""
         self._rank = state.rank
 
     def close(self, state: State, logger: Logger) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ..errors import ArgumentError
 from ..logger import Logger
 from ..messages import escaped
-from ..state import State, length_of
+from ..state import State, epochs_done, length_of
 from ..time import TimeUnit
 from .facts import Facts, totals_of
 from .screen import Plain, Progress, Screen, Terminal, is_terminal
@@ -154,7 +154,7 @@ def _place(state: State) -> str:
 
 def _position(state: State) -> str:
     """Return where an evaluation was made: after an epoch, or else after so many batches."""
-    now, (epochs, batches) = state.timestamp, totals_of(state)
-    if now.epoch and not now.batch_in_epoch:
-        return f"epoch {now.epoch}/{epochs or '?'}"
+    now, done, (epochs, batches) = state.timestamp, epochs_done(state), totals_of(state)
+    if done and (done > now.epoch or not now.batch_in_epoch):
+        return f"epoch {done}/{epochs or '?'}"
     return f"batch {now.batch}/{batches or '?'}"

@@ -32,11 +32,10 @@ def header_lines(header: Mapping[str, Any]) -> list[str]:
 
 
 def row(evaluation: Mapping[str, Any], position: str) -> str:
-    """Return the line of an evaluation; a `*` marks a value that is the best so far.
+    """Return the line of an evaluation; a `*` marks a value that is better than all before.
 
     Example:
-        >>> best = {"eval/loss": {"value": 0.5, "step": 8, "epoch": 1}}
-        >>> found = {"step": 8, "seconds": 12.3, "train_loss": 0.25, "metrics": {"eval/loss": 0.5}, "best": best}
+        >>> found = {"seconds": 12.3, "train_loss": 0.25, "metrics": {"eval/loss": 0.5}, "improved": ["eval/loss"]}
         >>> row(found, "epoch 1/10")
         'epoch 1/10  train/loss 0.25  eval/loss 0.5*  0:12'
     """
@@ -44,9 +43,7 @@ def row(evaluation: Mapping[str, Any], position: str) -> str:
     if "train_loss" in evaluation:
         pairs.append(f"train/loss {evaluation['train_loss']:.4g}")
     for name, value in evaluation["metrics"].items():
-        best = evaluation["best"].get(name)
-        is_best = best is not None and best["step"] == evaluation["step"] and best["value"] == value
-        pairs.append(f"{escaped(name)} {value:.4g}{'*' if is_best else ''}")
+        pairs.append(f"{escaped(name)} {value:.4g}{'*' if name in evaluation['improved'] else ''}")
     return "  ".join([*pairs, clock(evaluation["seconds"])])
 
 

@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
 from ..randomness import GlobalGenerators
 from ..registry import lacking
-from ..state import State, length_of
+from ..state import State, epochs_done, length_of
 from ..time import Timestamp
 from .arguments import check_loader
 from .interruption import EvaluationInterrupted
@@ -57,7 +57,8 @@ def run_eval(
     try:
         try:
             state.metrics = dict(begun or {})
-            state.results.record(state.metrics, state.timestamp.batch, state.timestamp.epoch)
+            state.results.begin()
+            state.results.record(state.metrics, state.timestamp.batch, epochs_done(state))
             enter_eval_mode(state)
             for label, loader in loaders.items():
                 if label in done:
@@ -146,7 +147,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         results |= as_numbers(f"{label}/{name}", metric.compute())
     state.metrics = {**state.metrics, **results}
     if state.evaluators.get(str(label)) is loader:  # another loader may have the same label
-        state.results.record(results, state.timestamp.batch, state.timestamp.epoch)
+        state.results.record(results, state.timestamp.batch, epochs_done(state))
     fire(Event.EVAL_END)
     session.engine.logger.log_metrics(results)
 

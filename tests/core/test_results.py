@@ -72,8 +72,9 @@ def test_a_value_is_new_best_only_if_it_is_better_than_all_before():
     results = Results()
     found = []
     for step, value in enumerate([2.0, 1.0, 1.0, math.nan, 0.5]):
+        results.begin()
         results.record({"eval/loss": value}, step, 0)
-        found.append(results.is_best("eval/loss", step))
+        found.append(results.improved == {"eval/loss"})
     assert found == [True, True, False, False, True]
 
 

@@ -209,7 +209,7 @@ def test_json_prints_one_object_a_line_and_no_text(run):
         "folder": "out",
     }
     assert [list(first), first["kind"], first["step"], first["epoch"], first["metrics"]["eval/nan"]] == [
-        ["kind", "step", "epoch", "seconds", "train_loss", "metrics", "best"],
+        ["kind", "step", "epoch", "seconds", "train_loss", "metrics", "best", "improved"],
         *("evaluation", 6, 1, None),
     ]
     assert first["best"] == {"eval/loss": {"value": first["metrics"]["eval/loss"], "step": 6, "epoch": 1}}

@@ -1,15 +1,20 @@
 """What a row of an evaluation says: the loss of the training, what is the best so far, where and when."""
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from engine_core import Trainer
+from engine_core import State, Trainer
+from engine_core.callbacks import facts
+from engine_core.callbacks.facts import Facts
+from engine_core.callbacks.json_lines import JsonLines
 from engine_core.trainer import objective
 
-from .parts import Memory, batches, trainer
+from .parts import Memory, at, batches, trainer
 
 
 def rows_of(made: Trainer, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -46,3 +51,70 @@ def test_a_loss_is_asked_for_its_settings_once(monkeypatch: pytest.MonkeyPatch) 
     made.state.loss_fn = second
     made.fit()
     assert asked == [first, second]
+
+
+class Half:
+    """A metric that is always 0.5."""
+
+    def reset(self) -> None: ...
+
+    def update(self, outputs: Any, targets: Any) -> None: ...
+
+    def compute(self) -> float:
+        return 0.5
+
+
+def test_a_second_evaluation_at_the_same_step_is_no_better_than_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    settings = {"eval_dataloader": batches(3), "metrics": {"half": Half()}, "callbacks": JsonLines(lines.append)}
+    with trainer(progress_bar="lines", **settings) as made:
+        made.eval()
+        made.eval()
+        made.eval({"eval": batches(3)})
+        made.fit()
+    starred = [[word for word in line.split() if "*" in word] for line in capsys.readouterr().err.splitlines()]
+    loss = made.results["eval/loss"]["last"]
+    assert [found for found in starred if found] == [["1.617*", "0.5*"], [f"{loss:.4g}*"]]
+    told = [fact["improved"] for fact in map(json.loads, lines) if fact["kind"] == "evaluation"]
+    assert told == [["eval/loss", "eval/half"], [], [], ["eval/loss"]]
+
+
+def test_an_evaluation_with_the_last_batch_of_an_epoch_is_one_after_that_epoch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines: list[str] = []
+    settings = {"eval_dataloader": batches(3, 3, 3), "eval_interval": "2ba", "callbacks": JsonLines(lines.append)}
+    made = trainer(batches(4, 4), max_duration="3ep", progress_bar="lines", **settings)
+    assert [row.partition("  ")[0] for row in rows_of(made, capsys)] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    told = [fact for fact in map(json.loads, lines) if fact["kind"] == "evaluation"]
+    assert [fact["epoch"] for fact in told] == [1, 2, 3]
+    assert told[0]["best"]["eval/loss"]["epoch"] == 1
+
+
+class Kept(Facts):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[dict[str, Any]] = []
+
+    def tell(self, fact: dict[str, Any], state: State) -> None:
+        self.told.append(fact)
+
+
+def test_the_time_runs_from_the_first_fit_and_over_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(facts, "time", SimpleNamespace(perf_counter=lambda: now.s))
+    saved: dict[str, Any] = {}
+    for seconds in ([0, 0, 2, 3], [3, 3, 5, 6]):
+        kept = Kept()
+        with trainer(callbacks=kept, max_duration="2ep", eval_dataloader=batches(3)) as made:
+            if saved:
+                kept.load_state_dict(saved)
+            now.s += 10
+            made.eval()
+            now.s += 10
+            made.state.callbacks.append(at("epoch_start", lambda state: setattr(now, "s", now.s + 2)))
+            made.fit("1ep")
+            now.s += 1
+            made.eval()
+            saved = kept.state_dict()
+        assert [fact["seconds"] for fact in kept.told] == seconds

@@ -33,7 +33,7 @@ folder      none
 @pytest.fixture(autouse=True)
 def _twelve_seconds(monkeypatch):
     """Stop the clock that rows show."""
-    now_s = iter([0.0, 0.0])  # when it is made, and at INIT
+    now_s = iter([0.0])  # at FIT_START
     monkeypatch.setattr(facts, "time", SimpleNamespace(perf_counter=lambda: next(now_s, 12.0)))
 
 
@@ -145,14 +145,13 @@ def test_each_evaluation_of_a_fit_has_one_row_with_a_star_at_what_is_best_so_far
     ]
 
 
-def test_outside_of_a_fit_each_loader_has_a_row_and_nothing_was_trained_since(capsys):
+def test_outside_of_a_fit_the_loaders_share_a_row_and_each_other_loader_has_its_own(capsys):
     with training(eval_dataloader={"eval": Falling(3, 2), "more": Falling(5, 4)}) as made:
         made.eval()
         made.fit("1ba")
         made.eval({"eval": Falling(1), "third": Falling(7)})
     assert rows_of(shown(capsys)) == [
-        "batch 0/4  eval/loss 3*  0:12",
-        "batch 0/4  more/loss 5*  0:12",
+        "batch 0/4  eval/loss 3*  more/loss 5*  0:00",
         "batch 1/4  train/loss 1  eval/loss 2*  more/loss 4*  0:12",
         "batch 1/4  eval/loss 1  0:12",
         "batch 1/4  third/loss 7  0:12",
