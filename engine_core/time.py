@@ -187,16 +187,20 @@ def _parse(text: str) -> tuple[int | float, str]:
 def is_length(value: object) -> bool:
     """Is it a Time, or text of a number and a unit, if only nearly one? What is wrong with it, `Time(value)` tells.
 
+    A number without a unit, and one with a word as short as a unit, is meant as a length too.
+
     Example:
-        >>> [is_length(text) for text in ("0.5dur", "1h30m", "10epochs", "1cycle", "cos")]
-        [True, True, True, False, False]
+        >>> [is_length(text) for text in ("0.5dur", "1h30m", "10epochs", "100b", "10", "1cycle", "cos")]
+        [True, True, True, True, True, False, False]
     """
     if not isinstance(value, str):
         return isinstance(value, Time)
     text = value.strip().lower()
-    word = re.fullmatch(r"-?\d+(?:\.\d+)?\s*([a-z]+)", text)
+    word = re.fullmatch(r"-?\d+(?:\.\d+)?\s*([a-z]*)", text)
     units = [name for unit in TimeUnit for name in (unit.value, unit.name.lower())]
-    return bool((word and nearest(word[1], units, cutoff=0.75)) or (text and _CLOCK.fullmatch(text)))
+    longest = max(len(unit.value) for unit in TimeUnit)
+    is_meant = word and (len(word[1]) <= longest or nearest(word[1], units, cutoff=0.75))
+    return bool(is_meant or (text and _CLOCK.fullmatch(text)))
 
 
 class Timestamp(NamedTuple):

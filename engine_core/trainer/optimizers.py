@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -90,7 +90,7 @@ _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}  # by name, since importin
 
 
 class Schedule(NamedTuple):
-    """A scheduler, the interval at which it steps, and the numbers of its steps that are a length of this run.
+    """A scheduler, the interval at which it steps, and lengths of this run, each in its steps when it was made.
 
     The first of these is the whole training's; then come fractions of it that were given as arguments. They are empty
     where the whole is not known.
@@ -98,7 +98,10 @@ class Schedule(NamedTuple):
 
     scheduler: Any
     interval: Interval
-    lengths: tuple[int, ...]
+    lengths: tuple[tuple[Time, int], ...]
+
+
+_WHOLE = Time("1dur")
 
 
 def check_schedulers(given: Any, state: State) -> list[tuple[Any, Interval]]:
@@ -116,7 +119,7 @@ def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list
     """Return the schedulers; a callable gets the optimizer, so there has to be exactly one."""
     made, optimizers = [], state.optimizers
     for item, interval in items:
-        scheduler, fractions = item, list[int]()
+        scheduler, fractions = item, list[tuple[Time, int]]()
         if _makes_scheduler(item):
             if len(optimizers) != 1:
                 raise ArgumentError(
@@ -125,7 +128,7 @@ def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list
                 )
             scheduler, fractions = _make_scheduler(item, interval, state)
         try:
-            lengths = (_steps_in(state, Time("1dur"), interval), *fractions)
+            lengths = ((_WHOLE, _steps_in(state, _WHOLE, interval)), *fractions)
         except ArgumentError:
             lengths = ()
         made.append(Schedule(_check_scheduler(scheduler), interval, lengths))
@@ -138,7 +141,7 @@ def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list
     return made
 
 
-def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, list[int]]:
+def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, list[tuple[Time, int]]]:
     """Return what the callable makes, and the fractions of the training among the arguments of a partial, in steps.
 
     Arguments that are lengths become numbers of steps, and one that is called `steps` gets that of the whole training.
@@ -157,7 +160,7 @@ def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, l
         except ArgumentError as error:
             raise ArgumentError(f"{title}: {name}={str(value)!r}: {error}") from None
         if length.unit is TimeUnit.DURATION:
-            fractions.append(steps)
+            fractions.append((length, steps))
         return steps
 
     keywords = {"steps": "1dur"} if _takes_steps(item) else {}
@@ -182,24 +185,53 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
     return max(1, int(round(counted / interval.length, 9)))
 
 
-def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], *, resumed: bool) -> frozenset[str]:
+def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state: State) -> frozenset[str]:
     """Warn of schedulers whose own length is not the whole training's, unless this is `known`; return what was found.
 
-    Args:
-        resumed: did the schedulers bring their lengths along?
+    Of a SequentialLR the last scheduler is looked at, which has the steps after the last milestone.
     """
-    remedy = "write {}='1dur', in a config or a functools.partial, and it follows the training's length"
-    why = "it was resumed, and keeps the length that was saved" if resumed else remedy
-    found = {
-        f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it {lengths[0]} times, "
-        f"every {interval.length}: {why.format(name)}"
-        for scheduler, interval, lengths in schedules
-        for name in ("T_max", "total_steps")
-        if lengths and isinstance(own := getattr(scheduler, name, None), (int, float)) and own not in lengths
-    }
+    found = set()
+    for schedule, interval, lengths in schedules:
+        try:
+            steps = [_steps_in(state, length, interval) for length, _ in lengths]
+        except ArgumentError:  # a later fit has given max_duration another unit
+            continue
+        for scheduler, before in _until_the_end(schedule) if lengths else ():
+            rest = steps[0] - before
+            made_for = [lengths[0][1] - before, *(made for _, made in lengths[1:])]
+            for name in ("T_max", "total_steps"):
+                own = getattr(scheduler, name, None)
+                if not isinstance(own, (int, float)) or own in (rest, *steps[1:]) or rest <= 0:
+                    continue
+                if state.loaded_from is not None:
+                    why = "it was resumed, and keeps the length that was saved"
+                elif own in made_for:
+                    why = "it keeps the length that it was made with"
+                elif before:
+                    why = f"its turn comes after {before} steps, so give it {name}={rest}"
+                else:
+                    why = (
+                        f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
+                    )
+                found.add(
+                    f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it {rest} "
+                    f"times, every {interval.length}: {why}"
+                )
     for message in sorted(found - known):
         warn(message, DurationWarning)
     return frozenset(found)
+
+
+def _until_the_end(scheduler: Any, before: int = 0) -> Iterator[tuple[Any, int]]:
+    """Yield the schedulers that step until training ends, each with the steps before its first."""
+    inner: Any = getattr(scheduler, "_schedulers", None)
+    if inner and isinstance(scheduler, torch.optim.lr_scheduler.ChainedScheduler):
+        for each in inner:
+            yield from _until_the_end(each, before)
+    elif inner and isinstance(scheduler, torch.optim.lr_scheduler.SequentialLR):
+        yield from _until_the_end(inner[-1], before + max(scheduler._milestones, default=0))  # noqa: SLF001  or ask it
+    else:
+        yield scheduler, before
 
 
 def _is_timed(item: Any) -> bool:

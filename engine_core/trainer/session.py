@@ -55,7 +55,7 @@ class Session:
 
     def look_at_schedules(self) -> None:
         """Warn of schedulers whose own length is not the run's, unless the previous fit had the same."""
-        self.misfits = warn_of_lengths(self.schedulers, self.misfits, resumed=self.state.loaded_from is not None)
+        self.misfits = warn_of_lengths(self.schedulers, self.misfits, self.state)
 
     def look_for_untrained(self) -> None:
         """Warn of trainable parameters that are in no optimizer, unless the previous fit had the same."""

@@ -291,7 +291,8 @@ class Trainer:
         if horizon is None or state.max_duration is self._own_horizon:
             state.max_duration = self._own_horizon = end
         elif end > horizon if end.unit is horizon.unit else state.timestamp.get(horizon.unit) >= horizon:
-            past = f"goes past the max_duration of {horizon}; schedules now end at {end}"
+            kept = f"; the schedulers keep their length of {horizon}" if state.schedulers else ""
+            past = f"goes past the max_duration of {horizon}, so what algorithms schedule now ends at {end}{kept}"
             warn(f"fit('{length}') {past}", DurationWarning)
             state.max_duration = end
         return end

@@ -154,7 +154,9 @@ def test_fit_beyond_the_horizon_warns_and_moves_it() -> None:
     made.fit("1ep")
     with pytest.warns(DurationWarning) as caught:
         made.fit("3ep")
-    assert str(caught[0].message) == "fit('3ep') goes past the max_duration of 2ep; schedules now end at 4ep"
+    assert str(caught[0].message) == (
+        "fit('3ep') goes past the max_duration of 2ep, so what algorithms schedule now ends at 4ep"
+    )
     assert caught[0].filename == __file__
     assert made.state.max_duration == Time("4ep")
     assert made.state.get_elapsed_duration() == Time("1dur")
@@ -163,7 +165,9 @@ def test_fit_beyond_the_horizon_warns_and_moves_it() -> None:
 def test_fit_at_the_horizon_in_another_unit_moves_it_too() -> None:
     made = trainer(max_duration="1ep")
     made.fit()
-    with pytest.warns(DurationWarning, match="past the max_duration of 1ep; schedules now end at 5ba"):
+    with pytest.warns(
+        DurationWarning, match="past the max_duration of 1ep, so what algorithms schedule now ends at 5ba"
+    ):
         made.fit("3ba")
     assert (made.state.max_duration, position(made)) == (Time("5ba"), (2, 5, 40, 1))
 

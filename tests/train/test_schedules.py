@@ -26,6 +26,10 @@ def warmed_up(optimizer: torch.optim.Optimizer, steps: int, warmup: int) -> LRSc
     return lr_scheduler.SequentialLR(optimizer, [rising, CosineAnnealingLR(optimizer, steps - warmup)], [warmup])
 
 
+def warmed_up_by_two(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+    return warmed_up(optimizer, steps, 2)
+
+
 def four_batches() -> Any:
     return batches(4, 4, 4, 4)
 
@@ -107,6 +111,7 @@ def test_a_shorter_run_has_the_whole_curve(name: str) -> None:
         ("1ep", "10ep", "9ba", 2),
         ("8sp", "2ep", "32sp", 4),
         ("10sec", "2ep", "1m", 6),
+        ("0.1sec", "2ep", "0.3sec", 3),
         ("1ba", "2ep", "2dur", 16),
     ],
 )
@@ -149,9 +154,12 @@ def test_other_text_stays_and_a_given_number_of_steps_too() -> None:
     assert seen == [(3, "1cycle", {"mode": "cos", "sizes": (4, [2, 1], {"deep": "1ep"})})]
 
 
-def test_a_slip_in_a_config_names_file_and_argument() -> None:
-    config = described(f"{TORCHS}CosineAnnealingLR", {"T_max": "1durr"})
-    with pytest.raises(ConfigError, match=r"schedulers: CosineAnnealingLR: T_max='1durr': '1durr' is not a length"):
+@pytest.mark.parametrize(
+    ("slip", "problem"), [("1durr", "is not a length"), ("100b", "is not a length"), ("10", "has no unit")]
+)
+def test_a_slip_in_a_config_names_file_and_argument(slip: str, problem: str) -> None:
+    config = described(f"{TORCHS}CosineAnnealingLR", {"T_max": slip})
+    with pytest.raises(ConfigError, match=f"schedulers: CosineAnnealingLR: T_max='{slip}': '{slip}' {problem}"):
         make_trainer(config)
 
 
@@ -171,6 +179,20 @@ def misfit(scheduler: str, name: str, own: int, steps: str) -> str:
         (lambda o: LinearLR(o, total_iters=1), "1ba", None),
         (functools.partial(CosineAnnealingLR, T_max="0.5dur"), "1ba", None),
         (lambda o: CosineAnnealingLR(o, 9), "8sp", None),
+        (functools.partial(warmed_up, warmup=3), "1ba", None),
+        (
+            lambda o: warmed_up(o, 12, 3),
+            "1ba",
+            (
+                "schedulers: CosineAnnealingLR has T_max=9, but the whole training steps it 5 times, every 1ba: its turn "
+                "comes after 3 steps, so give it T_max=5"
+            ),
+        ),
+        (
+            lambda o: lr_scheduler.ChainedScheduler([LinearLR(o, total_iters=1), CosineAnnealingLR(o, 9)], o),
+            "1ba",
+            misfit("CosineAnnealingLR", "T_max", 9, "8 times, every 1ba"),
+        ),
     ],
 )
 def test_a_scheduler_whose_length_is_not_the_run_s_is_told_once_at_fit_start(
@@ -193,6 +215,24 @@ def test_a_fit_without_a_whole_length_tells_nothing() -> None:
     with trainer(four_batches(), max_duration=None, schedulers=lambda o: CosineAnnealingLR(o, 9)) as made:
         made.fit("1ep")
         made.fit("1ep")
+
+
+@pytest.mark.parametrize("schedule", [functools.partial(CosineAnnealingLR, T_max="1dur"), warmed_up_by_two])
+def test_a_fit_past_max_duration_says_which_length_stays(schedule: Any) -> None:
+    made = trainer(four_batches(), max_duration="2ep", schedulers=(schedule, "1ba"))
+    with made, pytest.warns(DurationWarning) as caught:
+        made.fit("3ep")
+    own, steps = (8, 12) if isinstance(schedule, functools.partial) else (6, 10)
+    assert [str(each.message) for each in caught] == [
+        (
+            "fit('3ep') goes past the max_duration of 2ep, so what algorithms schedule now ends at 3ep; the schedulers "
+            "keep their length of 2ep"
+        ),
+        (
+            f"schedulers: CosineAnnealingLR has T_max={own}, but the whole training steps it {steps} times, every 1ba: "
+            "it keeps the length that it was made with"
+        ),
+    ]
 
 
 def test_a_resumed_scheduler_keeps_its_saved_length_and_says_so(tmp_path: Path) -> None:
