@@ -157,7 +157,7 @@ def normal(output: str, command: str) -> list[str]:
         output = re.sub(r"^.*  \d+%(  .*)?\n", "", output, flags=re.MULTILINE)
         output = re.sub(r"(?<=samples/s )[ │]*[\d,]+|[\d,]+(?= samples/s)", "<number>", output)
         output = re.sub(r"-?\b\d+(\.\d+(e[-+]?\d+)?|e[-+]?\d+)\*?", "<number>", output)
-        output = re.sub(r"(best +<number>[ │]+)epoch \d+, batch \d+", r"\1<place>", output)
+        output = re.sub(r"(best +<number>[ │]+)epoch [\d,]+, batch [\d,]+", r"\1<place>", output)
     return [" ".join(re.sub("─+", "─", line).split()) for line in output.splitlines() if line.strip()]
 
 

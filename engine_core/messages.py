@@ -13,7 +13,7 @@ from pydantic import ValidationError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["cause_of", "enumerated", "escaped", "in_one_line", "raised_at", "readable", "warn"]
+__all__ = ["cause_of", "counted", "enumerated", "escaped", "in_one_line", "raised_at", "readable", "warn"]
 
 LONGEST = 300
 """How many characters of a plugin's text are shown."""
@@ -34,6 +34,16 @@ def cause_of(error: BaseException) -> str:
     except BaseException as another:  # noqa: BLE001  its __str__ is the plugin's code too
         message = f"it can't be shown, since its __str__ raises {readable(type(another).__name__)}"
     return kind + (f": {message}" if message else "") + raised_at(error)
+
+
+def counted(number: int | None, one: str, several: str) -> str:
+    """Return a number with what it counts; None stands for a number that is not known.
+
+    Example:
+        >>> counted(1, "batch", "batches"), counted(1200, "batch", "batches"), counted(None, "batch", "batches")
+        ('1 batch', '1,200 batches', '? batches')
+    """
+    return f"{'?' if number is None else f'{number:,}'} {one if number == 1 else several}"
 
 
 def readable(text: str, longest: int = LONGEST) -> str:

@@ -22,7 +22,7 @@ class GradientNorm(Callback):
     Both are of unscaled gradients: the first as they were before `grad_clip_norm`, the second as they are after it and
     after the algorithms of AFTER_TRAIN_BATCH. Without clipping the first is of the gradients after the algorithms. They
     are logged at BATCH_END, under the step of the batch's loss; a step that is skipped logs none. Without loggers
-    nothing is measured. Reading them makes a GPU wait in each step.
+    nothing is measured. Reading them makes a GPU wait in each step. Of several in a run only the first one logs.
 
     Example:
         >>> import torch
@@ -37,15 +37,21 @@ class GradientNorm(Callback):
 
     def __init__(self) -> None:
         self._clipped: torch.Tensor | None = None
+        self._rests = False
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Leave it to the first: a second one would take what that measures for what the loop clipped."""
+        self._rests = next((each for each in state.callbacks if isinstance(each, GradientNorm)), self) is not self
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
         """Forget the norm of the batch before: a loop that clips sets it anew."""
-        state.gradient_norm = None
+        if not self._rests:
+            state.gradient_norm = None
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Measure what the loop did not: the norm after clipping or, if it doesn't clip, the only one."""
         self._clipped = None
-        if not logger.destinations:
+        if self._rests or not logger.destinations:
             return
         norm = _norm(state)
         if state.gradient_norm is None:
@@ -55,7 +61,7 @@ class GradientNorm(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Log; only now is it known that no listener of AFTER_TRAIN_BATCH has skipped the step."""
-        if state.gradient_norm is None or not logger.destinations:
+        if self._rests or state.gradient_norm is None or not logger.destinations:
             return
         norms = {"train/gradient_norm": state.gradient_norm.item()}
         if state.precision == "amp_fp16" and not math.isfinite(norms["train/gradient_norm"]):

@@ -11,7 +11,7 @@ from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, EngineError, NonFiniteLossError, NonFiniteLossWarning, did_you_mean
 from ..logger import Logger
-from ..messages import warn
+from ..messages import counted, warn
 from ..state import State
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ class LossGuard(Callback):
         if self.policy == "stop":
             raise NonFiniteLossError(f"{what}; the step was not taken, and the weights are those of the batch before")
         if self._in_a_row > self.limit:
-            raise NonFiniteLossError(f"{what}, and loss_guard has skipped {self.limit} batches in a row, its limit")
+            raise NonFiniteLossError(
+                f"{what}, and loss_guard has skipped {counted(self.limit, 'batch', 'batches')} in a row, its limit"
+            )
         state.skip_step()
         self._has_asked = True
         self._skipped += 1

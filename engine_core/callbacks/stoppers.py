@@ -10,7 +10,7 @@ from ..arguments import check_number, check_whole
 from ..callback import Callback
 from ..errors import ArgumentError
 from ..logger import Logger
-from ..messages import enumerated
+from ..messages import counted, enumerated
 from ..state import State
 from .monitor import Monitor
 
@@ -129,7 +129,9 @@ class EarlyStopper(_Stopper):
         self.waited += 1
         if self.waited >= self.patience:
             best = "has not been finite" if self.best is None else f"has not improved on {self.best:.6g}"
-            self._stop(f"{self._monitor.key} {best} for {self.waited} evaluations in a row", state)
+            self._stop(
+                f"{self._monitor.key} {best} for {counted(self.waited, 'evaluation', 'evaluations')} in a row", state
+            )
 
 
 class ThresholdStopper(_Stopper):

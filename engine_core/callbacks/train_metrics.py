@@ -21,6 +21,7 @@ __all__ = ["TrainMetrics"]
 _EVENTS = [*Event]
 _IN_A_BATCH = frozenset(_EVENTS[_EVENTS.index(Event.AFTER_DATALOADER) : _EVENTS.index(Event.AFTER_TRAIN_BATCH)])
 _NOTHING = nullcontext()
+_LOGGED_BY_OTHERS = ("loss", "loss_epoch", "gradient_norm", "gradient_norm_clipped")
 
 
 class TrainMetrics(Callback):
@@ -48,7 +49,7 @@ class TrainMetrics(Callback):
         if metrics is not None:
             from ..trainer import check_metrics  # noqa: PLC0415  it can be listed without torch
 
-            metrics = check_metrics(metrics, None, has_loss_fn=True)
+            metrics = _check_names(check_metrics(metrics, None, has_loss_fn=True))
         self._given = metrics
         self._metrics: dict[str, Any] | None = None
         self._saved: dict[str, Any] = {}
@@ -158,7 +159,7 @@ class TrainMetrics(Callback):
             raise ArgumentError(
                 "train_metrics has no metrics: give some to the Trainer, as metrics={'accuracy': ...}, or to itself"
             )
-        return sources
+        return _check_names(sources)
 
     def _copied(self, name: str, metric: Any, state: State) -> Any:
         """Return a copy on the run's device, with what a resumed epoch has so far."""
@@ -217,6 +218,16 @@ class TrainMetrics(Callback):
                 CheckpointWarning,
             )
         return copy.deepcopy(own)
+
+
+def _check_names(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in metrics:
+        if name in _LOGGED_BY_OTHERS:
+            raise ArgumentError(
+                f"train_metrics can't log a metric called {name!r}: train/{name} is a value of the training itself; "
+                "rename the metric"
+            )
+    return metrics
 
 
 def _has_own_state(metric: Any) -> bool:

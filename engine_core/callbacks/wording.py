@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..messages import escaped
+from ..messages import counted, escaped
 
 
 def header_lines(header: Mapping[str, Any]) -> list[str]:
@@ -23,7 +23,7 @@ def header_lines(header: Mapping[str, Any]) -> list[str]:
         **{f"eval {escaped(label)}": _size(size) for label, size in header["eval"].items()},
         "algorithms": ", ".join(map(_algorithm, header["algorithms"])) or "none",
         "optimizer": ", ".join(map(_optimizer, header["optimizer"])) or "none",
-        "duration": f"{_count(length['steps'])} steps ({_said(length['max_duration'])}){resumed}",
+        "duration": f"{counted(length['steps'], 'step', 'steps')} ({_said(length['max_duration'])}){resumed}",
         "seed": _said(header["seed"]),
         "folder": "none" if header["folder"] is None else escaped(header["folder"]),
     }
@@ -68,7 +68,7 @@ def _count(number: int | None) -> str:
 
 
 def _size(size: Mapping[str, int | None]) -> str:
-    return f"{_count(size['samples'])} samples, {_count(size['batches'])} batches"
+    return f"{counted(size['samples'], 'sample', 'samples')}, {counted(size['batches'], 'batch', 'batches')}"
 
 
 def _algorithm(entry: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import click
 
 from ..config import load_config
 from ..loggers.run_files import finite
-from ..messages import readable
+from ..messages import counted, readable
 from .importing import import_beside, stdout_at_stderr
 
 
@@ -48,6 +48,6 @@ def evaluate(path: Path, trust: bool, config: Path | None, as_json: bool, **opti
         click.echo(json.dumps({**found._asdict(), "results": finite(found.results)}))
         return
     told = {readable(name): f"{value:.4g}" for name, value in sorted(found.results.items())}
-    told["weights"] = f"{readable(found.weights)}, after {found.step} batches"
+    told["weights"] = f"{readable(found.weights)}, after {counted(found.step, 'batch', 'batches')}"
     width = max(map(len, told))
     click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in told.items()))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..callbacks.wording import clock
-from ..messages import escaped
+from ..messages import counted, escaped
 
 if TYPE_CHECKING:
     from ..run import RunResults
@@ -38,7 +38,11 @@ def sections_of(results: RunResults) -> dict[str, Rows]:
     """Return the rows of each section; the first of a row's cells is its name."""
     bests = results.best
     averaged = [] if results.weights == "trained" else [("weights evaluated", results.weights)]
-    done = f"{results.epochs:,} epochs, {results.batches:,} batches, {results.samples:,} samples"
+    done = [
+        counted(results.epochs, "epoch", "epochs"),
+        counted(results.batches, "batch", "batches"),
+        counted(results.samples, "sample", "samples"),
+    ]
     return {
         "results": [
             *((name, _number(v), *_best(bests.get(name))) for name, v in sorted(results.metrics.items())),
@@ -46,7 +50,7 @@ def sections_of(results: RunResults) -> dict[str, Rows]:
         ],
         "algorithms": _runs(results.algorithms),
         "time": [
-            ("trained", done),
+            ("trained", ", ".join(done)),
             ("time", f"{results.seconds:.1f} s" if results.seconds < 60 else clock(results.seconds)),
             ("samples/s", f"{results.samples_per_second:,.0f}"),
         ],
@@ -54,7 +58,9 @@ def sections_of(results: RunResults) -> dict[str, Rows]:
 
 
 def _best(best: Mapping[str, Any] | None) -> tuple[str, ...]:
-    return () if best is None else (f"best {_number(best['value'])}", f"epoch {best['epoch']}, batch {best['step']}")
+    if best is None:
+        return ()
+    return f"best {_number(best['value'])}", f"epoch {best['epoch']:,}, batch {best['step']:,}"
 
 
 def _number(value: object) -> str:
@@ -68,7 +74,7 @@ def _runs(counts: Mapping[str, int]) -> Rows:
         name, _, event = key.partition("/")
         runs[name] += count
         events[name] += bool(event)
-    return [(name, f"{events[name]} event{'s' * (events[name] != 1)}", f"{count}x") for name, count in runs.items()]
+    return [(name, counted(events[name], "event", "events"), f"{count}x") for name, count in runs.items()]
 
 
 def _table(sections: Mapping[str, Rows]) -> Table:

@@ -11,7 +11,7 @@ import torch
 
 from ..arguments import interval_in_run, length_in_run
 from ..errors import ArgumentError, ArgumentTypeError, DurationWarning, UntrainedParametersWarning
-from ..messages import enumerated, warn
+from ..messages import counted, enumerated, warn
 from ..state import State
 from ..time import Interval, Time, TimeUnit, is_length
 
@@ -208,14 +208,14 @@ def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state:
                 elif own in made_for:
                     why = "it keeps the length that it was made with"
                 elif before:
-                    why = f"its turn comes after {before} steps, so give it {name}={rest}"
+                    why = f"its turn comes after {counted(before, 'step', 'steps')}, so give it {name}={rest}"
                 else:
                     why = (
                         f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
                     )
                 found.add(
-                    f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it {rest} "
-                    f"times, every {interval.length}: {why}"
+                    f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it "
+                    f"{counted(rest, 'time', 'times')}, every {interval.length}: {why}"
                 )
     for message in sorted(found - known):
         warn(message, DurationWarning)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from ..errors import ArgumentTypeError
 from ..event import Event
 from ..state import State
@@ -20,6 +22,11 @@ def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None,
     session.status.check_can_predict()
     if isinstance(loader, Mapping):
         raise ArgumentTypeError(f"predict() takes one loader, not a {type(loader).__name__}; call it for each of them")
+    if isinstance(loader, torch.Tensor):
+        raise ArgumentTypeError(
+            "predict() takes a loader, and a tensor would give its rows one by one: write predict([tensor]) if it is "
+            "one batch, or predict(DataLoader(tensor, batch_size=...))"
+        )
     return _predict(session, check_loader(loader, "the loader of predict()"))
 
 

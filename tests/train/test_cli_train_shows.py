@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
-from engine_core.cli.results import show_results
+from engine_core.cli.results import sections_of, show_results
 from engine_core.run import RunResults
 
 from .screens import terminal
@@ -73,7 +73,7 @@ parameters  15 trainable, 15 in all
 device      cpu
 precision   fp32
 data        ? samples, 6 batches
-eval eval   ? samples, 1 batches
+eval eval   ? samples, 1 batch
 algorithms  Doze (talk-plugin 1.2)
 optimizer   SGD (lr 0.1)
 duration    12 steps (2ep)
@@ -126,6 +126,13 @@ def test_header_and_rows_go_to_stderr_and_the_table_to_stdout_as_plain_text(run)
     )
     assert "\x1b" not in result.output
     assert "\r" not in result.output
+
+
+def test_the_table_has_commas_in_large_numbers_and_no_plural_of_one():
+    best = {"eval/loss": {"value": 0.5, "step": 12_000, "epoch": 1000}}
+    made = sections_of(RunResults("out", {"eval/loss": 0.5}, 1.0, 1, 1, 1, 1.0, algorithms={}, best=best))
+    assert made["results"] == [("eval/loss", "0.5", "best 0.5", "epoch 1,000, batch 12,000")]
+    assert made["time"][0] == ("trained", "1 epoch, 1 batch, 1 sample")
 
 
 def test_on_a_terminal_the_table_has_sections(monkeypatch):

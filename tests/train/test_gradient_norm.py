@@ -115,6 +115,11 @@ def test_sparse_gradients_count_and_parameters_without_one_do_not() -> None:
     assert state.gradient_norm.item() == pytest.approx(8**0.5)
 
 
+@pytest.mark.parametrize("settings", [{}, {"grad_clip_norm": 0.3}])
+def test_two_of_them_log_what_one_does(settings: dict[str, Any]) -> None:
+    assert logged(callbacks=["gradient_norm", GradientNorm()], **settings) == logged(**settings)
+
+
 def test_without_loggers_nothing_is_measured() -> None:
     seen: list[Any] = []
     trainer(callbacks=["gradient_norm", at("batch_end", lambda state: seen.append(state.gradient_norm))]).fit()

@@ -269,6 +269,7 @@ def test_under_autocast_outputs_are_what_an_evaluation_computes() -> None:
     ("loader", "error", "message"),
     [
         ({"a": batches(3)}, ArgumentTypeError, r"predict\(\) takes one loader, not a dict; call it for each of them"),
+        (rows(3)[0], ArgumentTypeError, r"write predict\(\[tensor\]\) if it is one batch, or predict\(DataLoader\("),
         (3, ArgumentTypeError, r"the loader of predict\(\) is 3; it has to be an iterable of batches"),
         ([], ArgumentError, r"the loader of predict\(\) is empty"),
     ],

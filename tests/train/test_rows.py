@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import State, Trainer
-from engine_core.callbacks import facts
+from engine_core import Engine, Logger, State, Timestamp, Trainer
+from engine_core.callbacks import facts, progress
 from engine_core.callbacks.facts import Facts
 from engine_core.callbacks.json_lines import JsonLines
+from engine_core.callbacks.progress import ProgressBar
 from engine_core.trainer import objective
 
 from .parts import Memory, at, batches, trainer
@@ -44,13 +45,33 @@ def test_the_loss_in_a_row_is_the_mean_that_is_logged_for_the_epoch(
 def test_a_loss_is_asked_for_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     divisor_of = objective.divisor_of
-    monkeypatch.setattr(objective, "divisor_of", lambda loss_fn: asked.append(loss_fn) or divisor_of(loss_fn))
+
+    def ask(loss_fn: Any) -> Any:
+        asked.append(loss_fn)
+        return divisor_of(loss_fn)
+
+    monkeypatch.setattr(objective, "divisor_of", ask)
     first, second = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum")
     made = trainer(batches(4, 4, 4), max_duration="2ep", loss_fn=first, loggers=Memory())
     made.fit("1ep")
     made.state.loss_fn = second
     made.fit()
     assert asked == [first, second]
+
+
+def test_the_time_left_of_a_resumed_run_is_judged_by_this_attempt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.s))
+    bar = ProgressBar(show="lines")
+    state = State(callbacks=[bar], max_duration="10ba", timestamp=Timestamp(batch=6, elapsed_s=1.0))
+    with Engine(state, Logger()) as engine:
+        engine.run_event("fit_start")
+        state.timestamp = Timestamp(batch=8, elapsed_s=41.0)
+        now.s = 40.0
+        engine.run_event("batch_end")
+    assert capsys.readouterr().err.splitlines()[-1].endswith("  0:40 left")
 
 
 class Half:

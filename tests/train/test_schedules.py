@@ -184,8 +184,8 @@ def misfit(scheduler: str, name: str, own: int, steps: str) -> str:
             lambda o: warmed_up(o, 12, 3),
             "1ba",
             (
-                "schedulers: CosineAnnealingLR has T_max=9, but the whole training steps it 5 times, every 1ba: its turn "
-                "comes after 3 steps, so give it T_max=5"
+                "schedulers: CosineAnnealingLR has T_max=9, but the whole training steps it 5 times, every 1ba: its "
+                "turn comes after 3 steps, so give it T_max=5"
             ),
         ),
         (

@@ -123,7 +123,7 @@ def test_the_header_names_loaders_algorithms_and_folder(capsys, install, tmp_pat
         "parameters   3 trainable, 15 in all",
         "device       cpu",
         "precision    fp32",
-        "data         1,000 samples, 1 batches",
+        "data         1,000 samples, 1 batch",
         "eval stream  ? samples, ? batches",
         "eval mine    1,234 samples, 2 batches",
         "algorithms   Doze (nap-plugin 1.2), Own (nap-plugin 1.2), Red[bold]\\x1b[31m (nap-plugin 1.2)",

@@ -175,7 +175,7 @@ def test_the_reason_for_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) 
         ),
         (
             logging.WARNING,
-            "EarlyStopper ends training at batch 1: eval/accuracy has not been finite for 1 evaluations in a row",
+            "EarlyStopper ends training at batch 1: eval/accuracy has not been finite for 1 evaluation in a row",
         ),
         (logging.WARNING, "ThresholdStopper ends training at batch 2: eval/accuracy is 0.75 and reaches 0.5"),
     ]

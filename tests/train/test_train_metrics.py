@@ -66,6 +66,15 @@ def test_they_are_those_of_the_rows_as_they_were_trained_on(settings: dict[str, 
     assert logged(**settings) == by_hand(8, 5, 8)
 
 
+@pytest.mark.parametrize("name", ["loss", "loss_epoch", "gradient_norm", "gradient_norm_clipped"])
+def test_a_name_that_the_training_logs_is_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"'{name}'"):
+        TrainMetrics({name: Right()})
+    if name != "loss":  # which the Trainer refuses
+        with pytest.raises(ArgumentError, match=f"train_metrics can't log a metric called '{name}'"):
+            logged(metrics={name: Right()})
+
+
 def test_metrics_of_its_own_come_in_place_of_the_trainers() -> None:
     assert logged(metrics=None, callbacks=TrainMetrics({"right": Right()})) == by_hand(8, 5, 8)
 
