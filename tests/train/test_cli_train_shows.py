@@ -1,5 +1,6 @@
 """What `engine-core train` prints: where, how much, as text or as JSON lines."""
 
+import inspect
 import json
 import logging
 import re
@@ -92,7 +93,9 @@ def run(install, tmp_path, monkeypatch):
 
     def run(*options, config=CONFIG):
         (tmp_path / "run.yaml").write_text(config)
-        return CliRunner().invoke(main, ["train", "run.yaml", "--out", "out", *options])
+        # click 8.1 mixes the streams unless it is told not to, and later ones know no such argument
+        separate = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+        return CliRunner(**separate).invoke(main, ["train", "run.yaml", "--out", "out", *options])
 
     return run
 

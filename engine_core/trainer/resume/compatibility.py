@@ -10,6 +10,8 @@ import torch
 
 from ...errors import CheckpointError
 
+_LARGEST = torch.finfo(torch.float32).max
+
 
 def check_alike(own: Any, saved: Any, what: str) -> None:
     """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine."""
@@ -35,9 +37,11 @@ def _is_alike(own: Any, saved: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Is it a number that a float can hold, or a tensor of one element?"""
+    """Is it a number that a float of torch can hold, or a tensor of one element?"""
     if isinstance(value, torch.Tensor):
         return value.numel() == 1
     if isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < 2**63
-    return isinstance(value, float) and not math.isnan(value)
+    if not isinstance(value, float) or math.isnan(value):
+        return False
+    return math.isinf(value) or abs(value) <= _LARGEST  # beyond, an optimizer's step overflows some steps later
