@@ -58,6 +58,17 @@ def make_trainer(
     return assemble(config, parts, folder)
 
 
+def check_can_train(config: Config) -> None:
+    """Check, before anything is imported, that the plugins are there and that the config says how long to train.
+
+    Raises:
+        ConfigError: (a ValueError) with file, line, key and remedy.
+    """
+    check_plugins(config)
+    if config.trainer.max_duration is None:
+        raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
+
+
 def make_parts(config: Config) -> dict[str, Any]:
     """Return the Trainer's arguments that `config` describes; the seed is set before model and data are made.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..callback import Callback, saver_folders
 from ..checkpoint import has_checkpoint
-from ..config import Config, check_plugins
+from ..config import Config
 from ..errors import CheckpointError, CheckpointWarning, OrderError
 from ..explain import explain_engine
 from ..logger import Logger
@@ -24,7 +24,7 @@ from ..state import State
 from ..time import Timestamp
 from ..trainer import Trainer, clock_in, is_between_batches, surgery_of, versions_of
 from .folder import choose_folder, claimed, settle, write_whole
-from .making import make_trainer
+from .making import check_can_train, make_trainer
 from .models import remove_model, write_model
 from .outcome import Ending, RunResults, as_json, latest_of, results_of
 
@@ -52,9 +52,7 @@ class Run:
         profile: Path | str | None = None,
         watch: Iterable[Any] | None = None,
     ) -> None:
-        check_plugins(config)
-        if config.trainer.max_duration is None:
-            raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
+        check_can_train(config)
         self.folder = choose_folder(config, folder)
         self.config = settle(config, self.folder)
         self._files = RunFiles(self.folder)

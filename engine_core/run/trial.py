@@ -14,10 +14,10 @@ from ..callbacks.checkpoint_saver import CheckpointSaver
 from ..callbacks.facts import header_of
 from ..callbacks.profiler import Profiler
 from ..checkpoint import read_content, resolve
-from ..config import Config, check_plugins
+from ..config import Config
 from ..errors import ArgumentError
 from .folder import choose_folder
-from .making import assemble, make_parts, savers_of
+from .making import assemble, check_can_train, make_parts, savers_of
 from .models import write_model
 
 
@@ -45,9 +45,7 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
         EngineError: for what the engine refuses. Exceptions of the run's own code pass through.
     """
     started_s = time.perf_counter()
-    check_plugins(config)
-    if config.trainer.max_duration is None:
-        raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
+    check_can_train(config)
     folder = choose_folder(config, folder)
     _check_writable(folder)
     parts = make_parts(config)
