@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from .logger import Logger
     from .state import State
     from .trace import Traces
 
-__all__ = ["Callback", "LoggerDestination", "method_of", "saver_folders"]
+__all__ = ["Callback", "LoggerDestination", "is_used_on", "method_of", "saver_folders"]
 
 
 class Callback:
     """Watches a run: one method `(state, logger)` for each event it cares about, named after the event.
+
+    Attributes:
+        every_rank: is it used on every rank of a run on several processes? False: on rank 0 only.
 
     Example:
         >>> class CountBatches(Callback):
@@ -24,6 +27,8 @@ class Callback:
         ...     def batch_end(self, state, logger):
         ...         self.batches += 1
     """
+
+    every_rank: ClassVar[bool] = True
 
     def close(self, state: State, logger: Logger) -> None:
         """Release what the run needed; called once, when the engine closes."""
@@ -43,7 +48,12 @@ class Callback:
 
 
 class LoggerDestination(Callback):
-    """A callback that also receives what is logged; it runs after the other callbacks."""
+    """A callback that also receives what is logged; it runs after the other callbacks.
+
+    On several processes it is used on rank 0 only, unless a class sets `every_rank`.
+    """
+
+    every_rank: ClassVar[bool] = False
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Receive values by name; `step` is the number of batches that were complete when they were logged."""
@@ -53,6 +63,14 @@ class LoggerDestination(Callback):
 
     def log_traces(self, traces: Traces) -> None:
         """Receive what the algorithms of an event did."""
+
+
+def is_used_on(rank: int, listener: object) -> bool:
+    """Is a callback or a logger destination, or a class of them, used on this rank?
+
+    One that does not say so is used on every rank, and a destination on rank 0 only.
+    """
+    return rank == 0 or getattr(listener, "every_rank", not hasattr(listener, "log_metrics")) is not False
 
 
 def saver_folders(callbacks: Iterable[Any]) -> list[Path]:

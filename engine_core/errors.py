@@ -58,6 +58,10 @@ class NonFiniteLossError(EngineError):
     """A loss or a gradient is NaN or infinite, and training is configured to stop on that."""
 
 
+class RankError(EngineError):
+    """This rank ends because of another one, which the message names."""
+
+
 class OutOfMemoryError(EngineError, MemoryError):
     """Memory ran out; the message names the sizes and what to set."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
 from .observed_list import ObservedList
+from .ranks import Ranks
 from .results import Results
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
 from .trace import SpanRecorder
@@ -54,10 +55,13 @@ class State(_Referable):
         config: the content of the file that describes the run, if one does; savers keep it.
         import_from: the folders where what the config names was looked for, as well as where Python looks.
         folder: where the run's files are, if it has a folder.
+        rank, world_size: the number of this process, from 0, and how many train together.
+        ranks: what these processes tell each other, see `Ranks`; with one process it is there and does nothing.
         metric_objects: what computes the metrics, by name: objects with `update`, `compute` and `reset`.
         metrics: the results of the latest evaluation, `{"<label>/<metric>": float}`.
         results: the last and the best value of each result of the evaluations on `evaluators`.
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
+        is_placeholder: has this rank no row of the batch? It then takes part with a row that counts for nothing.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
         gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
             nothing measured it, or the step was skipped.
@@ -96,6 +100,7 @@ class State(_Referable):
     profiler: SpanRecorder | None = None
     rank: int = 0
     world_size: int = 1
+    ranks: Ranks = field(default_factory=Ranks)
 
     timestamp: Timestamp = Timestamp()
     eval_timestamp: Timestamp = Timestamp()
@@ -111,6 +116,7 @@ class State(_Referable):
 
     awaits_batch: bool = False
     batch: Any = None
+    is_placeholder: bool = False
     outputs: Any = None
     loss: Any = None
     gradient_norm: torch.Tensor | None = None

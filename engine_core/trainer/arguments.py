@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import secrets
 import sys
 import time
@@ -12,23 +13,30 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from ..callback import is_used_on
 from ..errors import ArgumentError, ArgumentTypeError, add_note, did_you_mean
+from ..parallel import Parallel
 from ..registry import Kind, Registry
 from ..state import length_of
 
 
-def as_plugins(kind: Kind, given: Any, what: str) -> list[Any]:
-    """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs."""
+def as_plugins(kind: Kind, given: Any, what: str, rank: int = 0) -> list[Any]:
+    """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs.
+
+    Callbacks that are not for this rank, see `Callback.every_rank`, are left out, and not made.
+    """
     items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     if len(items) == 2 and isinstance(items[0], str) and isinstance(items[1], Mapping):
         raise ArgumentError(f"{what}: put the pair in a list: {what}=[({items[0]!r}, {dict(items[1])!r})]")
     registry = Registry.scan()
-    return [_as_plugin(registry, kind, item, what) for item in items]
+    made = (_as_plugin(registry, kind, item, what, rank) for item in items)
+    return [plugin for plugin in made if plugin is not None]
 
 
-def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str) -> Any:
+def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str, rank: int) -> Any:
+    """Return an instance, or None for one that is not used on this rank."""
     if not isinstance(item, (str, tuple, list)):
-        return item
+        return item if is_used_on(rank, item) else None
     pair = (item, {}) if isinstance(item, str) else item
     if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
         raise ArgumentError(f"{what}: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}")
@@ -41,6 +49,8 @@ def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str) -> Any:
         unknown = [a for a in arguments if a not in signature.parameters]
         problem = f"no argument {unknown[0]!r}{did_you_mean(unknown[0], signature.parameters)}" if unknown else error
         raise ArgumentError(f"{kind[:-1]} {name!r}: {problem}") from error
+    if not is_used_on(rank, plugin):
+        return None
     try:
         return plugin(**arguments)
     except Exception as error:
@@ -105,8 +115,11 @@ def progress_bar(given: object, callbacks: Sequence[Any]) -> list[tuple[str, dic
     return [] if given == "auto" and is_there else [("progress_bar", {"show": given})]
 
 
-def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.device:
-    """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one."""
+def choose_device(given: str | torch.device, model: torch.nn.Module, spread: Parallel | None = None) -> torch.device:
+    """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one.
+
+    Of several processes on a machine each takes the CUDA device with its own number there.
+    """
     homes: dict[torch.device, str] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         homes.setdefault(tensor.device, name)
@@ -117,7 +130,8 @@ def choose_device(given: str | torch.device, model: torch.nn.Module) -> torch.de
     if any(device.type == "meta" for device in away):
         raise ArgumentError("the model is on the meta device and has no values; give it some with model.to_empty(...)")
     if given == "auto":
-        best = (d for d in map(torch.device, ("cuda", "mps")) if _is_available(d))
+        cuda = "cuda" if spread is None else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        best = (d for d in map(torch.device, (cuda, "mps")) if _is_available(d))
         return next(iter(away), None) or next(best, torch.device("cpu"))
     try:
         device = torch.device(given)

@@ -36,6 +36,10 @@ class Measured(Protocol):
     device: torch.device
     has_measured: bool
 
+    def is_asked_to_pause(self) -> bool:
+        """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""
+        ...
+
 
 def run_eval(
     session: Measured, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
@@ -135,7 +139,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
 
     for batch in loader:
         run_batch(session, batch, forward, measure)  # its targets end with it, before the next batch is made
-        if may_end and state.is_interrupted:
+        if may_end and session.is_asked_to_pause():
             raise EvaluationInterrupted(dict(state.metrics))
     if not losses:
         raise EngineError(

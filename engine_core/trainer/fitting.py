@@ -36,7 +36,7 @@ def run_fit(session: Session, end: Time) -> None:
     A warning names algorithms that never matched, if training is complete and this engine has seen all of it.
     """
     state, status = session.state, session.status
-    modes, handlers = TorchModes(session.device), Handlers(state)
+    modes, handlers = TorchModes(session.device), Handlers(state, session.together)
 
     def undo(error: BaseException) -> None:
         modes.put_back()

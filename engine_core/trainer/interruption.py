@@ -11,6 +11,7 @@ from typing import Any
 
 from ..callback import saver_folders
 from ..state import State
+from .agreement import Agreement
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BETWEEN_BATCHES = "is_between_batches"
@@ -24,14 +25,14 @@ class EvaluationInterrupted(BaseException):
 
 
 class Handlers:
-    """Those of SIGINT and SIGTERM, as they are when this is made.
+    """Those of SIGINT and SIGTERM, as they are when this is made; of several ranks each has its own.
 
     If neither a callback nor the run's folder keeps the run there is nothing to wait for, and outside the main thread
     Python allows no handlers.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, together: Agreement | None = None) -> None:
+        self._state, self._together = state, together
         keeps = bool(state.folder or saver_folders(state.callbacks))
         waits = keeps and threading.current_thread() is threading.main_thread()
         self._former: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in _SIGNALS} if waits else {}
@@ -48,7 +49,10 @@ class Handlers:
                 signal.signal(number, handler)
 
     def _notice(self, number: int, _: FrameType | None) -> None:
-        self._state.interrupted_by = number
+        if self._together is None:
+            self._state.interrupted_by = number
+        else:
+            self._together.signal = number  # it counts once all ranks know of it
         self.put_back()
         with suppress(OSError):
             os.write(2, b"\nengine-core: ending after this batch; signal again to end at once\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -13,12 +12,10 @@ import torch
 from ..batch import count_rows, move_batch
 from ..errors import EngineError
 from ..event import Event
-from ..state import State
-from ..time import FIELD_OF, Interval, Time, Timestamp
+from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted, raise_if_interrupted
-from .microbatches import split_with_shares
-from .objective import compute_loss, compute_outputs, reduce_loss
+from .objective import backward_with_first_graph, compute_loss, reduce_loss
 from .optimizers import pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
@@ -36,11 +33,14 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     # Even an unheard event costs something in a tiny step: of a batch's events the loop fires those that are heard.
     fire, unheard = engine.run_event, engine.unheard
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
-    outputs_of, loss_of = session.precision.wrap(compute_outputs), session.precision.wrap(compute_loss)
-    at_end = end_test(state, end, "duration")
+    outputs_of, loss_of = session.precision.wrap(session.outputs_of), session.precision.wrap(compute_loss)
+    together = session.together  # None: one process
+    at_end = session.end_test(end)
+    first_gradient = None if together is None else torch.full((), float(state.world_size), device=device)
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(s.interval for s in session.schedulers)))
     moves, reads_late = device.type != "cpu", readings.is_late
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
+    at_once = microbatch_size is None and together is None
     warns_of_graph = looks_for_untrained = True
 
     def fit() -> None:
@@ -56,6 +56,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             checkpoint(then)
         while not at_end() or is_epoch_over():
             epoch()
+        if together is not None:
+            together.agree_on_end()
         if not state.pause_requested:
             evaluate("batch_checkpoint")
             if status.owed is not None:
@@ -121,14 +123,19 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             explain_out_of_memory(error, state, *place_in_training(state, samples, microbatch_size))
             raise
         before, now_s = state.timestamp, time.perf_counter()
+        if together is not None:
+            samples, now_s = together.rows, session.counted_s + together.seconds
         # The clock first: schedulers, callbacks and savers see the batch as done.
         state.timestamp = after = before.to_next_batch(samples, 0, now_s - session.counted_s)
         session.counted_s = now_s
         if counts_batches:
             step_schedulers(before, after)
         "batch_end" in unheard or fire("batch_end")
-        if counts_batches and session.eval_interval.passed(before, after):
+        evaluates = counts_batches and session.eval_interval.passed(before, after)
+        if evaluates:
             evaluate("batch_checkpoint")
+        if together is not None:
+            together.agree_on_end(is_settled=not evaluates)
         # As in `checkpoint`, in line for the cost of a call.
         "batch_checkpoint" in unheard or fire("batch_checkpoint")
         if state.interrupted_by is not None:
@@ -144,6 +151,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             status.phase = Phase.STEPPING
             fire("after_train_batch")
             status.phase = Phase.TRAINING
+        if together is not None:
+            together.agree_on_step()
         # Before the step: a bad loss is reported while the weights are still good.
         if reads_late or logger.destinations or not (readings.was_finite and isfinite(loss.item())):
             readings.take(loss, parts)
@@ -167,7 +176,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
         whole = state.batch
         try:
-            loss, parts = microbatch(None) if microbatch_size is None else microbatches(whole, microbatch_size)
+            loss, parts = microbatch(None) if at_once else microbatches(whole)
         except BaseException as error:
             engine.name_who_ran(error)
             # Before the whole batch is restored: algorithms undo their changes to the microbatch.
@@ -184,14 +193,18 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             state.gradient_norm = torch.nn.utils.clip_grad_norm_(clipped, grad_clip_norm)
         return loss, parts
 
-    def microbatches(whole: Any, size: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Run each microbatch; return the whole batch's loss and its parts."""
+    def microbatches(whole: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Run each microbatch; return the loss of the whole batch, over all ranks, and its parts."""
         total, parts = torch.zeros((), device=device), dict[str, torch.Tensor]()
-        for piece, share in split_with_shares(whole, size, state.loss_fn):
+        pieces = session.split(whole)
+        for number, (piece, share) in enumerate(pieces, 1):
             state.batch = piece
-            loss, own_parts = microbatch(share)
+            with session.wrapping.until_last(is_last=number == len(pieces)):
+                loss, own_parts = microbatch(share)
             total = total + loss.detach()
             parts = {name: part.detach() + parts.get(name, 0) for name, part in own_parts.items()}
+        if together is not None:
+            total, parts = together.add_up(total, parts, session.counted_s)
         state.loss = total
         return total, parts
 
@@ -209,12 +222,12 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         loss: Any = state.loss
         scaled: Any = loss if scaler is None else scaler.scale(loss)
         if not (engine.may_create_graph and engine.backwards_create_graph):
-            scaled.backward()
+            scaled.backward(first_gradient)
         elif warns_of_graph:
             warns_of_graph = False
-            backward_with_first_graph(scaled)
+            backward_with_first_graph(scaled, first_gradient)
         else:
-            scaled.backward(create_graph=True)
+            scaled.backward(first_gradient, create_graph=True)
         "after_backward" in unheard or fire("after_backward")
         return loss, parts
 
@@ -266,6 +279,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal asked for it."""
+        if together is not None:
+            together.agree_on_end()
         fire(event)
         raise_if_interrupted(state)
 
@@ -283,17 +298,3 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             status.phase = Phase.STEPPING
 
     return fit, closure
-
-
-def end_test(state: State, end: Time, what: str) -> Callable[[], bool]:
-    """Return a function that says whether the clock has reached `end`, or the run was asked to stop."""
-    length = Interval(end, what).length
-    field, value = FIELD_OF[length.unit], length.value
-    return lambda: state.timestamp[field] >= value or state.stop_requested
-
-
-def backward_with_first_graph(loss: Any) -> None:
-    """Silence torch's first warning, which is about gradients that are never reset: the loop resets them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
-        loss.backward(create_graph=True)

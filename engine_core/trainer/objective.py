@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,9 +39,13 @@ def check_objective(state: State) -> None:
         )
 
 
-def compute_outputs(state: State) -> Any:
-    """Return the model's outputs for the batch's inputs, or for the whole batch if the model has its own loss."""
-    model: Any = state.model
+def compute_outputs(state: State, called: Any = None) -> Any:
+    """Return the model's outputs for the batch's inputs, or for the whole batch if the model has its own loss.
+
+    Args:
+        called: what is called in place of the model, such as a wrapper around it.
+    """
+    model: Any = state.model if called is None else called
     batch = state.batch
     try:
         if state.loss_fn is None:
@@ -110,19 +115,31 @@ def divisor_of(loss_fn: Any) -> Callable[[Any], int | torch.Tensor] | None:
     ignored, weight = loss_setting(loss_fn, "ignore_index"), loss_setting(loss_fn, "weight")
 
     def divisor(batch: Any) -> int | torch.Tensor:
-        try:
-            targets = batch[1]
-        except (LookupError, TypeError):
+        targets = _classes_in(batch)
+        if targets is None:
             return count_rows(batch)
-        if not isinstance(targets, torch.Tensor) or targets.is_floating_point():
-            return count_rows(batch)
-        targets = targets.long()  # small integers can't hold the default ignore_index, and uint8 would be a mask
         counts = targets != (_DEFAULT_IGNORED if ignored is None else ignored)
         if weight is None:
             return counts.sum()
         return weight[targets.where(counts, 0)].where(counts, 0).sum()  # type: ignore[no-any-return]
 
     return divisor
+
+
+def counts_by_rows(loss_fn: Any, batch: Any) -> bool:
+    """Is the divisor of a loss in this batch the number of its rows?"""
+    return not is_torch_loss(loss_fn, _OVER_CLASSES) or _classes_in(batch) is None
+
+
+def _classes_in(batch: Any) -> torch.Tensor | None:
+    """Return the targets of a batch if they are indices of classes."""
+    try:
+        targets = batch[1]
+    except (LookupError, TypeError):
+        return None
+    if not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+        return None
+    return targets.long()  # small integers can't hold the default ignore_index, and uint8 would be a mask
 
 
 def weight_of(loss_fn: Any) -> tuple[Callable[[Any], int | torch.Tensor], bool]:
@@ -157,7 +174,22 @@ def reduce_loss(loss: Any, share: float | None) -> tuple[torch.Tensor, dict[str,
         total = functools.reduce(torch.add, parts.values()) if given is None else given
     if share is None:
         return total, parts
+    if not share:  # it takes part and counts for nothing, whatever it is
+        return _as_nothing(total), {name: _as_nothing(part) for name, part in parts.items()}
     return total * share, {name: part * share for name, part in parts.items()}
+
+
+def backward_with_first_graph(loss: Any, gradient: torch.Tensor | None) -> None:
+    """Silence torch's first warning, which is about gradients that are never reset: the loop resets them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
+        loss.backward(gradient, create_graph=True)
+
+
+def _as_nothing(loss: torch.Tensor) -> torch.Tensor:
+    """Return 0 with the graph of a loss, so that its backward reaches all parameters."""
+    weightless = loss * 0
+    return weightless.where(weightless == 0, torch.zeros_like(weightless))
 
 
 def _parts(loss: Any) -> dict[str, Any]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..engine import Engine
+from ..parallel import Parallel, Wrapping, mean_buffers
 from ..state import State
-from ..time import Interval
+from ..time import FIELD_OF, Interval, Time
+from .agreement import Agreement
 from .data import Feed
 from .evaluation import run_eval
 from .loss_log import LossReader
+from .microbatches import split_with_shares
+from .objective import compute_outputs
 from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
 from .precision import Precision
 from .status import Phase, RunStatus
@@ -25,6 +29,8 @@ class Session:
     """What the loop works with, and what it keeps from one `fit` to the next.
 
     Args:
+        wrapping: what is called in training, and waits for the other ranks.
+        parallel: how the run is spread; None: it trains in one process.
         schedulers: torch schedulers, each with the interval at which it steps, and lengths of this run in its steps.
         batches: the loader in mid-epoch, or None between epochs.
         status: what the run is doing, and what it owes.
@@ -32,6 +38,7 @@ class Session:
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
         has_measured: have the metrics seen a batch?
+        together: what the ranks agree on; None in one process.
         counted_s: the time up to which the training clock has counted; evaluation moves it forward.
     """
 
@@ -40,18 +47,53 @@ class Session:
     precision: Precision
     device: torch.device
     readings: LossReader
-    schedulers: Sequence[Schedule]
     eval_interval: Interval
     feed: Feed
     status: RunStatus
+    parallel: Parallel | None = None
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
+    wrapping: Wrapping = field(init=False)
+    schedulers: Sequence[Schedule] = field(default=(), init=False)
+    together: Agreement | None = field(default=None, init=False)
     attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)
     counted_s: float = field(default=0.0, init=False)
     misfits: frozenset[str] = field(default=frozenset(), init=False)
     untrained: frozenset[str] = field(default=frozenset(), init=False)
     has_measured: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.state.world_size > 1:
+            self.together = self.readings.together = Agreement(self.state, self.engine.unheard, self.feed)
+
+    @property
+    def outputs_of(self) -> Callable[[State], Any]:
+        """What computes the outputs of a training batch."""
+        if self.together is None:
+            return compute_outputs
+        return lambda state: compute_outputs(state, self.wrapping.called)
+
+    def split(self, batch: Any) -> Sequence[tuple[Any, float | None]]:
+        """Return the batch's microbatches, each with the factor for its loss, None for no factor."""
+        if self.together is not None:
+            self.wrapping.follow()
+            return self.together.share(batch, self.microbatch_size)
+        return split_with_shares(batch, cast("int", self.microbatch_size), self.state.loss_fn)
+
+    def end_test(self, end: Time) -> Callable[[], bool]:
+        """Return a function that says whether the clock has reached `end`, or the run was asked to stop."""
+        length, state, together = Interval(end, "duration").length, self.state, self.together
+        field_, value = FIELD_OF[length.unit], length.value
+        if together is None:
+            return lambda: state.timestamp[field_] >= value or state.stop_requested
+        return lambda: state.timestamp[field_] >= value or together.stop
+
+    def is_asked_to_pause(self) -> bool:
+        """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""
+        if self.together is not None:
+            self.together.agree_on_end()
+        return self.state.is_interrupted
 
     def look_at_schedules(self) -> None:
         """Warn of schedulers whose own length is not the run's, unless the previous fit had the same."""
@@ -70,6 +112,7 @@ class Session:
         started_s, former = time.perf_counter(), self.status.phase
         self.status.phase = Phase.EVALUATING
         try:
+            mean_buffers(self.wrapping.model, self.state.ranks)
             return run_eval(self, loaders, begun)
         finally:
             self.status.phase = former

@@ -11,13 +11,12 @@ import torch
 from ..arguments import interval_in_run
 from ..engine import Engine, refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
-from ..event import Event
 from ..logger import Logger
 from ..messages import warn
+from ..parallel import DDP, FSDP, join, spread_of
 from ..passes import PassArgument
 from ..randomness import seed_generators
 from ..state import State
-from ..surgery import follow_parameters
 from ..time import Interval, Time
 from .arguments import (
     as_plugins,
@@ -33,12 +32,13 @@ from .arguments import progress_bar as bar
 from .data import Feed
 from .evaluation import ModuleModes, as_loaders, check_metrics
 from .fitting import check_trainable, run_fit
+from .initialising import initialise
 from .loss_log import LossReader
 from .objective import check_objective
-from .optimizers import check_optimizers, check_schedulers, check_trained, make_optimizers, make_schedulers
+from .optimizers import check_optimizers, check_schedulers
 from .precision import Precision
 from .prediction import predictions
-from .resume import find_resumed, hyperparameters_of, start_over
+from .resume import find_resumed, start_over
 from .session import Session
 from .status import Phase, RunStatus
 
@@ -74,6 +74,8 @@ class Trainer:
         autoresume: resume the latest checkpoint in the folder of the run's CheckpointSaver, if there is one.
         load_weights_only: start from the beginning with the checkpoint's weights.
         load_strict: raise if something does not fit, instead of leaving it out with a warning that names it.
+        parallel: `auto` for DDP where torchrun started several processes, `ddp`, `fsdp`, a `DDP(...)` or `FSDP(...)`
+            of `engine_core.parallel`, or None for a process on its own.
         load_changed: what to do if plugins, settings, versions or the machine differ from the saved run's: `error`;
             `warn` about each difference; or `adopt` the current ones.
 
@@ -120,8 +122,11 @@ class Trainer:
         load_weights_only: bool = False,
         load_strict: bool = True,
         load_changed: Literal["error", "warn", "adopt"] = "warn",
+        parallel: Literal["auto", "ddp", "fsdp"] | DDP | FSDP | None = "auto",
     ) -> None:
-        self._device = choose_device(device, check_model(model))
+        spread = spread_of(parallel)
+        self._device = choose_device(device, check_model(model), spread)
+        ranks = join(spread, self._device)
         self._precision = Precision(precision, self._device)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
         self._grad_clip_norm = check_positive(grad_clip_norm, "grad_clip_norm", float)
@@ -130,9 +135,9 @@ class Trainer:
         self._closed = False
         if train_dataloader is not None:
             check_loader(train_dataloader, "train_dataloader")
-        callbacks = as_plugins("callbacks", callbacks, "callbacks")
-        callbacks += as_plugins("callbacks", bar(progress_bar, callbacks), "")
-        self.logger = Logger(as_plugins("callbacks", loggers, "loggers"))
+        callbacks = as_plugins("callbacks", callbacks, "callbacks", ranks.rank)
+        callbacks += as_plugins("callbacks", bar(progress_bar, callbacks), "", ranks.rank)
+        self.logger = Logger(as_plugins("callbacks", loggers, "loggers", ranks.rank))
         resumed = find_resumed(load_path, callbacks, autoresume, load_weights_only, load_strict, load_changed)
         self.state = State(
             model=model,
@@ -145,14 +150,30 @@ class Trainer:
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,
             precision=precision,
-            seed=check_seed(seed) if resumed is None else resumed.seed(seed),
-            run_name=run_name or new_name(),
+            seed=ranks.first(check_seed(seed) if resumed is None else resumed.seed(seed)),
+            run_name=ranks.first(run_name or new_name()),
+            rank=ranks.rank,
+            world_size=ranks.size,
+            ranks=ranks,
         )
         self._eval_interval = interval_in_run(self.state, "eval_interval", eval_interval)
         self._schedulers = check_schedulers(schedulers, self.state)
         self.engine = Engine(self.state, self.logger, algorithm_passes)
+        self._session = Session(
+            engine=self.engine,
+            state=self.state,
+            precision=self._precision,
+            device=self._device,
+            readings=LossReader(self.state, self.logger, late=self._device.type != "cpu"),
+            eval_interval=self._eval_interval,
+            feed=Feed(self.state, self._device, is_local=spread is not None and spread.data == "local"),
+            status=RunStatus(self.state),
+            parallel=spread,
+            microbatch_size=self._microbatch_size,
+            grad_clip_norm=self._grad_clip_norm,
+        )
         try:
-            self._initialise()
+            initialise(self._session, self._optimizers, self._schedulers)
             if autoresume and not (resumed is not None and resumed.is_own):
                 start_over([*callbacks, *self.logger.destinations])
             if resumed is not None:
@@ -184,7 +205,8 @@ class Trainer:
                 modes.put_back()  # else the next fit would leave some modules in eval mode
                 raise
         if state.timestamp.batch == 0 and self._session.batches is None:
-            seed_generators(state.seed)  # undoes draws made since the Trainer was created
+            # Undoes draws made since the Trainer was created.
+            seed_generators(state.derive_seed("rank") if state.rank else state.seed)
         run_fit(self._session, end)
 
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
@@ -234,41 +256,6 @@ class Trainer:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def _initialise(self) -> None:
-        """Run INIT on the given model, then move it, and make what depends on its parameters."""
-        state: Any = self.state
-        before = dict(state.model.named_parameters(remove_duplicate=False))
-        given = [optimizer for optimizer in self._optimizers if isinstance(optimizer, torch.optim.Optimizer)]
-        check_trained(given, before.values())
-        state.optimizers = list(given)  # surgery updates them, or is refused before it starts
-        seed_generators(state.seed)
-        self.engine.run_event(Event.INIT)
-        if self._optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
-            raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
-        after = dict(state.model.named_parameters(remove_duplicate=False))
-        follow_parameters(given, before, after)  # to what was put in by hand; `replace_modules` did so itself
-        check_trained(given, after.values())
-        for part in (state.model, state.loss_fn, *state.metric_objects.values()):
-            if callable(getattr(part, "to", None)):
-                part.to(self._device)
-        state.optimizers = make_optimizers(self._optimizers, state.model) or list(state.optimizers)
-        schedules = make_schedulers(self._schedulers, state)
-        state.schedulers = [schedule.scheduler for schedule in schedules]
-        self._session = Session(
-            engine=self.engine,
-            state=state,
-            precision=self._precision,
-            device=self._device,
-            readings=LossReader(state, self.logger, late=self._device.type != "cpu"),
-            schedulers=schedules,
-            eval_interval=self._eval_interval,
-            feed=Feed(state, self._device),
-            status=RunStatus(state),
-            microbatch_size=self._microbatch_size,
-            grad_clip_norm=self._grad_clip_norm,
-        )
-        self.logger.log_hyperparameters(hyperparameters_of(self._session))
 
     def _check_open(self) -> None:
         if self._closed:

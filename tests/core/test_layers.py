@@ -24,12 +24,12 @@ from .tree import (
 # that is listed after it in `IN_ORDER`; type hints count as imports.
 LAYERS = [
     ["errors", "messages", "observed_list"],
-    ["event", "time", "metadata", "trace", "batch", "losses", "checkpoint", "surgery", "results"],
+    ["event", "time", "metadata", "trace", "batch", "ranks", "losses", "checkpoint", "surgery", "results"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
     ["passes"],
     ["engine"],
-    ["audit"],
+    ["audit", "parallel"],
     ["trainer", "config"],
     ["callbacks", "loggers", "examples", "testing"],
     ["explain", "doctor", "scaffold", "manifest", "diff", "run"],
@@ -40,6 +40,7 @@ LAYERS = [
 IN_ORDER = [
     ["event", "metadata"],
     ["event", "trace"],
+    ["batch", "ranks"],
     ["batch", "losses"],
     ["time", "checkpoint"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
@@ -49,6 +50,7 @@ IN_ORDER = [
 # Lower rooms that a room does without all the same.
 NOT = {
     "audit": {"passes", "engine"},
+    "parallel": {"registry", "passes", "engine"},
     "trainer": {"audit"},
     "config": {"engine", "audit"},
     **{room: {"config"} for room in ("callbacks", "loggers", "examples", "testing")},
@@ -160,7 +162,7 @@ def test_the_core_needs_few_others_and_nothing_that_needs_torch_not_even_in_func
     foreign = {room(module) for module in imports_of(name, nodes_that_run) - MODULES.keys()} - {""}
     assert foreign - allowed <= sys.stdlib_module_names
     homes = {home_of(*pair) for pair in taken_by(name, nodes_that_run)}
-    homes -= {"batch.rows"} if name == "batch" else set()  # its door hands them out on first use
+    homes -= {"batch.rows"} if name in ("batch", "ranks") else set()  # imported on the first use, with a batch
     assert {home for home in homes if {home, room(home)} & NEEDS_TORCH} == set()
 
 

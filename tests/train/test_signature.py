@@ -33,6 +33,7 @@ SIGNATURE = {
     "load_weights_only": False,
     "load_strict": True,
     "load_changed": "warn",  # decided before what was saved is put back, and so before a callback can say anything
+    "parallel": "auto",  # decides the ranks, which INIT, seed and loaders need
 }
 
 

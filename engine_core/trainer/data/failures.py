@@ -30,7 +30,7 @@ def lose_no_batch(session: Loading, error: BaseException, checkpoint: Callable[[
             at = state.timestamp
             where = "; a resumed run continues where its state_dict says" * keeps_position(state.train_dataloader)
             add_note(error, f"the train_dataloader failed at batch {at.batch_in_epoch} of epoch {at.epoch}{where}")
-            if at.batch:
+            if at.batch and state.world_size == 1:  # other ranks are elsewhere
                 _save_before(session, error, checkpoint)
     finally:
         # Only now: what was saved retries this batch, while in this process a DataLoader continues after it.

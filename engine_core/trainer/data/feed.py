@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,10 +12,12 @@ from torch.utils import data as torch_data
 
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning
 from ...messages import warn
-from ...randomness import GlobalGenerators
+from ...randomness import GlobalGenerators, preserve_generators
+from ...ranks import Ranks
 from ...state import State, length_of
 from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
-from .loaders import is_skippable, keeps_position, own_generators, size_of
+from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, size_of
+from .of_rank import OfRank
 
 
 class Feed:
@@ -24,7 +28,9 @@ class Feed:
     the skipped batches are not read; other iterables read them again.
     """
 
-    def __init__(self, state: State, device: torch.device) -> None:
+    def __init__(self, state: State, device: torch.device, *, is_local: bool = False) -> None:
+        self.rows = 0
+        """The rows of the batch taken last: of the global batch, or, if the loader is local, of this rank's."""
         self.taken = 0
         """How many batches of this epoch the loader gave or failed to give; the clock may have counted fewer."""
         self.is_exhausted = True
@@ -32,17 +38,34 @@ class Feed:
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
+        self._gives_own_rows = is_local
+
+    @property
+    def is_local(self) -> bool:
+        """Does the loader give the rows of this rank only?"""
+        return self._gives_own_rows or is_of_rank(self._state.train_dataloader)
 
     def start_epoch(self) -> Iterator[Any]:
         """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
         loader = self._enter_epoch()
         # Before iter draws the order and the workers' seeds: from these a resumed run draws them again.
         self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **_of_loader(loader)}
+        ranks = self._dealing
+        if ranks is not None:  # the order is rank 0's, and each rank keeps its own generators for all else
+            with preserve_generators(self._device) if ranks.rank else nullcontext():
+                self._restart_epoch(loader, ranks.first(self._began))
+                return self._begin(loader, ranks)
+        return self._begin(loader, None)
+
+    def _begin(self, loader: Any, ranks: Ranks | None) -> Iterator[Any]:
         try:
-            if not is_skippable(loader) or loader.num_workers:  # workers take indices at once
+            if not is_skippable(loader):  # most draw their order at the first batch, and ranks have to draw it here
+                return self._begin_at(iter(loader) if ranks is None else _with_the_first(loader), 0)
+            if loader.num_workers and ranks is None:  # they take indices at once
                 return self._begin_at(iter(loader), 0)
             # torch would draw the order at the first batch, after whatever callbacks draw before it.
-            return self._begin_at(IndexOrder(loader).skip(loader, 0), 0)
+            order = IndexOrder(loader, ranks)
+            return self._begin_at(order.skip(loader, 0), 0, order)
         except Exception:
             self._restart_epoch(loader, self._began)  # a run that is saved now starts the epoch again
             raise
@@ -128,15 +151,22 @@ class Feed:
         if taken < 0 or (length is not None and taken > length and (has_order or isinstance(loader, (list, tuple)))):
             raise CheckpointError(f"the checkpoint was saved after {taken} of {length} batches of the epoch")
         # Before the generators go back: starting workers draws, and the saved run did so in an earlier epoch.
-        order = restart_workers(loader, persists=_entry(began, "persists", bool))
+        order = restart_workers(loader, persists=_entry(began, "persists", bool), ranks=self._dealing)
         self._restart_epoch(loader, began)
         iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
         _put_back(loader, own)  # last: skipping draws from them, and so may a collate_fn
-        return self._begin_at(iterator, taken)
+        return self._begin_at(iterator, taken, order if has_order else None)
 
-    def _begin_at(self, iterator: Iterator[Any], taken: int) -> Iterator[Any]:
+    def _begin_at(self, iterator: Iterator[Any], taken: int, order: IndexOrder | None = None) -> Iterator[Any]:
         self.taken, self.is_exhausted = taken, False
-        return iterator
+        if self._state.world_size == 1:
+            return iterator
+        return OfRank(iterator, self, self._state, None if order is None or self._dealing is None else order.sizes)
+
+    @property
+    def _dealing(self) -> Ranks | None:
+        """The ranks among which the rows of each batch are dealt here, None if the loader does so or there is one."""
+        return None if self._state.world_size == 1 or self.is_local else self._state.ranks
 
     def _enter_epoch(self) -> Any:
         enter_loader(self._state)
@@ -191,6 +221,12 @@ def _put_back(loader: Any, states: list[Any]) -> None:
             generator.set_state(saved)
         except (RuntimeError, TypeError, ValueError) as error:
             raise CheckpointError(f"the train_dataloader's generator can't load its state: {error}") from error
+
+
+def _with_the_first(loader: Any) -> Iterator[Any]:
+    """Return an iterator over a loader, with its first batch read."""
+    iterator: Iterator[Any] = iter(loader)
+    return itertools.chain(list(itertools.islice(iterator, 1)), iterator)
 
 
 def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,21 +11,38 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
+from ...parallel import indices_of
+from ...ranks import Ranks
+
 
 class IndexOrder:
     """The batch sampler of a DataLoader, with its next passes replaceable.
 
     It holds no reference to the loader: workers of loaders in reference cycles end late and slowly.
+
+    Args:
+        ranks: if given, the loader reads this rank's part of each batch only.
+
+    Attributes:
+        sizes: rows of the global batches that were drawn and not yet taken.
     """
 
-    def __init__(self, loader: torch_data.DataLoader[Any]) -> None:
+    def __init__(self, loader: torch_data.DataLoader[Any], ranks: Ranks | None = None) -> None:
+        self._ranks = ranks
+        self.sizes: deque[int] = deque()
         self._name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         self._whole: Any = getattr(loader, self._name)
         self._passes: list[Iterable[Any]] = []
 
     def __iter__(self) -> Iterator[Any]:
         """Start a pass only at its first batch: torch creates more iterators than it uses."""
-        yield from self._passes.pop(0) if self._passes else self._whole
+        batches = self._passes.pop(0) if self._passes else self._whole
+        if self._ranks is None:
+            yield from batches
+            return
+        for batch in batches:
+            self.sizes.append(len(batch))
+            yield indices_of(batch, self._ranks)
 
     def __len__(self) -> int:
         return len(self._whole)
@@ -70,14 +88,14 @@ class _Rest:
         return self._batches
 
 
-def restart_workers(loader: Any, *, persists: bool) -> IndexOrder | None:
+def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) -> IndexOrder | None:
     """Return the order of a DataLoader, with persistent workers running if the saved run had them running.
 
     Starting them draws from the generators, which the saved run did in an earlier epoch.
     """
     if not isinstance(loader, torch_data.DataLoader):
         return None
-    order = IndexOrder(loader)
+    order = IndexOrder(loader, ranks)
     if has_persistent_workers(loader):
         loader._iterator = None  # noqa: SLF001  there is no public way
         if persists:

@@ -65,6 +65,12 @@ def is_skippable(loader: Any) -> bool:
     return isinstance(loader, torch_data.DataLoader) and not keeps_position(loader) and why_inexact(loader) is None
 
 
+def is_of_rank(loader: Any) -> bool:
+    """Does the loader's own sampler deal the examples to the ranks?"""
+    samplers = (getattr(loader, "sampler", None), _sampler_of(loader))
+    return any(isinstance(sampler, DistributedSampler) for sampler in samplers)
+
+
 def size_of(loader: Any) -> dict[str, int | None]:
     """Return batch size and number of batches, as far as they are known."""
     sizes = [getattr(owner, "batch_size", None) for owner in (loader, getattr(loader, "batch_sampler", None))]

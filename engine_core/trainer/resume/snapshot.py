@@ -11,7 +11,8 @@ import torch
 from ...algorithm import unique_names
 from ...checkpoint import Content, Snapshot, Tensors, check_tensor, flatten, restore
 from ...errors import CheckpointError, add_note
-from ...randomness import GlobalGenerators
+from ...parallel import mean_buffers
+from ...randomness import GlobalGenerators, seed_generators
 from ...time import Timestamp
 from ..averages import find_average, place_of_average
 from ..data import own_generators
@@ -29,6 +30,7 @@ def take_snapshot(session: Session) -> Snapshot:
         CheckpointError: for a state that a checkpoint can't hold, with its path.
     """
     session.readings.flush()  # first: it logs, and the destinations' states have to contain that
+    mean_buffers(session.wrapping.model, session.state.ranks)
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
     tensors: Tensors = {}
@@ -80,10 +82,16 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
 
 def resume_feed(session: Session, content: Content) -> None:
     """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
-    saved = restore({name: content.state[name] for name in ("feed", "generators")}, content.tensors)
+    parts = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
+    saved, state = restore(parts, content.tensors), session.state
     session.batches = session.feed.resume(saved["feed"])
     # Last: to restart an epoch, the feed sets these and draws from them.
-    GlobalGenerators.of_state(saved["generators"], session.device).restore()
+    if state.rank == 0:
+        GlobalGenerators.of_state(saved["generators"], session.device).restore()
+    elif len(of_ranks := saved["ranks"] or []) == state.world_size:
+        GlobalGenerators.of_state(of_ranks[state.rank]["generators"], session.device).restore()
+    else:  # this rank was not in the saved run
+        seed_generators(state.derive_seed(f"rank/{state.timestamp.batch}"))
 
 
 def go_back(session: Session, content: Content) -> None:
@@ -121,7 +129,8 @@ def _parts(session: Session) -> dict[str, Any]:
         **session.status.state_dict(),
         **session.readings.state_dict(),
         "feed": session.feed.position(in_epoch=session.batches is not None),
-        "generators": GlobalGenerators.capture(session.device).to_state(),
+        "generators": (generators := GlobalGenerators.capture(session.device).to_state()),
+        **({"ranks": state.ranks.each({"generators": generators})} if state.world_size > 1 else {}),
         "optimizers": [
             {"parameters": _names_in(optimizer, state.model), "state": optimizer.state_dict()}
             for optimizer in state.optimizers

@@ -1,0 +1,22 @@
+"""Several processes as one run: torchrun's process group, DistributedDataParallel and FSDP2, as torch has them."""
+
+from __future__ import annotations
+
+from .group import join
+from .rows import bounds, indices_of, part_of
+from .settings import DDP, FSDP, Parallel, spread_of
+from .wrapping import Wrapping, mean_buffers, spread_model
+
+__all__ = [
+    "DDP",
+    "FSDP",
+    "Parallel",
+    "Wrapping",
+    "bounds",
+    "indices_of",
+    "join",
+    "mean_buffers",
+    "part_of",
+    "spread_model",
+    "spread_of",
+]

@@ -1,0 +1,120 @@
+"""The model of several ranks: rank 0's weights to all, then DistributedDataParallel around it, or sharded in place."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError
+from ..ranks import Ranks
+from .settings import DDP, FSDP, Parallel
+
+_WRAPPER = torch.nn.parallel.DistributedDataParallel
+_KNOWN = inspect.signature(_WRAPPER).parameters
+_SYNCS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
+"""Its name from torch 2.13 on, and before."""
+
+
+class Wrapping:
+    """The model of a run on one process, which is called as it is.
+
+    Attributes:
+        called: what the loop calls in training.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.called: Any = model
+
+    def follow(self) -> None:
+        """Make what is called anew if the trained parameters are others now."""
+
+    def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
+        return nullcontext()
+
+
+class Replicated(Wrapping):
+    """The model on each rank, with gradients added up over the ranks."""
+
+    def __init__(self, model: torch.nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
+        super().__init__(model)
+        own = {"device_ids": [device]} if device.type == "cuda" else {}
+        self._args = {_SYNCS_BUFFERS: False, "find_unused_parameters": finds_unused, **own, **parallel.args}
+        self._trained: list[int] = []
+
+    def follow(self) -> None:
+        """Wrap the model anew if the trained parameters are others now: a wrapper waits for those it was made for."""
+        trained = [id(parameter) for parameter in self.model.parameters() if parameter.requires_grad]
+        if trained != self._trained:
+            self._trained, self.called = trained, None  # the former one's hooks go first
+            self.called = _WRAPPER(self.model, **self._args)
+
+    def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Return DistributedDataParallel's `no_sync` for all microbatches but the last."""
+        return nullcontext() if is_last else self.called.no_sync()
+
+
+class Sharded(Wrapping):
+    """A model of which each rank has a part; it is gathered block by block."""
+
+    def __init__(self, model: Any, parallel: FSDP, ranks: Ranks, device: torch.device) -> None:
+        super().__init__(model)
+        from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  only sharded runs need these
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+        mesh = init_device_mesh(device.type, (ranks.size,))
+        for module in _blocks(model, parallel):
+            fully_shard(module, mesh=mesh, **parallel.args)
+        fully_shard(model, mesh=mesh, **parallel.args)
+
+    def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Let gradients be reduced in the last microbatch only."""
+        model: Any = self.model
+        model.set_requires_gradient_sync(is_last)
+        return nullcontext()
+
+
+def spread_model(
+    model: torch.nn.Module, parallel: Parallel | None, ranks: Ranks, device: torch.device, *, finds_unused: bool
+) -> Wrapping:
+    """Give all ranks rank 0's weights and buffers, and wrap or shard the model."""
+    if parallel is None or ranks.size == 1:
+        return Wrapping(model)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    if isinstance(parallel, FSDP):
+        return Sharded(model, parallel, ranks, device)
+    return Replicated(model, parallel, device, finds_unused=finds_unused)
+
+
+def mean_buffers(model: torch.nn.Module, ranks: Ranks) -> None:
+    """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+    if ranks.size == 1:
+        return
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer.div_(ranks.size)
+        else:
+            dist.broadcast(buffer, src=0)
+
+
+def _blocks(model: torch.nn.Module, parallel: FSDP) -> list[torch.nn.Module]:
+    """Return the modules that are gathered one by one, innermost first."""
+    modules = list(model.modules())
+    for block in parallel.blocks:
+        if not any(_is(module, block) for module in modules):
+            name = block if isinstance(block, str) else block.__name__
+            kinds = sorted({type(module).__name__ for module in modules})
+            raise ArgumentError(f"FSDP: the model has no module of class {name!r}; it has {', '.join(kinds)}")
+    found = [module for module in modules if module is not model and any(_is(module, b) for b in parallel.blocks)]
+    return found[::-1]
+
+
+def _is(module: torch.nn.Module, block: type | str) -> bool:
+    return type(module).__name__ == block if isinstance(block, str) else type(module) is block

@@ -1,0 +1,71 @@
+"""The processes of one run, as the loop and the plugins see them; here this process is alone. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Ranks"]
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """One process: what all ranks have is what this one has.
+
+    All ranks call a method, in the same order, or none does: a call behind `if state.rank == 0`, or behind anything
+    else that may differ between ranks, leaves the others waiting. `state.ranks` of a run on several processes has the
+    same methods, so a plugin needs no second path.
+
+    Attributes:
+        rank: the number of this process, from 0.
+        size: how many processes there are.
+
+    Example:
+        >>> ranks = Ranks()
+        >>> ranks.sum(2), ranks.any(False), ranks.first("a")
+        (2.0, False, 'a')
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
+        """Return the rows (n, ...) of all ranks in the order of the global batch, and where this rank's are.
+
+        The numbers of rows may differ between ranks, and may be 0; shapes beyond the first dimension may not.
+        """
+        return rows, slice(0, rows.shape[0])
+
+    def table(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return the numbers of each rank, as float64: counts are exact up to 2**53."""
+        return [[float(number) for number in numbers]]
+
+    def sum(self, number: float) -> float:
+        """Return the sum over all ranks."""
+        return sum(own for (own,) in self.table([number]))
+
+    def any(self, flag: object) -> bool:
+        """Return whether the flag is true on some rank."""
+        return any(own for (own,) in self.table([bool(flag)]))
+
+    def first(self, value: T) -> T:
+        """Return rank 0's value: None, numbers, strings, tensors, and lists, tuples and dicts of these."""
+        return value
+
+    def each(self, value: Any) -> list[Any]:
+        """Return the value of each rank, of the kinds that `first` takes."""
+        return [value]
+
+    def take(self, batch: Any, index: torch.Tensor) -> Any:
+        """Return this rank's part of the rows at `index` (k,) of the global batch, of which each rank has its own.
+
+        The rows are dealt anew in the order of `index`: rank r gets part r, and numbers differ by at most one. With
+        fewer rows than ranks the last ranks get row 0 of the index as a placeholder, see `State.is_placeholder`.
+        """
+        from . import batch as rows  # noqa: PLC0415  what follows needs torch
+
+        return rows.take_rows(batch, rows.count_rows(batch), index)
