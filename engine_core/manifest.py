@@ -27,6 +27,7 @@ class Manifest(Told):
 
     Args:
         schema_number: in the file it is called `schema`.
+        world_size, parallel: over how many processes the run was spread, and how: `ddp`, `fsdp`, or null for one.
         command: how it was started.
         versions: of Python, torch, the core and each plugin in use.
         overrides: the changes to the config file that `--set` made, as given; `config` has them.
@@ -40,6 +41,8 @@ class Manifest(Told):
     seed: int
     device: str
     precision: str
+    world_size: int = 1
+    parallel: str | None = None
     command: list[str]
     versions: dict[str, str]
     config_file: str

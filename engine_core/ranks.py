@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import RankError
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +57,28 @@ class Ranks:
     def first(self, value: T) -> T:
         """Return rank 0's value: None, numbers, strings, tensors, and lists, tuples and dicts of these."""
         return value
+
+    def decide(self, decision: Callable[[], T]) -> T:
+        """Return what `decision` returns on rank 0, where alone it is called; see `first` for what that may be.
+
+        Raises:
+            RankError: on the other ranks, if it raised.
+        """
+        if self.size == 1:
+            return decision()
+        error: Exception | None = None
+        value: Any = None
+        if self.rank == 0:
+            try:
+                value = decision()
+            except Exception as caught:  # noqa: BLE001  it is raised below, once the others know
+                error = caught
+        value, failed = self.first((value, None if error is None else f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+        if failed is not None:
+            raise RankError(f"rank {self.rank} ends because rank 0 failed: {failed}")
+        return value  # type: ignore[no-any-return]
 
     def each(self, value: Any) -> list[Any]:
         """Return the value of each rank, of the kinds that `first` takes."""

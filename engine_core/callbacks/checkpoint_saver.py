@@ -70,6 +70,7 @@ class CheckpointSaver(Callback):
         self._ranking = Ranking(self.checkpoint_folder, monitor, keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
         self._due_at: Timestamp | None = None
+        self._measured_at: Timestamp | None = None
         self._loaded_identity: str | None = None
         self._is_off = False
         self._failures = 0
@@ -88,12 +89,10 @@ class CheckpointSaver(Callback):
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
         _check_states(state, logger)
         self._interval = interval_in_run(state, "interval", self.interval)
-        self._looked_at, self._is_off = state.timestamp, False
-        try:
-            self._take_folder(state)
-        except OSError as error:
-            self._is_off = True
-            self._fail(error, state)
+        self._looked_at = state.timestamp
+        self._is_off, is_due = state.ranks.decide(lambda: self._take_folder(state))
+        self._due_at = state.timestamp if is_due else None
+        if self._is_off:
             return
         from ..trainer import why_inexact  # noqa: PLC0415
 
@@ -109,7 +108,7 @@ class CheckpointSaver(Callback):
         if self._interval.passed(before, state.timestamp):
             self._due_at = state.timestamp
         is_due = self._due_at == state.timestamp != before
-        if is_due or state.is_interrupted or self._was_measured_later(state):
+        if is_due or state.is_interrupted or self._decides_to_save_again(state):
             self._save(state)
 
     epoch_checkpoint = batch_checkpoint
@@ -121,13 +120,14 @@ class CheckpointSaver(Callback):
     def eval_end(self, state: State, logger: Logger) -> None:
         """Note that they are complete, unless another loader follows."""
         self._ranking.is_evaluating = False
+        self._measured_at = state.timestamp
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Save unless this position is saved already, and wait until it is written."""
         self._finish(self._writer.wait, state)
-        if not self._is_off and (state.timestamp != self._saved_at or self._was_measured_later(state)):
+        if state.ranks.decide(lambda: self._awaits_last(state)):
             self._save(state)
-            self._finish(self._writer.wait, state)
+            state.ranks.decide(lambda: self._finish(self._writer.wait, state))
         self._count_failures()
 
     def close(self, state: State, logger: Logger) -> None:
@@ -162,7 +162,18 @@ class CheckpointSaver(Callback):
         self._finish(self._writer.wait)
         return [] if self._is_off else self._store.saved()
 
-    def _take_folder(self, state: State) -> None:
+    def _awaits_last(self, state: State) -> bool:
+        return not self._is_off and (state.timestamp != self._saved_at or self._was_measured_later(state))
+
+    def _take_folder(self, state: State) -> tuple[bool, bool]:
+        """Return whether the folder can't be taken, and whether a checkpoint of this position is one of an interval."""
+        try:
+            return False, self._lock_folder(state)
+        except OSError as error:
+            self._fail(error, state)
+            return True, False
+
+    def _lock_folder(self, state: State) -> bool:
         is_ours = self._store.lock() or self._store.identity == self._loaded_identity
         if state.loaded_from is not None:
             is_ours |= state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
@@ -170,17 +181,21 @@ class CheckpointSaver(Callback):
         here = self.checkpoint_folder / self._store.name_of(state.timestamp)
         if here.exists():
             self._saved_at = state.timestamp
-            self._due_at = state.timestamp if self._is_regular(here) else None
         if not is_ours and (saved := self._store.saved()):
             self._store.unlock()
             raise CheckpointError(
                 f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, such as {saved[-1].name}: "
                 "resume from them with Trainer(autoresume=True), or save elsewhere"
             )
+        return here.exists() and self._is_regular(here)
 
     def _was_measured_later(self, state: State) -> bool:
         """Did an evaluation end after this position was saved, such as the last or an interrupted one?"""
         return state.timestamp == self._saved_at and self._ranking.awaits_checkpoint(state)
+
+    def _decides_to_save_again(self, state: State) -> bool:
+        """Does rank 0 miss the latest result in what it saved? Asked only where an evaluation has ended."""
+        return self._measured_at == state.timestamp and state.ranks.decide(lambda: self._was_measured_later(state))
 
     def _save(self, state: State) -> None:
         self._finish(self._writer.wait, state)
@@ -200,6 +215,8 @@ class CheckpointSaver(Callback):
             taken = snapshot()
         finally:
             ranking.best = former
+        if state.rank:
+            return
         content = taken.content.described(is_regular=is_regular)
 
         def write() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +34,21 @@ def resume_command(context: click.Context, folder: Path) -> str:
     given: list[str] = context.meta[_GIVEN]
     end = given.index("--") if "--" in given else len(given)  # what follows are no options
     words = [*_without_places(given[:end]), "--out", str(folder), "--autoresume", *given[end:]]
-    return f"{context.command_path} {shlex.join(words)}"
+    return f"{_launcher(context)} {shlex.join(words)}"
+
+
+def _launcher(context: click.Context) -> str:
+    """Return how the command was started: by torchrun, or as it is."""
+    size, here = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if "TORCHELASTIC_RUN_ID" not in os.environ or size == "1":
+        return context.command_path
+    nodes = "" if size == here else f"--nnodes {int(size) // int(here)} "
+    return f"torchrun {nodes}--nproc-per-node {here} -m engine_core {context.info_name}"
+
+
+def is_first() -> bool:
+    """Is this rank 0, which prints and writes for all?"""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _without_places(given: Sequence[str]) -> Iterator[str]:

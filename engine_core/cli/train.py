@@ -14,13 +14,21 @@ import click
 from ..callbacks.json_lines import JsonLines
 from ..callbacks.progress import ProgressBar
 from ..callbacks.wording import header_lines
-from ..config import Config, check_plugins, load_config, override
+from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import EngineError, SameRunError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
 from ..state import State
 from .agreement import check_agreement, take_checkpoints
-from .ending import RememberingCommand, code_of, keep_last_lines, last_lines, resume_command, silence_last_lines
+from .ending import (
+    RememberingCommand,
+    code_of,
+    is_first,
+    keep_last_lines,
+    last_lines,
+    resume_command,
+    silence_last_lines,
+)
 from .importing import import_beside
 from .results import result_lines, show_results
 from .showing import LEVELS, Showing
@@ -50,6 +58,11 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one under runs/.")
+@click.option(
+    "--parallel",
+    type=click.Choice(["auto", "ddp", "fsdp", "none"]),
+    help="How several processes train, started by: torchrun --nproc-per-node 4 -m engine_core train CONFIG.yaml.",
+)
 @click.option("--checkpoint-every", metavar="TIME", help="How often to save the run, in OUT/checkpoints; default: 1ep.")
 @click.option("--keep-last", type=int, metavar="N", help="How many of the latest checkpoints stay; default: 1.")
 @click.option("--keep-best", metavar="METRIC", help="Also keep the checkpoint that is best by this: eval/loss.")
@@ -89,6 +102,8 @@ def train(
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
     check = settings.pop("check")
     showing = Showing(settings.pop("quiet"), settings.pop("as_json"), settings.pop("log_level"))
+    if not is_first():  # rank 0 tells for all
+        showing = Showing(quiet=True, as_json=False, level="warning")
     if not showing.has_text:
         silence_last_lines(context)
     path = config if config is not None else find_example(example or "")
@@ -111,6 +126,8 @@ def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Con
     """Return the config of a file with what the command line changes in it."""
     checkpoints = take_checkpoints(settings)
     loaded = load_config(path, overrides)
+    if isinstance(loaded.trainer.parallel, ParallelSettings) and settings["parallel"] == loaded.trainer.parallel.name:
+        settings["parallel"] = None  # the config says more about it
     check_agreement(loaded, checkpoints, settings)
     checked = override(loaded, checkpoints, **settings)
     check_plugins(checked)

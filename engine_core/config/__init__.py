@@ -6,11 +6,12 @@ from .overrides import contradicting
 from .parts import build_algorithms, build_listeners, build_passes, check_plugins
 from .reading import Place, SourceFile
 from .schema import Config, check_config, load_config, override
-from .sections import PluginEntry, Target
+from .sections import ParallelSettings, PluginEntry, Target
 
 __all__ = [
     "Config",
     "ConfigError",
+    "ParallelSettings",
     "Place",
     "PluginEntry",
     "SourceFile",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..algorithm import Algorithm
-from ..callback import LoggerDestination
+from ..callback import LoggerDestination, is_used_on
 from ..errors import PluginError, did_you_mean
 from ..passes import AlgorithmPass, explicit_order
 from ..registry import CORE, Kind, Registry
@@ -50,11 +50,13 @@ def build_algorithms(config: Config) -> list[Algorithm]:
     ]
 
 
-def build_listeners(config: Config, section: Literal["callbacks", "loggers"]) -> list[Any]:
-    """Return the callbacks or the loggers in the order in which they are listed."""
+def build_listeners(config: Config, section: Literal["callbacks", "loggers"], rank: int = 0) -> list[Any]:
+    """Return the callbacks or the loggers for this rank in the order in which they are listed; others are not made."""
     built, registry = [], Registry.scan()
     for index, entry in enumerate(getattr(config, section)):
         place = config.place(section, index)
+        if rank and not is_used_on(rank, import_plugin("callbacks", entry, place, registry)):
+            continue
         listener = build_plugin("callbacks", entry, place, registry)
         if isinstance(listener, LoggerDestination) is not (section == "loggers"):
             what = "is a logger; list it under loggers" if section == "callbacks" else "is not a LoggerDestination"

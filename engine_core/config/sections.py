@@ -129,6 +129,34 @@ class PassEntry(PluginEntry):
     index: int = -1
 
 
+class ParallelSettings(Section):
+    """How the run is spread over the processes that torchrun starts, see `engine_core.parallel`."""
+
+    name: Literal["ddp", "fsdp"]
+    blocks: list[str] = []
+    data: Literal["global", "local"] = "global"
+    timeout: Duration = "10m"
+    args: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _blocks_are_for_fsdp(self) -> ParallelSettings:
+        if self.blocks and self.name == "ddp":
+            raise ValueError("blocks are for fsdp; ddp has the whole model in each process")
+        return self
+
+
+def _is_spread(value: object) -> object:
+    """Let `none` stand for null, and a bare name for `{name: ...}`."""
+    if value in ("none", None):
+        return None
+    if isinstance(value, str) and value != "auto":
+        if value not in ("ddp", "fsdp"):
+            known = ("auto", "ddp", "fsdp", "none")
+            raise ValueError(f"has to be auto, ddp, fsdp or none, not {value!r}{did_you_mean(value, known)}")
+        return {"name": value}
+    return value
+
+
 class TrainerSettings(Section):
     """Settings of `Trainer`, under the same names."""
 
@@ -146,6 +174,7 @@ class TrainerSettings(Section):
     load_weights_only: bool = False
     load_strict: bool = True
     load_changed: Literal["error", "warn", "adopt"] = "warn"
+    parallel: Annotated[Literal["auto"] | ParallelSettings | None, BeforeValidator(_is_spread)] = "auto"
 
 
 class CheckpointSettings(Section):

@@ -21,12 +21,13 @@ _FIRST_PART = 4096
 """Bytes of the first message of `first`: what is longer needs a second one."""
 
 
-def join(parallel: Parallel | None, device: torch.device) -> Ranks:
+def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
     """Return the ranks of this run: those of the process group, joined here unless this process is in one."""
     if parallel is None:
         return Ranks()
     if not has_group():
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        uses_cuda = torch.cuda.is_available() and str(device).startswith(("auto", "cuda"))
+        backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
         dist.init_process_group(backend, timeout=dt.timedelta(seconds=timeout_s(parallel)))
         atexit.register(_leave)
     if dist.get_world_size() == 1:

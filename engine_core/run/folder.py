@@ -14,6 +14,7 @@ from ..config import Config
 from ..errors import ArgumentError, SameRunError
 from ..manifest import NAME as MANIFEST
 from ..manifest import read_json
+from ..ranks import Ranks
 from ..trainer import check_seed, new_name
 from .outcome import as_json
 
@@ -80,19 +81,16 @@ def settle(config: Config, folder: Path) -> Config:
 
 
 @contextmanager
-def claimed(folder: Path, *, again: bool) -> Iterator[Path]:
+def claimed(folder: Path, ranks: Ranks, *, again: bool) -> Iterator[Path | None]:
     """Claim the folder for this run and yield the manifest's path; release it if the run fails before logging.
 
-    With `again` it may already be this run's.
+    Rank 0 does so for all, and the others get no path. With `again` it may already be this run's.
     """
     manifest = folder / "manifest.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        manifest.open("a" if again else "x").close()
-    except FileExistsError as error:
-        raise ArgumentError(f"{str(folder)!r} was taken by another run; choose another folder") from error
-    except OSError as error:
-        raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror}; choose another folder") from error
+    ranks.decide(lambda: _claim(manifest, again=again))
+    if ranks.rank:
+        yield None
+        return
     try:
         yield manifest
     except BaseException:
@@ -101,6 +99,17 @@ def claimed(folder: Path, *, again: bool) -> Iterator[Path]:
             with suppress(OSError):  # others have files in it
                 folder.rmdir()
         raise
+
+
+def _claim(manifest: Path, *, again: bool) -> None:
+    folder = manifest.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest.open("a" if again else "x").close()
+    except FileExistsError as error:
+        raise ArgumentError(f"{str(folder)!r} was taken by another run; choose another folder") from error
+    except OSError as error:
+        raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror}; choose another folder") from error
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -24,6 +24,7 @@ from ..config import (
     make_factory,
 )
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..parallel import join, spread_of
 from ..randomness import seed_generators
 from ..registry import Registry
 from ..trainer import Trainer, check_seed
@@ -77,7 +78,12 @@ def make_parts(config: Config) -> dict[str, Any]:
     """
     _import_all(config)
     _check_results(config)
-    settings = {**config.trainer.model_dump(), "seed": check_seed(config.trainer.seed)}
+    ranks = join(spread_of(parallel_of(config)), config.trainer.device)  # before a split of the data is drawn
+    settings = {
+        **config.trainer.model_dump(),
+        "parallel": parallel_of(config),
+        "seed": ranks.first(check_seed(config.trainer.seed)),
+    }
     seed_generators(settings["seed"])
     model = build(config.model, config.place("model"))
     data = build(config.data, config.place("data"))
@@ -86,7 +92,7 @@ def make_parts(config: Config) -> dict[str, Any]:
         **settings,
         "model": model,
         "train_dataloader": data,
-        "callbacks": build_listeners(config, "callbacks"),
+        "callbacks": build_listeners(config, "callbacks", ranks.rank),
         "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
         "optimizers": make_factory(config.optimizer, config.place("optimizer")),
         "schedulers": [
@@ -96,9 +102,15 @@ def make_parts(config: Config) -> dict[str, Any]:
         "eval_dataloader": {name: build(t, config.place("eval_data", name)) for name, t in config.eval_data.items()},
         "metrics": _metrics_of(config),
         "algorithms": algorithms,
-        "loggers": build_listeners(config, "loggers"),
+        "loggers": build_listeners(config, "loggers", ranks.rank),
         "algorithm_passes": build_passes(config, algorithms),
     }
+
+
+def parallel_of(config: Config) -> Any:
+    """Return what `Trainer(parallel=...)` gets."""
+    given = config.trainer.parallel
+    return given if given is None or isinstance(given, str) else given.model_dump(exclude_unset=True)
 
 
 def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trainer:
@@ -142,6 +154,7 @@ def make_evaluator(config: Config, labels: Iterable[str], device: str | None = N
             device=settings.device if device is None else device,
             seed=settings.seed,
             progress_bar=False,
+            parallel=None,
         )
     except (ArgumentError, ArgumentTypeError) as error:
         raise config.place().error(str(error)) from error

@@ -46,10 +46,14 @@ def write_model(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
     if model is not None and len(weights) < len(model.state_dict()):
         about["extra_state"] = "in the checkpoint"
     average = find_average(trainer.engine)
+    averaged = None if average is None else with_average(weights, average.weights)
     if average is not None:
         about["algorithm"] = average.registered
-        write_weights(folder / AVERAGE, with_average(weights, average.weights), about)
-    write_weights(folder / MODEL, weights, about)  # last: with an average, neither is whole without the other
+
+    if not trainer.state.rank:
+        if averaged is not None:
+            write_weights(folder / AVERAGE, averaged, about)
+        write_weights(folder / MODEL, weights, about)  # last: with an average, neither is whole without the other
     return folder / MODEL, None if average is None else folder / AVERAGE
 
 

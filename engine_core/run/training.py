@@ -20,11 +20,13 @@ from ..logger import Logger
 from ..loggers.run_files import RunFiles
 from ..manifest import SCHEMA
 from ..messages import warn
+from ..parallel import Parallel, join, spread_of
+from ..ranks import Ranks
 from ..state import State
 from ..time import Timestamp
 from ..trainer import Trainer, clock_in, is_between_batches, surgery_of, versions_of
 from .folder import choose_folder, claimed, settle, write_whole
-from .making import check_can_train, make_trainer
+from .making import check_can_train, make_trainer, parallel_of
 from .models import remove_model, write_model
 from .outcome import Ending, RunResults, as_json, latest_of, results_of
 
@@ -53,8 +55,9 @@ class Run:
         watch: Iterable[Any] | None = None,
     ) -> None:
         check_can_train(config)
-        self.folder = choose_folder(config, folder)
-        self.config = settle(config, self.folder)
+        self.spread = spread_of(parallel_of(config))
+        self.ranks = join(self.spread, config.trainer.device)
+        self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
         self.trainer = make_trainer(
             self.config,
@@ -76,9 +79,9 @@ class Run:
         trainer, folder = self.trainer, self.folder
         with trainer:
             # First: an impossible order is found before there is a folder.
-            described = as_json(_manifest(self.config, trainer))
-            with claimed(folder, again=self.config.trainer.autoresume) as manifest:
-                if not manifest.stat().st_size:
+            described = as_json(_manifest(self.config, trainer, self.spread))
+            with claimed(folder, self.ranks, again=self.config.trainer.autoresume) as manifest:
+                if manifest is not None and not manifest.stat().st_size:
                     manifest.write_text(described, encoding="utf-8")
                 trainer.fit()
             with _holding_signals():
@@ -125,6 +128,8 @@ class Run:
             self._lost.append(f"no model was written: {error}")
 
     def _write_results(self, results: RunResults) -> None:
+        if self.ranks.rank:
+            return
         try:
             write_whole(self.folder / "results.json", as_json(results.to_json()))
         except OSError as error:
@@ -155,6 +160,19 @@ def train(config: Config, folder: Path | str | None = None, profile: Path | str 
     return ending.results
 
 
+def _settled(config: Config, folder: Path | str | None, ranks: Ranks) -> tuple[Path, Config]:
+    """Return the run's folder and its config with a name and a seed, as rank 0 chooses them."""
+
+    def choose() -> tuple[str, int | None, str | None]:
+        chosen = choose_folder(config, folder)
+        settings = settle(config, chosen).trainer
+        return str(chosen), settings.seed, settings.run_name
+
+    chosen, seed, run_name = ranks.decide(choose)
+    settings = config.trainer.model_copy(update={"seed": seed, "run_name": run_name})
+    return Path(chosen), config.model_copy(update={"trainer": settings})
+
+
 @contextmanager
 def _holding_signals() -> Iterator[None]:
     """Let a first SIGINT or SIGTERM wait until what a complete fit leaves is written; then there is nothing to end."""
@@ -179,6 +197,8 @@ def _holding_signals() -> Iterator[None]:
 class _StaleModel(Callback):
     """Removes what an earlier attempt left at its end, once savers have made sure that no other run is here."""
 
+    every_rank = False
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -202,7 +222,7 @@ def _holds(folder: Path, now: Timestamp) -> bool:
         return False
 
 
-def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
+def _manifest(config: Config, trainer: Trainer, spread: Parallel | None) -> dict[str, Any]:
     """Return what is needed to understand and repeat the run; see `engine_core.manifest.Manifest`."""
     state, explanation = trainer.state, explain_engine(trainer.engine)
     _, passes = trainer.engine.lineup
@@ -216,6 +236,8 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         "command": sys.argv,
         "device": str(state.device),
         "precision": state.precision,
+        "world_size": state.world_size,
+        "parallel": None if spread is None or state.world_size == 1 else spread.name,
         "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations], passes.registry),
         "overrides": list(config.place().source.overrides),
         "config_file": config.place().source.file,

@@ -38,7 +38,7 @@ from .objective import check_objective
 from .optimizers import check_optimizers, check_schedulers
 from .precision import Precision
 from .prediction import predictions
-from .resume import find_resumed, start_over
+from .resume import Loading, find_resumed, start_over
 from .session import Session
 from .status import Phase, RunStatus
 
@@ -138,7 +138,8 @@ class Trainer:
         callbacks = as_plugins("callbacks", callbacks, "callbacks", ranks.rank)
         callbacks += as_plugins("callbacks", bar(progress_bar, callbacks), "", ranks.rank)
         self.logger = Logger(as_plugins("callbacks", loggers, "loggers", ranks.rank))
-        resumed = find_resumed(load_path, callbacks, autoresume, load_weights_only, load_strict, load_changed)
+        loading = Loading(load_path, autoresume, load_weights_only, load_strict, load_changed)
+        resumed = find_resumed(loading, callbacks, ranks)
         self.state = State(
             model=model,
             train_dataloader=train_dataloader,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .manifest import hyperparameters_of, surgery_of, versions_of
-from .resuming import clock_in, find_resumed, start_over
+from .resuming import Loading, clock_in, find_resumed, start_over
 from .snapshot import copy_weights, go_back, take_snapshot
 from .weights import load_weights
 
 __all__ = [
+    "Loading",
     "clock_in",
     "copy_weights",
     "find_resumed",

@@ -57,6 +57,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     was, has = ({entry["name"]: entry for entry in manifest["algorithms"]} for manifest in (saved, now))
     return [
         *_changed("", _values(saved, "settings"), _values(now, "settings")),
+        *_changed("", saved, now, "world_size", "parallel"),
         *_changes_of_training(_values(saved, "training"), _values(now, "training")),
         *_changed("", _versions(saved), _versions(now)),
         *_changed("", _values(saved, "machine"), _values(now, "machine")),

@@ -35,6 +35,7 @@ def describe_run(session: Session) -> dict[str, Any]:
         "training": _training_of(session),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
         "attempt": session.attempt,
+        **spread_of_run(session),
         "versions": versions_of([*state.algorithms, *state.callbacks], passes.registry),
         "machine": _machine_of(session.device),
         "algorithms": [
@@ -54,6 +55,12 @@ def describe_run(session: Session) -> dict[str, Any]:
         "config": json.loads(json.dumps(state.config, default=str), parse_constant=str),
         "import_from": [*state.import_from],
     }
+
+
+def spread_of_run(session: Session) -> dict[str, Any]:
+    """Return over how many processes the run is spread, and how."""
+    size, parallel = session.state.world_size, session.parallel
+    return {"world_size": size, "parallel": None if size == 1 or parallel is None else parallel.name}
 
 
 def surgery_of(engine: Engine) -> list[dict[str, Any]]:

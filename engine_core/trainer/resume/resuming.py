@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...algorithm import unique_names
 from ...arguments import check_flag
@@ -15,6 +15,7 @@ from ...checkpoint import Content, attempt_of, has_checkpoint, read_content, rea
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ...event import Event
 from ...messages import warn
+from ...ranks import Ranks
 from ..arguments import check_seed
 from ..session import Session
 from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
@@ -98,22 +99,25 @@ def _blaming_the_checkpoint() -> Iterator[None]:
         raise CheckpointError(f"the checkpoint can't have been saved by a run: {error!r}") from error
 
 
-def find_resumed(
-    load_path: Path | str | None,
-    callbacks: Iterable[Any],
-    autoresume: bool,  # noqa: FBT001  the Trainer's arguments, as given
-    weights_only: bool,  # noqa: FBT001
-    strict: bool,  # noqa: FBT001
-    changed: str,
-) -> Resumed | None:
-    """Return the checkpoint that the run starts from, or None.
+class Loading(NamedTuple):
+    """What the Trainer's arguments say about loading, as given."""
+
+    load_path: Path | str | None
+    autoresume: bool
+    load_weights_only: bool
+    load_strict: bool
+    load_changed: str
+
+
+def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Resumed | None:
+    """Return the checkpoint that the run starts from, or None; rank 0 chooses it for all.
 
     Raises:
         ArgumentError: (a ValueError) for autoresume without a saver, or load_weights_only without a load_path.
         CheckpointError: if `load_path` is not a checkpoint, or the latest one is damaged.
     """
-    weights_only = check_flag("load_weights_only", weights_only)
-    strict = check_flag("load_strict", strict)
+    load_path, autoresume, weights_only, strict, changed = loading
+    weights_only, strict = check_flag("load_weights_only", weights_only), check_flag("load_strict", strict)
     if changed not in _POLICIES:
         raise ArgumentError(
             f"load_changed is 'error', 'warn' or 'adopt', not {changed!r}{did_you_mean(str(changed), _POLICIES)}"
@@ -123,21 +127,30 @@ def find_resumed(
             "load_weights_only=True needs load_path, the checkpoint with the weights: give it, or leave "
             "load_weights_only out, since autoresume resumes the whole run"
         )
-    if check_flag("autoresume", autoresume):
-        folders = saver_folders(callbacks)
-        if not folders:
-            raise ArgumentError(
-                "autoresume needs a CheckpointSaver among the callbacks, to resume from its folder: "
-                "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
-            )
-        clocks = [(clock_in(folder), folder) for folder in folders if has_checkpoint(folder)]
-        if clocks:  # ahead of load_path, where only the first attempt starts, maybe with the weights alone
-            path, content = read_resolved(max(clocks)[1], read_content)
-            return Resumed(content, False, strict, changed, path, is_own=True)
-    if load_path is None:
+    resumes, folders = check_flag("autoresume", autoresume), saver_folders(callbacks)
+    if resumes and not folders:
+        raise ArgumentError(
+            "autoresume needs a CheckpointSaver among the callbacks, to resume from its folder: "
+            "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
+        )
+    read: dict[str, Content] = {}
+
+    def choose() -> tuple[str, bool] | None:
+        """Return the checkpoint's path, and whether it is the run's own."""
+        clocks = [(clock_in(folder), folder) for folder in folders if has_checkpoint(folder)] if resumes else []
+        if not clocks and load_path is None:
+            return None
+        # The run's own ahead of load_path, where only the first attempt starts, maybe with the weights alone.
+        path, content = read_resolved(max(clocks)[1] if clocks else Path(load_path or ""), read_content)
+        read[str(path)] = content
+        return str(path), bool(clocks)
+
+    chosen = ranks.decide(choose)
+    if chosen is None:
         return None
-    path, content = read_resolved(Path(load_path), read_content)
-    return Resumed(content, weights_only, strict, changed, path)
+    path, is_own = Path(chosen[0]), chosen[1]
+    content = read[chosen[0]] if chosen[0] in read else read_content(path)
+    return Resumed(content, weights_only and not is_own, strict, changed, path, is_own)
 
 
 def clock_in(folder: Path) -> tuple[int, int]:

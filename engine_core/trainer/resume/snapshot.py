@@ -20,6 +20,7 @@ from ..optimizers import pass_for_stepped
 from ..session import Session
 from .compatibility import check_alike
 from .manifest import describe_run
+from .of_ranks import gather_parts, part_of_rank, states_of_rank
 from .weights import is_by_weights, load_weights
 
 
@@ -75,9 +76,12 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     state.results.load(saved.get("results", {}))  # older versions saved none
     session.status.load_state_dict(saved)
     session.readings.load_state_dict(saved)
-    fitting = {name: own for name, own in saved["algorithms"].items() if name not in of_weights}
-    _load_named("algorithm", _algorithms(session), fitting)
-    _load_named("callback", _listeners(session), saved["listeners"])
+    of_ranks = saved.get("ranks", [])
+    algorithms, listeners = (
+        states_of_rank(of_ranks, state.ranks, kind, saved[kind]) for kind in ("algorithms", "listeners")
+    )
+    _load_named("algorithm", _algorithms(session), {k: own for k, own in algorithms.items() if k not in of_weights})
+    _load_named("callback", _listeners(session), listeners)
 
 
 def resume_feed(session: Session, content: Content) -> None:
@@ -86,12 +90,11 @@ def resume_feed(session: Session, content: Content) -> None:
     saved, state = restore(parts, content.tensors), session.state
     session.batches = session.feed.resume(saved["feed"])
     # Last: to restart an epoch, the feed sets these and draws from them.
-    if state.rank == 0:
-        GlobalGenerators.of_state(saved["generators"], session.device).restore()
-    elif len(of_ranks := saved["ranks"] or []) == state.world_size:
-        GlobalGenerators.of_state(of_ranks[state.rank]["generators"], session.device).restore()
-    else:  # this rank was not in the saved run
+    own = saved if state.rank == 0 else part_of_rank(saved["ranks"] or [], state.ranks)
+    if own is None:  # the saved run had another number of ranks
         seed_generators(state.derive_seed(f"rank/{state.timestamp.batch}"))
+    else:
+        GlobalGenerators.of_state(own["generators"], session.device).restore()
 
 
 def go_back(session: Session, content: Content) -> None:
@@ -122,6 +125,12 @@ _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
 def _parts(session: Session) -> dict[str, Any]:
     state = session.state
     scaler = session.precision.scaler
+    own = {
+        "algorithms": _states(_algorithms(session), "algorithm"),
+        "listeners": _states(_listeners(session), "callback", session),
+    }
+    generators = GlobalGenerators.capture(session.device).to_state()
+    of_ranks = gather_parts(state.ranks, own, generators)
     return {
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
@@ -129,8 +138,7 @@ def _parts(session: Session) -> dict[str, Any]:
         **session.status.state_dict(),
         **session.readings.state_dict(),
         "feed": session.feed.position(in_epoch=session.batches is not None),
-        "generators": (generators := GlobalGenerators.capture(session.device).to_state()),
-        **({"ranks": state.ranks.each({"generators": generators})} if state.world_size > 1 else {}),
+        "generators": generators,
         "optimizers": [
             {"parameters": _names_in(optimizer, state.model), "state": optimizer.state_dict()}
             for optimizer in state.optimizers
@@ -142,8 +150,8 @@ def _parts(session: Session) -> dict[str, Any]:
             label: [generator.get_state() for generator in own_generators(loader)]
             for label, loader in state.evaluators.items()
         },
-        "algorithms": _states(_algorithms(session), "algorithm"),
-        "listeners": _states(_listeners(session), "callback", session),
+        **own,
+        **({"ranks": of_ranks} if of_ranks else {}),
     }
 
 
