@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .state import State
     from .trace import Traces
 
-__all__ = ["Callback", "LoggerDestination", "is_used_on", "method_of", "saver_folders"]
+__all__ = ["Callback", "LoggerDestination", "is_used_on", "method_of", "needs_of", "saver_folders"]
 
 
 class Callback:
@@ -29,6 +29,8 @@ class Callback:
     """
 
     every_rank: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What the loop has to offer, names of `engine_core.needs.NEEDS`; other loops refuse it."""
 
     def close(self, state: State, logger: Logger) -> None:
         """Release what the run needed; called once, when the engine closes."""
@@ -89,3 +91,8 @@ def method_of(listener: object, event: str) -> Any:
     else:
         return None
     return method if callable(method) else None
+
+
+def needs_of(listener: object) -> Any:
+    """Return what a listener, or a class of listeners, declares that it needs."""
+    return getattr(listener if isinstance(listener, type) else type(listener), "needs", ())

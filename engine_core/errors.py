@@ -38,6 +38,10 @@ class OrderError(EngineError):
     """Declared constraints form a cycle, or a pass broke one of them."""
 
 
+class UnsupportedError(EngineError):
+    """An algorithm or a callback needs what the loop does not offer; the message has a line for each."""
+
+
 class PluginError(EngineError):
     """A requested plugin can't be used."""
 

@@ -19,6 +19,7 @@ from pydantic import (
 from .errors import MetadataError, did_you_mean
 from .event import HOOK_API, Event
 from .messages import in_one_line
+from .needs import NEEDS, WRITABLE
 
 __all__ = ["AlgorithmMetadata", "PassMetadata", "PlainModel", "Stage", "StrictModel"]
 
@@ -35,8 +36,6 @@ OLDEST_HOOK_API = 1
 
 ORDERING = ("before", "after", "around", "within")
 """The fields of an algorithm's metadata that order it among others."""
-
-WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
 
 
 class PlainModel(BaseModel):
@@ -91,6 +90,12 @@ def _is_field(field: str) -> str:
     return field
 
 
+def _is_need(need: str) -> str:
+    if need not in NEEDS:
+        raise ValueError(f"{need!r} is not what a loop can offer{did_you_mean(need, NEEDS)}")
+    return need
+
+
 def _is_served(number: int) -> int:
     if number > HOOK_API:
         raise ValueError(f"made for hook API {number}, but this engine-core has {HOOK_API}: update engine-core")
@@ -108,6 +113,7 @@ Name = Annotated[str, AfterValidator(_is_name), Field(json_schema_extra=_NAME)]
 Tag = Annotated[str, AfterValidator(lambda tag: _is_name(tag.removeprefix("@"))), Field(json_schema_extra=_REFERENCE)]
 Reference = Annotated[str, AfterValidator(_is_reference), Field(json_schema_extra=_REFERENCE)]
 Writable = Annotated[str, AfterValidator(_is_field), Field(json_schema_extra={"enum": list(WRITABLE)})]
+Need = Annotated[str, AfterValidator(_is_need), Field(json_schema_extra={"enum": list(NEEDS)})]
 HookApi = Annotated[
     StrictInt,
     AfterValidator(_is_served),
@@ -150,6 +156,7 @@ class AlgorithmMetadata(_Versioned):
         requires: names or `@tags`, each of which another algorithm in the engine must have.
         conflicts: names or `@tags` that no other algorithm in the engine may have.
         writes: the State fields that it changes; `()`: none; None: not declared.
+        needs: what else the loop has to offer, names of `engine_core.needs.NEEDS`; other loops refuse it.
         hook_api: the number of the hook API it is written for, 1 if not given.
 
     Example:
@@ -168,7 +175,20 @@ class AlgorithmMetadata(_Versioned):
     requires: tuple[Reference, ...] = ()
     conflicts: tuple[Reference, ...] = ()
     writes: tuple[Writable, ...] | None = None
+    needs: tuple[Need, ...] = ()
     hook_api: HookApi = FIRST_HOOK_API
+
+    def replace(self, **changes: Any) -> AlgorithmMetadata:
+        """Return a copy with some fields changed, checked as the constructor checks them.
+
+        An algorithm whose arguments decide gives itself metadata of its own, in its constructor: an engine reads it
+        when the algorithm joins, and not again.
+
+        Example:
+            >>> AlgorithmMetadata(name="drop").replace(needs=("partial_forward",)).needs
+            ('partial_forward',)
+        """
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     @model_validator(mode="after")
     def _not_against_itself(self) -> AlgorithmMetadata:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
+from .needs import EVERYTHING, Offers
 from .observed_list import ObservedList
 from .ranks import Ranks
 from .results import Results
@@ -71,6 +72,7 @@ class State(_Referable):
             EPOCH_CHECKPOINT. None if the loop has none.
         go_back: restores weights and the states of optimizers and algorithms from a saved run, and leaves position,
             schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None if the loop has none.
+        offers: what the loop offers; an engine refuses algorithms and callbacks that need more.
         extra: what plugins share with each other, each under its registered name; never saved.
 
     Example:
@@ -98,6 +100,7 @@ class State(_Referable):
     import_from: Sequence[str] = ()
     folder: Path | None = None
     profiler: SpanRecorder | None = None
+    offers: Offers = EVERYTHING
     rank: int = 0
     world_size: int = 1
     ranks: Ranks = field(default_factory=Ranks)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ..metadata import WRITABLE
+from ..needs import WRITABLE
 from ..observed_list import ObservedList
 from ..state import State
 from .digest import digest_bytes, digest_tensor, parts_of

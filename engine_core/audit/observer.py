@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from ..algorithm import Algorithm, algorithm_metadata
 from ..event import Event
 from ..messages import enumerated
-from ..metadata import WRITABLE
+from ..needs import WRITABLE
 from ..registry import Origin, Registry, title
 from ..state import State
 from .fingerprint import Digests, changed_leaves, fingerprint_state

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, ArgumentTypeError, AuditWarning, did_you_mea
 from ..event import Event
 from ..logger import Logger
 from ..messages import warn
-from ..metadata import WRITABLE
+from ..needs import WRITABLE
 from ..state import State
 from ..time import Time, TimeUnit
 

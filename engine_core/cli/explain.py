@@ -41,6 +41,7 @@ from .importing import import_beside, stdout_at_stderr
     "  engine-core explain run.yaml --event after_dataloader\n"
     "  engine-core explain run.yaml --set algorithms+=flip\n"
     "  engine-core explain --algorithms flip crop --why flip crop\n"
+    "  engine-core explain run.yaml --loop fsdp\n"
     "  engine-core explain runs/baseline --skipped"
 )
 @click.argument("what", nargs=-1, required=True, type=click.Path(), metavar="CONFIG | RUN | --algorithms NAME...")
@@ -48,6 +49,7 @@ from .importing import import_beside, stdout_at_stderr
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a value of the CONFIG, as in train."
 )
+@click.option("--loop", metavar="LOOP", help="List what this training loop refuses, such as fsdp, and why.")
 @click.option("--event", metavar="EVENT", help="Show this event only.")
 @click.option("--why", "pair", nargs=2, metavar="A B", help="Explain which of two algorithms runs first, and why.")
 @click.option("--skipped", is_flag=True, help="Show only what doesn't affect the order, and why.")
@@ -60,7 +62,8 @@ def explain(event: str | None, pair: tuple[str, str] | None, skipped: bool, form
     Give a config, or the folder or manifest.json of a finished run. A run is explained from what it recorded, so its
     plugins need not be installed. The order assumes that every algorithm that lists an event matches there.
 
-    Algorithms that can't run together are explained too, but the problems are listed and the exit code is 2.
+    Algorithms that can't run together, or not in the --loop, are explained too, but the problems are listed and the
+    exit code is 2.
     """
     wanted = None if event is None else _event(event)
     _check_options(pair, skipped, form, wanted)
@@ -76,7 +79,8 @@ def explain(event: str | None, pair: tuple[str, str] | None, skipped: bool, form
         click.echo(printable(f"warning: {warning}"), err=True)
     if explanation.problems:
         lines = [f"- {problem}".replace("\n", "\n  ") for problem in explanation.problems]
-        raise ArgumentError("\n".join(["these algorithms can't run together:", *lines]))
+        head = f"this can't run in {source['loop']}:" if source["loop"] else "these algorithms can't run together:"
+        raise ArgumentError("\n".join([head, *lines]))
 
 
 def _check_options(pair: tuple[str, str] | None, skipped: bool, form: str | None, event: str | None) -> None:
@@ -88,20 +92,22 @@ def _check_options(pair: tuple[str, str] | None, skipped: bool, form: str | None
         raise click.UsageError("--svg shows one event; say which with --event EVENT")
 
 
-def _find_out(what: Sequence[str], by_name: bool, overrides: Sequence[str]) -> Explanation:
+def _find_out(what: Sequence[str], by_name: bool, overrides: Sequence[str], loop: str | None) -> Explanation:
     if overrides and (by_name or is_run(Path(what[0]))):
         raise click.UsageError("--set changes a CONFIG; give one, or leave it out")
     if by_name:
         if what[0].endswith((".yaml", ".yml")):
             raise click.UsageError("give either a CONFIG or --algorithms NAME..., not both")
-        return explain_installed(what)
+        return explain_installed(what, loop)
     if len(what) > 1:
         raise click.UsageError(f"give one CONFIG, or --algorithms before names: --algorithms {' '.join(what)}")
     path = Path(what[0])
     if is_run(path):
+        if loop is not None:
+            raise click.UsageError("--loop takes a CONFIG or --algorithms: a run does not record what it needs")
         return read_manifest(path).explanation()
     import_beside(path)
-    return explain_config(load_config(path, overrides))
+    return explain_config(load_config(path, overrides), loop)
 
 
 def _show_orders(explanation: Explanation, wanted: str | None, form: str | None) -> None:

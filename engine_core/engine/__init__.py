@@ -1,11 +1,12 @@
 """An event goes in, its listeners run: algorithms in order, then callbacks and logger destinations."""
 
+from .combination import problems_of
 from .engine import Engine
 from .host import Host
 from .lifetime import refuse_to_copy
 from .lint import doubts_about, misspelt_events, warn_of_idle
 from .listeners import misspelt_hooks
-from .members import problems_of, take_in
+from .members import take_in
 from .pipeline import is_bool
 
 __all__ = [

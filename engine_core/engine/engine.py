@@ -17,13 +17,14 @@ from ..passes import AlgorithmPass, Explained, Member, PassArgument, PassList, c
 from ..registry import Registry
 from ..state import State
 from ..trace import SpanRecorder, Traces
+from .combination import check_combination
 from .handlers import Handlers, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host
 from .in_place import InPlace
 from .lifetime import Life, refuse_to_copy
 from .lint import warn_of, warn_of_misspelt_events
 from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
-from .members import admit, overrides
+from .members import overrides, take_in
 from .pipeline import Pipeline, tally
 from .undo import Begun, Restoring, name_who_ran, undo_after
 
@@ -205,11 +206,12 @@ class Engine:
         algorithms, callbacks = ObservedList.of(state.algorithms), ObservedList.of(state.callbacks)
         destinations = ObservedList.of(logger.destinations)
         # First whatever may refuse: until it is done the engine is unchanged, so the former ones stay in use.
-        members = admit(algorithms, {id(member.algorithm): member for member in self._members}, registry)
+        members = take_in(algorithms, {id(member.algorithm): member for member in self._members}, registry)
         heard = {id(listener) for listener in self._listeners}
         check_callbacks(callbacks, heard)
         check_destinations(destinations, heard)
         listeners = listeners_of(callbacks, destinations)
+        check_combination(members, listeners, state.offers, registry)
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)

@@ -23,7 +23,7 @@ from ..messages import enumerated, warn
 from ..metadata import ORDERING
 from ..passes import Member, PassList, declared_edges, table_of
 from ..state import State
-from .members import conflicting, meant_by
+from .combination import conflicting, meant_by
 
 Pair = tuple[Member, Member]
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..algorithm import Algorithm
-from ..config import Config, Place, PluginEntry, SourceFile, build_algorithms, build_passes, build_plugin, find_plugin
+from ..config import (
+    Config,
+    Place,
+    PluginEntry,
+    SourceFile,
+    build_algorithms,
+    build_passes,
+    build_plugin,
+    find_plugin,
+    import_plugin,
+)
 from ..engine import Engine, doubts_about, problems_of, take_in
 from ..errors import OrderError
 from ..event import Event
+from ..needs import EVERYTHING, Offers
 from ..observed_list import ObservedList
 from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes
 from ..registry import Registry
@@ -21,6 +32,8 @@ def explain_algorithms(
     algorithm_passes: PassArgument | None = None,
     *,
     distributions: Iterable[str] = (),
+    listeners: Sequence[object] = (),
+    offers: Offers = EVERYTHING,
 ) -> Explanation:
     """Return the order at each event that an algorithm lists.
 
@@ -28,6 +41,8 @@ def explain_algorithms(
 
     Args:
         distributions: those in use besides the algorithms' own, for example by callbacks.
+        listeners: callbacks and logger destinations, or their classes, which the loop may refuse too.
+        offers: what the loop offers.
 
     Example:
         >>> len(explain_algorithms([]))
@@ -39,29 +54,44 @@ def explain_algorithms(
     passes.use({*distributions, *(m.origin.distribution for m in members if m.origin is not None)}, registry)
     for function, index in parse_passes(algorithm_passes):
         passes.insert(function, index)
-    return _explain(members, passes)
+    return _explain(members, passes, listeners, offers)
 
 
-def explain_config(config: Config) -> Explanation:
+def explain_config(config: Config, loop: str | None = None) -> Explanation:
     """Return the order at each event for the algorithms, passes and `order` of a config.
+
+    Args:
+        loop: an installed loop, such as `fsdp`; what it refuses is among the problems. Callbacks and loggers are then
+            imported, and known by their class.
 
     Raises:
         ConfigError: if one of them can't be made. Model and data are not touched.
+        PluginError: if there is no such loop, with the nearest name.
     """
+    offers = _offers_of(loop)
     algorithms = build_algorithms(config)
-    return explain_algorithms(algorithms, build_passes(config, algorithms), distributions=_owners_of_listeners(config))
+    return explain_algorithms(
+        algorithms,
+        build_passes(config, algorithms),
+        distributions=_owners_of_listeners(config),
+        listeners=() if loop is None else _classes_of_listeners(config),
+        offers=offers,
+    )
 
 
-def explain_installed(names: Sequence[str]) -> Explanation:
+def explain_installed(names: Sequence[str], loop: str | None = None) -> Explanation:
     """Return the order at each event for installed algorithms, each made with its default arguments.
+
+    Args:
+        loop: an installed loop, such as `fsdp`; what it refuses is among the problems.
 
     Raises:
         ConfigError: if a name is unknown, or its algorithm can't be made without arguments.
+        PluginError: if there is no such loop, with the nearest name.
     """
-    registry = Registry.scan()
-    return explain_algorithms(
-        [build_plugin("algorithms", PluginEntry(name=name), Place(SourceFile(name)), registry) for name in names]
-    )
+    registry, offers = Registry.scan(), _offers_of(loop)
+    algorithms = [build_plugin("algorithms", PluginEntry(name=n), Place(SourceFile(n)), registry) for n in names]
+    return explain_algorithms(algorithms, offers=offers)
 
 
 def explain_engine(engine: Engine) -> Explanation:
@@ -69,8 +99,10 @@ def explain_engine(engine: Engine) -> Explanation:
     return _explain(*engine.lineup)
 
 
-def _explain(members: Sequence[Member], passes: PassList) -> Explanation:
-    problems = [_with_notes(problem) for problem in problems_of(members, passes.registry)]
+def _explain(
+    members: Sequence[Member], passes: PassList, listeners: Sequence[object] = (), offers: Offers = EVERYTHING
+) -> Explanation:
+    problems = [_with_notes(problem) for problem in problems_of(members, listeners, offers, passes.registry)]
     warnings = [message for message, _ in doubts_about(members, passes)]
     derivations: dict[str, Derivation] = {}
     unordered: dict[str, Unordered] = {}
@@ -111,3 +143,20 @@ def _owners_of_listeners(config: Config) -> set[str]:
         for index, entry in enumerate(getattr(config, section))
         if entry.name is not None
     }
+
+
+def _classes_of_listeners(config: Config) -> list[object]:
+    registry = Registry.scan()
+    return [
+        import_plugin("callbacks", entry, config.place(section, index), registry)
+        for section in ("callbacks", "loggers")
+        for index, entry in enumerate(getattr(config, section))
+    ]
+
+
+def _offers_of(loop: str | None) -> Offers:
+    """Return what an installed loop offers; None: the Trainer on one process."""
+    if loop is None:
+        return EVERYTHING
+    offers: Offers = Registry.scan().load("loops", loop)
+    return offers

@@ -6,10 +6,12 @@ import inspect
 from types import FunctionType
 from typing import Any
 
-from ..callback import method_of
+from ..callback import method_of, needs_of
+from ..errors import did_you_mean
 from ..event import Event
 from ..messages import enumerated
 from ..metadata import AlgorithmMetadata, PassMetadata
+from ..needs import NEEDS, Offers
 from .records import PluginRecord
 
 LOGS = ("log_metrics", "log_hyperparameters", "log_traces")
@@ -22,6 +24,10 @@ def check_plugin(record: PluginRecord, plugin: Any) -> None:
     """Raise TypeError unless an imported object is the kind of plugin its entry point says."""
     if record.kind == "passes":
         _check_pass(plugin)
+        return
+    if record.kind == "loops":
+        if not isinstance(plugin, Offers):
+            raise TypeError(f"an entry point of kind loops must name an engine_core.needs.Offers, not {plugin!r}")
         return
     if not isinstance(plugin, type):
         raise TypeError(f"an entry point of kind {record.kind} must name a class, not {plugin!r}")
@@ -78,6 +84,12 @@ def check_callback(callback: Any, title: str) -> None:
         raise TypeError(f"{title} has no method named after an event{meant and f'; {meant}'}")
     for name, method in listens.items():
         _check_method(callback, name, method, ("state", "logger"))
+    needs, owner = needs_of(callback), _class_of(callback).__name__
+    if not isinstance(needs, tuple):
+        raise TypeError(f"{owner}.needs is {needs!r}; it has to be a tuple of names, such as ('freezing',)")
+    for need in needs:
+        if need not in NEEDS:
+            raise TypeError(f"{owner}.needs: {need!r} is not what a loop can offer{did_you_mean(str(need), NEEDS)}")
 
 
 def _check_pass(plugin: Any) -> None:

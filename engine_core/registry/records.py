@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 from .distributions import EntryPoint, Installed
 
-Kind = Literal["algorithms", "passes", "callbacks"]
+Kind = Literal["algorithms", "passes", "callbacks", "loops"]
 Status = Literal["available", "disabled", "ambiguous", "broken"]
-KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks")
+KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks", "loops")
 CORE, PREFIX = "engine-core", "engine_core."
 ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
 
@@ -39,7 +39,7 @@ class PluginRecord:
     """One entry point: its name, its distribution, and whether it can be used.
 
     Args:
-        kind: `algorithms`, `passes` or `callbacks`.
+        kind: `algorithms`, `passes`, `callbacks` or `loops`, which say what a training loop offers.
         name: the entry point's name, which is also the plugin's.
         distribution, version: what ships it.
         entry_point: its value, `module:attribute`.

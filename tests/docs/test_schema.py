@@ -9,7 +9,7 @@ import runpy
 import pytest
 
 from engine_core import AlgorithmMetadata, Event, PassMetadata
-from engine_core.metadata import WRITABLE
+from engine_core.needs import NEEDS, WRITABLE
 
 from .conftest import DOCS
 
@@ -48,6 +48,7 @@ def test_the_schema_lists_the_events_and_the_fields_of_state():
 
     assert SCHEMA["$defs"]["Event"]["enum"] == [event.value for event in Event]
     assert fields["writes"]["anyOf"][0]["items"]["enum"] == list(WRITABLE)
+    assert fields["needs"]["items"]["enum"] == list(NEEDS)
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,9 @@ class CutMix(Mixing):
     ) -> None:
         super().__init__(alpha, interpolate_loss, input_key, target_key)
         if interpolate_loss:
-            self.metadata = self.metadata.model_copy(  # type: ignore[misc]  # this instance's own
-                update={"tags": (*self.metadata.tags, "loss_interpolation"), "writes": ("batch", "loss")}
+            tags = (*self.metadata.tags, "loss_interpolation")
+            self.metadata = self.metadata.replace(  # type: ignore[misc]  # this instance's own
+                tags=tags, writes=("batch", "loss")
             )
 
     def check_input(self, rows: Any) -> None:

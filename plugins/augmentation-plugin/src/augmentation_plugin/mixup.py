@@ -55,8 +55,8 @@ class MixUp(Mixing):
         if interpolate_loss:
             # Its second loss is right only if targets are already dense: it runs within @pasting, so is not @blending.
             tags = (*(tag for tag in self.metadata.tags if tag != "blending"), "loss_interpolation")
-            self.metadata = self.metadata.model_copy(  # type: ignore[misc]  # this instance's own
-                update={"tags": tags, "within": ("@pasting",), "writes": ("batch", "loss")}
+            self.metadata = self.metadata.replace(  # type: ignore[misc]  # this instance's own
+                tags=tags, within=("@pasting",), writes=("batch", "loss")
             )
 
     def check_input(self, rows: Any) -> None:

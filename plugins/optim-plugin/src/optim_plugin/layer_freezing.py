@@ -51,6 +51,7 @@ class LayerFreezing(Algorithm):
         tags=("freezing",),
         conflicts=("@freezing",),
         writes=("model",),
+        needs=("freezing",),
     )
 
     def __init__(self, start: float = 0.5, level: float = 1.0) -> None:

@@ -63,6 +63,8 @@ class StochasticDepth(Operation):
         drop_warmup: str | Time = "0dur",
     ) -> None:
         self.settings = Settings(targets, drop_rate, drop_distribution, drop_per)
+        if drop_per == "batch":
+            self.metadata = self.metadata.replace(needs=("partial_forward",))  # type: ignore[misc]  # this instance's own
         self._warmup = check_length("drop_warmup", drop_warmup)
         self.drop_warmup = str(self._warmup)
         self._own = OwnGenerator(_NAME)

@@ -1,0 +1,92 @@
+"""What loops offer and what algorithms need of them, by name. Data: the engine decides who is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .errors import ArgumentError, did_you_mean
+from .event import Event
+
+__all__ = ["EVERYTHING", "FSDP_OFFERS", "NEEDS", "WRITABLE", "Offers"]
+
+WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
+"""The fields of State that algorithms write."""
+
+NEEDS: Mapping[str, str] = {
+    "create_graph": "The backward pass can build a graph, so that gradients can be differentiated.",
+    "whole_weights": "Each weight is one whole tensor in this process, in whatever memory format.",
+    "freezing": "Parameters can stop training in the middle of a run.",
+    "partial_forward": "A forward pass can leave out modules that have parameters.",
+    "late_surgery": "Modules can be replaced after INIT.",
+}
+"""What an algorithm or a callback may need of a loop besides events and fields, with a sentence each."""
+
+_EVENTS = tuple(event.value for event in Event)
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What a loop offers.
+
+    Args:
+        loop: its name in messages, with a version if that matters.
+        events: those that it fires.
+        writes: the fields of State that have an effect if an algorithm writes them.
+        gives: names of `NEEDS`.
+        why: for a name that is missing, the reason and the remedy, in words for a user.
+
+    Raises:
+        ArgumentError: (a ValueError) for a name that is not a need, an event or a field, with the nearest.
+
+    Example:
+        >>> offers = replace(EVERYTHING, loop="my loop").without("before_loss", why="the loss is inside the model")
+        >>> Event.BEFORE_LOSS in offers.events, offers.why["before_loss"]
+        (False, 'the loss is inside the model')
+    """
+
+    loop: str
+    events: frozenset[Event] = frozenset(Event)
+    writes: frozenset[str] = frozenset(WRITABLE)
+    gives: frozenset[str] = frozenset(NEEDS)
+    why: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        everything = (*NEEDS, *_EVENTS, *WRITABLE)
+        for part, known in (("events", _EVENTS), ("writes", WRITABLE), ("gives", NEEDS), ("why", everything)):
+            for name in sorted(getattr(self, part)):
+                if name not in known:
+                    raise ArgumentError(f"{part} of Offers names {name!r}{did_you_mean(name, known)}")
+
+    def without(self, *names: str, why: str) -> Offers:
+        """Return the same offers without some needs, events or fields of State.
+
+        Args:
+            why: the reason, and after a semicolon what the user can do.
+
+        Raises:
+            ArgumentError: (a ValueError) for an unknown name, with the nearest.
+        """
+        return replace(
+            self,
+            events=frozenset(event for event in self.events if event not in names),
+            writes=self.writes.difference(names),
+            gives=self.gives.difference(names),
+            why={**self.why, **dict.fromkeys(names, why)},
+        )
+
+
+EVERYTHING = Offers("the Trainer")
+"""What the Trainer offers on one process."""
+
+_INSTEAD = "; train with DDP instead, parallel='ddp', or leave it out"
+
+FSDP_OFFERS = (
+    replace(EVERYTHING, loop="fsdp")
+    .without("create_graph", why=f"weights are gathered for one backward pass and freed after it{_INSTEAD}")
+    .without("whole_weights", why=f"each process has a part of each weight, laid out contiguously{_INSTEAD}")
+    .without("freezing", why=f"which parameters train is settled when they are sharded{_INSTEAD}")
+    .without("partial_forward", why=f"a process waits for the gradients of a block that did not run{_INSTEAD}")
+    .without("late_surgery", why=f"only modules that are there after INIT are sharded{_INSTEAD}")
+)
+"""What the Trainer offers where FSDP shards the model."""
