@@ -52,11 +52,15 @@ class Offers:
     why: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        everything = (*NEEDS, *_EVENTS, *WRITABLE)
-        for part, known in (("events", _EVENTS), ("writes", WRITABLE), ("gives", NEEDS), ("why", everything)):
-            for name in sorted(getattr(self, part)):
+        for given, known, kind in (
+            (self.events, _EVENTS, "an event"),
+            (self.writes, WRITABLE, "a field to write"),
+            (self.gives, tuple(NEEDS), "a need"),
+            (self.why, (*_EVENTS, *WRITABLE, *NEEDS), "an event, a field to write or a need"),
+        ):
+            for name in sorted(given):
                 if name not in known:
-                    raise ArgumentError(f"{part} of Offers names {name!r}{did_you_mean(name, known)}")
+                    raise ArgumentError(f"Offers: {name!r} is not {kind}{did_you_mean(name, known)}")
 
     def without(self, *names: str, why: str) -> Offers:
         """Return the same offers without some needs, events or fields of State.

@@ -23,7 +23,7 @@ from .host import Adapter, Host
 from .in_place import InPlace
 from .lifetime import Life, refuse_to_copy
 from .lint import warn_of, warn_of_misspelt_events
-from .listeners import check_callbacks, check_destinations, listen, listeners_of, watchers_of
+from .listeners import check_listeners, listen, listeners_of, watchers_of
 from .members import overrides, take_in
 from .pipeline import Pipeline, tally
 from .undo import Begun, Restoring, name_who_ran, undo_after
@@ -207,10 +207,7 @@ class Engine:
         destinations = ObservedList.of(logger.destinations)
         # First whatever may refuse: until it is done the engine is unchanged, so the former ones stay in use.
         members = take_in(algorithms, {id(member.algorithm): member for member in self._members}, registry)
-        heard = {id(listener) for listener in self._listeners}
-        check_callbacks(callbacks, heard)
-        check_destinations(destinations, heard)
-        listeners = listeners_of(callbacks, destinations)
+        listeners = check_listeners(callbacks, destinations, {id(listener) for listener in self._listeners})
         check_combination(members, listeners, state.offers, registry)
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]

@@ -35,17 +35,21 @@ def watchers_of(listeners: Sequence[object], profiler: SpanRecorder | None) -> l
     return [*([profiler] if apart else []), *(x for x in listeners if callable(getattr(type(x), "around_apply", None)))]
 
 
-def check_destinations(destinations: Sequence[object], known: Collection[int] = ()) -> None:
-    """Refuse what can't be a logger destination; see `check_callbacks`."""
+def check_listeners(
+    callbacks: Sequence[Callback], destinations: Sequence[Any], known: Collection[int] = ()
+) -> list[Callback]:
+    """Return callbacks and destinations as `listeners_of` does, and refuse what can't be one; see `_check`."""
+    _check(callbacks, known, "callback")
     for place, destination in enumerate(destinations):
         absent = lacking(destination, *LOGS)
         if absent and not isinstance(destination, type):
             meant = taken_for(destination) or "a destination is a LoggerDestination"
             raise ArgumentTypeError(f"logger destination {place} ({destination!r}) has {absent}; {meant}")
-    check_callbacks(destinations, known, "logger destination")
+    _check(destinations, known, "logger destination")
+    return listeners_of(callbacks, destinations)
 
 
-def check_callbacks(callbacks: Sequence[object], known: Collection[int] = (), what: str = "callback") -> None:
+def _check(callbacks: Sequence[object], known: Collection[int], what: str) -> None:
     """Refuse what can't be a callback, and warn of names that are nearly an event's; `known`: ids of those checked."""
     for place, callback in enumerate(callbacks):
         if isinstance(callback, type):

@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
+from engine_core.errors import PluginError
+from engine_core.registry import Registry
 
 
 def run(*arguments):
@@ -83,3 +85,24 @@ def test_listing_takes_less_than_5_times_the_cpu_of_importing_the_libraries_that
     libraries = ("-c", "import click, importlib_metadata, pydantic")
     took = [(cpu_s(*listing), cpu_s(*libraries)) for _ in range(4)]  # the first of them compiles
     assert min(s for s, _ in took) < 5 * min(s for _, s in took)
+
+
+def test_what_training_loops_offer_is_listed_as_loops(install):
+    install("acme-loop", {"loops": {"acme": "acme_offers:OFFERS"}}, {"acme_offers": "raise SystemExit('not imported')"})
+    rows = [line.split() for line in run().output.splitlines()]
+    assert [row for row in rows if row[0] == "loops"] == [
+        ["loops", "acme", "acme-loop", "1.0", "available"],
+        ["loops", "fsdp", "engine-core", engine_core_version(), "available"],
+    ]
+
+
+def engine_core_version():
+    return next(r["version"] for r in json.loads(run("--json").output) if r["distribution"] == "engine-core")
+
+
+def test_an_entry_point_of_a_loop_has_to_lead_to_offers(install):
+    install("acme-loop", {"loops": {"acme": "acme_offers:OFFERS"}}, {"acme_offers": "OFFERS = 3"})
+    with pytest.raises(
+        PluginError, match=r"loop 'acme' of acme-loop 1.0 .*must name an engine_core.needs.Offers, not 3"
+    ):
+        Registry.scan().load("loops", "acme")

@@ -149,7 +149,7 @@ def test_an_engine_refuses_with_all_problems_at_once():
     with pytest.raises(EngineError) as refusal:
         Engine(State(algorithms=rivals()), Logger())
     told = str(refusal.value)
-    assert told.startswith("4 things are wrong with these algorithms:\n- the declared order has a cycle")
+    assert told.startswith("4 things are wrong with this combination:\n- the declared order has a cycle")
     assert [told.count(problem.replace("\n", "\n  ")) for problem in PROBLEMS] == [1, 1, 1, 1]
     assert type(refusal.value) is EngineError
 

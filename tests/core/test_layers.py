@@ -24,7 +24,7 @@ from .tree import (
 # that is listed after it in `IN_ORDER`; type hints count as imports.
 LAYERS = [
     ["errors", "messages", "observed_list"],
-    ["event", "time", "metadata", "trace", "batch", "ranks", "losses", "checkpoint", "surgery", "results"],
+    ["event", "time", "needs", "metadata", "trace", "batch", "ranks", "losses", "checkpoint", "surgery", "results"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
     ["passes"],
@@ -38,7 +38,7 @@ LAYERS = [
 # Layer by layer, rooms that may import each other, each only from those before it; what is not listed here imports
 # nothing from its own layer.
 IN_ORDER = [
-    ["event", "metadata"],
+    ["event", "needs", "metadata"],
     ["event", "trace"],
     ["batch", "ranks"],
     ["batch", "losses"],
@@ -74,6 +74,7 @@ READING_ORDER = {
         "host",
         "lifetime",
         "members",
+        "combination",
         "lint",
         "listeners",
         "undo",

@@ -1,0 +1,212 @@
+"""What loops offer and what algorithms and callbacks need of them: who is refused, with which words, and when."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State
+from engine_core.errors import ArgumentError, EngineError, MetadataError, UnsupportedError
+from engine_core.explain import explain_algorithms
+from engine_core.needs import EVERYTHING, FSDP_OFFERS, NEEDS, WRITABLE, Offers
+
+LIMITED = (
+    replace(EVERYTHING, loop="toy 1.2")
+    .without("before_loss", "after_loss", "loss", why="the loss is inside the model; call it outside")
+    .without("create_graph", "freezing", why="backward is not ours; use another loop")
+)
+
+
+class Quiet(Algorithm):
+    metadata = AlgorithmMetadata(events=("batch_end",))
+
+    def match(self, event, state):
+        return False
+
+    def apply(self, event, state, logger): ...
+
+
+class Watch(Callback):
+    def batch_end(self, state, logger): ...
+
+
+def declaring(cls=Quiet, **metadata):
+    return type("Toy", (cls,), {"metadata": AlgorithmMetadata(**metadata)})()
+
+
+def refusal(*algorithms, callbacks=(), loggers=(), offers=LIMITED):
+    """Return what an engine in this loop says."""
+    state = State(algorithms=list(algorithms), callbacks=list(callbacks), offers=offers)
+    with pytest.raises(UnsupportedError) as refused:
+        Engine(state, Logger(list(loggers)))
+    return str(refused.value)
+
+
+def test_names_of_needs_events_and_fields_are_not_confused_and_each_need_has_a_sentence():
+    assert len({*NEEDS, *map(str, Event), *WRITABLE}) == len(NEEDS) + len(Event) + len(WRITABLE)
+    assert [need for need, said in NEEDS.items() if said.count(".") != 1 or not said.endswith(".")] == []
+
+
+def test_without_names_leaves_out_needs_events_and_fields_with_the_reason():
+    assert EVERYTHING.events - LIMITED.events == {Event.BEFORE_LOSS, Event.AFTER_LOSS}
+    assert (EVERYTHING.writes - LIMITED.writes, EVERYTHING.gives - LIMITED.gives) == (
+        {"loss"},
+        {"create_graph", "freezing"},
+    )
+    assert LIMITED.without("freezing", why="not here").why["freezing"] == "not here"
+    assert (EVERYTHING.gives, EVERYTHING.why) == (frozenset(NEEDS), {})
+    assert hash(LIMITED) == hash(replace(LIMITED))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EVERYTHING.without("freezin", why=""), "'freezin' is not an event, a field to write or a need; did"),
+        (lambda: EVERYTHING.without("befor_loss", why=""), "did you mean 'before_loss'?"),
+        (lambda: Offers("toy", gives=frozenset({"graph"})), "Offers: 'graph' is not a need; known: create_graph, "),
+        (lambda: Offers("toy", writes=frozenset({"losses"})), "'losses' is not a field to write; did you mean 'loss'?"),
+        (lambda: Offers("toy", events=frozenset({"freezing"})), "'freezing' is not an event; known: after_backward, "),
+    ],
+)
+def test_an_unknown_name_in_offers_is_refused_with_the_nearest(make, message):
+    with pytest.raises(ArgumentError) as refused:
+        make()
+    assert message in str(refused.value)
+
+
+def test_an_unknown_need_is_refused_with_the_nearest():
+    with pytest.raises(MetadataError, match=r"needs\[0\]: 'freezin' is not what a loop can offer; did you mean 'fre"):
+        AlgorithmMetadata(needs=("freezin",))
+    wrong = type("Wrong", (Watch,), {"needs": ("whole_weight",)})
+    with pytest.raises(
+        TypeError, match=r"Wrong\.needs: 'whole_weight' is not what a loop can offer; did you mean 'who"
+    ):
+        Engine(State(callbacks=[wrong()]), Logger())
+    with pytest.raises(TypeError, match=r"Text.needs is 'freezing'; it has to be a tuple of names, such as \('fre"):
+        Engine(State(callbacks=[type("Text", (Watch,), {"needs": "freezing"})()]), Logger())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "missing"),
+    [
+        ({"events": ("batch_end", "after_loss")}, "after_loss: the loss is inside"),
+        ({"events": ("before_loss", "after_loss"), "writes": ("batch", "loss")}, "before_loss, after_loss, loss: the"),
+        ({"needs": ("whole_weights", "freezing")}, "freezing: backward is not ours; use another loop"),
+    ],
+)
+def test_events_fields_and_needs_that_a_loop_lacks_are_refused(metadata, missing):
+    assert refusal(declaring(**metadata)).startswith(f"Toy can't work in toy 1.2: no {missing}")
+
+
+def test_a_graph_of_the_backward_pass_is_a_need():
+    differentiating = type("Twice", (Quiet,), {"backwards_create_graph": property(lambda self: True)})
+    assert refusal(differentiating()).startswith("Twice can't work in toy 1.2: no create_graph: backward is not ours;")
+
+
+def test_what_declares_nothing_or_only_what_is_offered_is_admitted():
+    class Bare:
+        def match(self, event, state):
+            return False
+
+        def apply(self, event, state, logger): ...
+
+    offered = declaring(events=("batch_end",), writes=("batch",), needs=("whole_weights",))
+    state = State(algorithms=[Bare(), declaring(), offered], callbacks=[Watch()], offers=LIMITED)
+    Engine(state, Logger()).close()
+
+
+def test_callbacks_and_destinations_are_refused_by_their_class():
+    freezing = type("Freezes", (Watch,), {"needs": ("freezing",)})()
+    logging = type("Logs", (LoggerDestination,), {"needs": ("create_graph",)})()
+    assert refusal(callbacks=[freezing], loggers=[logging]).splitlines() == [
+        "2 things are wrong with this combination:",
+        "- Freezes can't work in toy 1.2: no freezing: backward is not ours; use another loop",
+        "- Logs can't work in toy 1.2: no create_graph: backward is not ours; use another loop",
+    ]
+
+
+def test_all_that_is_missing_is_told_at_once_a_line_for_each_reason_beside_other_problems(install):
+    text = """
+        from engine_core import Algorithm, AlgorithmMetadata
+
+        class Needy(Algorithm):
+            metadata = AlgorithmMetadata(events=("after_loss",), requires=("@b",), needs=("freezing",))
+            match = apply = lambda self, *arguments: False
+    """
+    install("toy-plugin", {"algorithms": {"needy": "needy_module:Needy"}}, {"needy_module": text}, version="2")
+    import needy_module  # noqa: PLC0415  made just now
+
+    assert refusal(needy_module.Needy()).splitlines() == [
+        "3 things are wrong with this combination:",
+        "- 'needy' (Needy of toy-plugin 2) requires '@b', and no such algorithm is listed; add one with that tag",
+        "- Needy (toy-plugin 2) can't work in toy 1.2: no after_loss: the loss is inside the model; call it outside",
+        "- Needy (toy-plugin 2) can't work in toy 1.2: no freezing: backward is not ours; use another loop",
+    ]
+
+
+def test_who_joins_later_is_refused_and_the_others_stay_in_use():
+    state = State(algorithms=[Quiet()], offers=LIMITED)
+    with Engine(state, Logger()) as engine:
+        engine.run_event("init")
+        state.algorithms.append(declaring(needs=("freezing",)))
+        with pytest.raises(UnsupportedError, match="Toy can't work in toy"):
+            engine.run_event("batch_end")
+        state.algorithms.pop()
+        engine.run_event("batch_end")
+    assert issubclass(UnsupportedError, EngineError)
+
+
+def test_a_name_that_an_adapter_leaves_out_without_a_reason_is_told_too():
+    bare = Offers("bare", gives=frozenset())
+    assert refusal(declaring(needs=("late_surgery",)), offers=bare) == (
+        "Toy can't work in bare: no late_surgery: this loop does not offer it"
+    )
+
+
+def test_fsdp_lacks_these_needs_and_no_event_or_field_each_with_a_reason_and_a_remedy():
+    assert EVERYTHING.gives - FSDP_OFFERS.gives == FSDP_OFFERS.why.keys() == set(NEEDS)
+    assert (FSDP_OFFERS.events, FSDP_OFFERS.writes, FSDP_OFFERS.loop) == (EVERYTHING.events, EVERYTHING.writes, "fsdp")
+    assert [why for why in FSDP_OFFERS.why.values() if "; train with DDP instead" not in why] == []
+
+
+class ByArgument(Quiet):
+    metadata = AlgorithmMetadata(name="by_argument", events=("batch_start", "batch_end", "after_loss"), tags=("toy",))
+
+    def __init__(self, narrow):
+        self.asked = []
+        if narrow:
+            self.metadata = self.metadata.replace(events=("batch_end",), needs=("late_surgery",))
+
+    def match(self, event, state):
+        self.asked.append(event.value)
+        return False
+
+
+def test_metadata_of_an_instance_is_checked_as_a_classs_and_keeps_the_rest():
+    metadata = ByArgument(narrow=True).metadata
+    assert metadata == AlgorithmMetadata(
+        name="by_argument", events=("batch_end",), tags=("toy",), needs=("late_surgery",)
+    )
+    with pytest.raises(MetadataError, match="unknown field 'need'; did you mean 'needs'"):
+        metadata.replace(need=())
+    with pytest.raises(MetadataError, match="'befor_loss' is not an event"):
+        metadata.replace(events=("befor_loss",))
+    with pytest.raises(MetadataError, match="'x' is in both before and after"):
+        metadata.replace(before=("x",), after=("x",))
+
+
+def test_an_engine_asks_each_instance_at_its_own_events_only():
+    narrow, wide = ByArgument(narrow=True), ByArgument(narrow=False)
+    with Engine(State(algorithms=[narrow, wide]), Logger()) as engine:
+        for event in ("batch_start", "after_loss", "batch_end"):
+            engine.run_event(event)
+    assert (narrow.asked, wide.asked) == (["batch_end"], ["batch_start", "after_loss", "batch_end"])
+
+
+def test_explain_and_refusals_go_by_the_instance():
+    explanation = explain_algorithms([ByArgument(narrow=True)], offers=FSDP_OFFERS)
+    assert (list(explanation), explanation.algorithms[0].events) == (["batch_end"], ("batch_end",))
+    assert explanation.problems == (
+        f"ByArgument can't work in fsdp: no late_surgery: {FSDP_OFFERS.why['late_surgery']}",
+    )
+    assert explain_algorithms([ByArgument(narrow=False)], offers=FSDP_OFFERS).problems == ()
+    assert "no after_loss" in refusal(ByArgument(narrow=False))
