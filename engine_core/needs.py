@@ -14,7 +14,7 @@ WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "me
 """The fields of State that algorithms write."""
 
 NEEDS: Mapping[str, str] = {
-    "create_graph": "The backward pass can build a graph, so that gradients can be differentiated.",
+    "create_graph": "A gradient can be computed with a graph, and differentiated again.",
     "whole_weights": "Each weight is one whole tensor in this process, in whatever memory format.",
     "freezing": "Parameters can stop training in the middle of a run.",
     "partial_forward": "A forward pass can leave out modules that have parameters.",

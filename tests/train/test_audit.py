@@ -195,6 +195,12 @@ def test_the_place_is_given_by_event_and_batch(event, where):
     assert f" {where} without declaring it" in message
 
 
+def test_what_an_instance_declares_for_itself_counts():
+    algorithms = [acting(lambda event, state: state.batch_set_item(1, state.batch[1] + 1), "batch_end") for _ in "ab"]
+    algorithms[0].metadata = algorithms[0].metadata.replace(writes=("batch",))
+    assert [message.partition(" ")[0] for message in audited(*algorithms)[1]] == ["Faulty-2"]
+
+
 def test_the_microbatch_is_counted():
     def write(event, state):
         if len(state.batch[0]) == 2:

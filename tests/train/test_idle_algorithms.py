@@ -169,6 +169,16 @@ def test_a_resumed_training_says_nothing_since_an_earlier_attempt_may_have_had_t
     assert told(make(First(), load_path=tmp_path)) == []
 
 
+def test_an_instance_with_metadata_of_its_own_is_named_with_its_own_events():
+    class ByArgument(Idle):
+        metadata = AlgorithmMetadata(events=("batch_start", "after_loss", "batch_end"))
+
+        def __init__(self, *events):
+            self.metadata = self.metadata.replace(events=events)
+
+    assert told(make(ByArgument("epoch_end"))) == [f"ByArgument was asked 2 times at EPOCH_END and never matched{REST}"]
+
+
 def test_the_reason_is_given_if_it_can_be_seen():
     class FromElsewhere(Idle):
         def match(self, event, state):
