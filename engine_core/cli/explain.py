@@ -62,7 +62,7 @@ def explain(event: str | None, pair: tuple[str, str] | None, skipped: bool, form
     Give a config, or the folder or manifest.json of a finished run. A run is explained from what it recorded, so its
     plugins need not be installed. The order assumes that every algorithm that lists an event matches there.
 
-    Algorithms that can't run together, or not in the --loop, are explained too, but the problems are listed and the
+    Algorithms that can't run together, or in the --loop given, are explained too, but the problems are listed and the
     exit code is 2.
     """
     wanted = None if event is None else _event(event)

@@ -81,6 +81,10 @@ def test_the_page_shows_the_fields_of_each_model():
     assert re.findall(r"^```\{fields\} (\w+)\n```$", PAGE, re.MULTILINE) == [model.__name__ for model in MODELS]
 
 
+def test_the_page_lists_the_needs_with_their_sentences():
+    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE) == list(NEEDS.items())
+
+
 def test_the_page_lists_the_fields_of_state_that_are_written():
     paragraph = PAGE[PAGE.index("`writes` names") : PAGE.index(". Parameters")]
 
