@@ -181,8 +181,8 @@ class AlgorithmMetadata(_Versioned):
     def replace(self, **changes: Any) -> AlgorithmMetadata:
         """Return a copy with some fields changed, checked as the constructor checks them.
 
-        An algorithm whose arguments decide gives itself metadata of its own, in its constructor: an engine reads it
-        when the algorithm joins, and not again.
+        An algorithm whose arguments decide gives itself metadata of its own, in its constructor; a change after that
+        is not supported.
 
         Example:
             >>> AlgorithmMetadata(name="drop").replace(needs=("partial_forward",)).needs

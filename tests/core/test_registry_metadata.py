@@ -139,7 +139,7 @@ def test_an_entry_point_that_names_nothing_breaks_only_itself(install, value):
         ("Engine_Core.Pass", "'engine_core.passes'"),
         (
             "engine_core.loggers",
-            "one of 'engine_core.algorithms', 'engine_core.passes', 'engine_core.callbacks'",
+            "one of 'engine_core.algorithms', 'engine_core.passes', 'engine_core.callbacks', 'engine_core.loops'",
         ),
     ],
 )

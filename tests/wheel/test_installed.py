@@ -17,7 +17,8 @@ for module in pkgutil.walk_packages(engine_core.__path__, "engine_core."):
 EVERY_ENTRY_POINT = """
 import sys
 from importlib.metadata import entry_points
-for group in ("engine_core.algorithms", "engine_core.passes", "engine_core.callbacks", "console_scripts"):
+groups = [f"engine_core.{kind}" for kind in ("algorithms", "passes", "callbacks", "loops")]
+for group in [*groups, "console_scripts"]:
     for entry in entry_points(group=group):
         if entry.dist.name in sys.argv:
             entry.load()
@@ -34,6 +35,7 @@ def test_every_entry_point_loads(complete: Environment) -> None:
 
     assert {line.split()[0] for line in loaded} == {"engine-core", *PLUGINS}
     assert {"sb-plugin selective_backprop", "engine-core set_filo_order", "engine-core engine-core"} <= set(loaded)
+    assert "engine-core fsdp" in loaded
 
 
 def test_the_command_lists_the_plugins(complete: Environment) -> None:
