@@ -16,8 +16,9 @@ from ..callbacks.profiler import Profiler
 from ..checkpoint import read_content, resolve
 from ..config import Config
 from ..errors import ArgumentError
+from ..parallel import join, spread_of
 from .folder import choose_folder
-from .making import assemble, check_can_train, make_parts, savers_of
+from .making import assemble, check_can_train, make_parts, parallel_of, savers_of
 from .models import write_model
 
 
@@ -46,11 +47,12 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
     """
     started_s = time.perf_counter()
     check_can_train(config)
-    folder = choose_folder(config, folder)
-    _check_writable(folder)
+    ranks = join(spread_of(parallel_of(config)), config.trainer.device)
+    folder = Path(ranks.decide(lambda: _free(config, folder)))
     parts = make_parts(config)
     savers = savers_of(config, folder, parts["callbacks"])
-    with tempfile.TemporaryDirectory(prefix="engine-core-") as place:
+    with tempfile.TemporaryDirectory(prefix="engine-core-") as own:
+        place = ranks.first(own)
         saver = CheckpointSaver(place, "1ba", on_error="stop")
         kept = [each for each in parts["callbacks"] if not isinstance(each, Profiler) and not saver_folders([each])]
         whole = parts["eval_dataloader"]
@@ -63,11 +65,22 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
             header = header_of(trainer.state)
             trainer.state.evaluators = loaders
             trainer.fit("1ba")
-            checkpoint = resolve(saver.written()[-1])
-            read_content(checkpoint)
             write_model(trainer, Path(place))
-            size = sum(file.stat().st_size for file in checkpoint.iterdir())
+            size = ranks.decide(lambda: _size_of(resolve(saver.written()[-1])))
     return Trial(header, tuple(loaders), size, time.perf_counter() - started_s)
+
+
+def _free(config: Config, folder: Path | str | None) -> str:
+    """Return where the run is going to write."""
+    chosen = choose_folder(config, folder)
+    _check_writable(chosen)
+    return str(chosen)
+
+
+def _size_of(checkpoint: Path) -> int:
+    """Return the bytes of a checkpoint that can be read."""
+    read_content(checkpoint)
+    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
 
 
 def _check_writable(folder: Path) -> None:

@@ -1,0 +1,136 @@
+"""Which rows each rank trains on, for loaders of all kinds: a program for torchrun, see test_data.py."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import data as torch_data
+from torch.utils.data.distributed import DistributedSampler
+
+from engine_core import Callback, Logger, State, Trainer
+from engine_core.parallel import DDP, join
+from engine_core.ranks import Ranks
+
+ROWS = 23
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class Rows(torch_data.Dataset[Any]):
+    """Examples that know their number; it counts what is read."""
+
+    def __init__(self, size: int = ROWS) -> None:
+        self.size, self.read = size, list[int]()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Batch:
+        self.read.append(index)
+        return torch.full((2,), index / self.size), torch.tensor(index % 3), torch.tensor(index)
+
+
+class Stream(torch_data.IterableDataset[Any]):
+    """The same examples one by one, without a length."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(Rows().__getitem__, range(ROWS))
+
+
+class Shuffling:
+    """Draws an order from Python's global generator whenever it begins."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = random.sample(range(ROWS), ROWS)
+        rows = Rows()
+        for begin in range(0, ROWS, 6):
+            yield torch_data.default_collate([rows[i] for i in order[begin : begin + 6]])
+
+
+class Draws(Callback):
+    """Draws from the global generators, on each rank another number of times."""
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        torch.rand(state.rank + 1), random.random()
+
+
+class Seen(Callback):
+    """Keeps the numbers of the rows of each batch, and none of a placeholder's."""
+
+    def __init__(self) -> None:
+        self.rows, self.samples = list[list[int]](), list[int]()
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        self.rows.append([] if state.is_placeholder else state.batch[2].tolist())
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.samples.append(state.timestamp.sample)
+
+
+def loader(dataset: Any = None, batch_size: int = 6, **more: Any) -> Any:
+    return torch_data.DataLoader(Rows() if dataset is None else dataset, batch_size=batch_size, **more)
+
+
+def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
+    """Return the Trainer's arguments of each case."""
+    weighted = torch_data.WeightedRandomSampler([1.0] * 5 + [3.0] * 18, 20)
+    own = torch.Generator().manual_seed(5)
+    ragged = [torch_data.default_collate([Rows()[i] for i in part]) for part in ([1, 2, 3, 4, 5], [6], [7, 8], [9] * 7)]
+    numbers = [torch_data.default_collate([Rows()[i + 10 * ranks.rank]]) for i in range(4 - ranks.rank)]
+    return {
+        "in order": {"train_dataloader": loader()},
+        "shuffled": {"train_dataloader": loader(shuffle=True)},
+        "shuffled by its own generator": {"train_dataloader": loader(shuffle=True, generator=own)},
+        "without the last": {"train_dataloader": loader(shuffle=True, drop_last=True)},
+        "weighted": {"train_dataloader": loader(sampler=weighted)},
+        "workers": {"train_dataloader": loader(shuffle=True, num_workers=2)},
+        "workers that persist": {"train_dataloader": loader(shuffle=True, num_workers=2, persistent_workers=True)},
+        "fewer rows than ranks": {"train_dataloader": loader(Rows(7), batch_size=2, shuffle=True)},
+        "a list": {"train_dataloader": ragged},
+        "a stream": {"train_dataloader": loader(Stream())},
+        "an order drawn at its beginning": {"train_dataloader": Shuffling()},
+        "by samples": {"train_dataloader": loader(shuffle=True), "max_duration": "30sp"},
+        "local": {"train_dataloader": numbers, "parallel": DDP(data="local") if ranks.size > 1 else None},
+        "a distributed sampler": {
+            "train_dataloader": loader(sampler=DistributedSampler(Rows(), ranks.size, ranks.rank), batch_size=2)
+        },
+    }
+
+
+def seen(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the rows of each batch, and what the loader's dataset has read, in this process."""
+    torch.manual_seed(1)
+    model = nn.Linear(2, 3)
+    watch = Seen()
+    settings = {"max_duration": "2ep", "callbacks": [watch, Draws()], "seed": 7, **arguments}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Trainer(model, loss_fn=nn.CrossEntropyLoss(), optimizers=sgd, **settings) as trainer:
+            trainer.fit()
+    given = arguments["train_dataloader"]
+    return {
+        "rows": watch.rows,
+        "samples": watch.samples,
+        "read": getattr(getattr(given, "dataset", None), "read", []),
+        "clock": list(trainer.state.timestamp)[:3],
+        "warnings": [str(warning.message) for warning in caught],
+    }
+
+
+def main() -> None:
+    ranks = join(DDP(), "cpu")
+    found = {name: ranks.each(seen(arguments)) for name, arguments in cases(ranks).items()}
+    if ranks.rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
