@@ -60,6 +60,11 @@ def _without_places(given: Sequence[str]) -> Iterator[str]:
             yield word
 
 
+def is_first_here() -> bool:
+    """Is this the first of the run's processes on this machine?"""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 def keep_last_lines(context: click.Context, lines: Sequence[str]) -> None:
     """Let the command end with these lines, after the error that it was ended by."""
     context.meta[_LINES] = lines

@@ -13,6 +13,7 @@ from ..engine import Engine, refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
 from ..messages import warn
+from ..needs import EVERYTHING, FSDP_OFFERS
 from ..parallel import DDP, FSDP, join, spread_of
 from ..passes import PassArgument
 from ..randomness import seed_generators
@@ -156,6 +157,7 @@ class Trainer:
             rank=ranks.rank,
             world_size=ranks.size,
             ranks=ranks,
+            offers=FSDP_OFFERS if isinstance(spread, FSDP) and ranks.size > 1 else EVERYTHING,
         )
         self._eval_interval = interval_in_run(self.state, "eval_interval", eval_interval)
         self._schedulers = check_schedulers(schedulers, self.state)
