@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ArgumentError
+from ..messages import warn
 from ..ranks import Ranks
 from .settings import DDP, FSDP, Parallel
 
@@ -86,7 +87,9 @@ def spread_model(
     if parallel is None or ranks.size == 1:
         return Wrapping(model)
     for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
+        _take_from_first(tensor.detach())
+    if ranks.rank == 0:
+        _warn_of_batch_norm(model)
     if isinstance(parallel, FSDP):
         return Sharded(model, parallel, ranks, device)
     return Replicated(model, parallel, device, finds_unused=finds_unused)
@@ -98,10 +101,34 @@ def mean_buffers(model: torch.nn.Module, ranks: Ranks) -> None:
         return
     for buffer in model.buffers():
         if buffer.is_floating_point():
-            dist.all_reduce(buffer)
-            buffer.div_(ranks.size)
+            total = buffer.detach().to(torch.float64 if buffer.dtype is torch.float64 else torch.float32, copy=True)
+            dist.all_reduce(total)
+            buffer.copy_(total / ranks.size)
         else:
-            dist.broadcast(buffer, src=0)
+            _take_from_first(buffer)
+
+
+def _take_from_first(tensor: torch.Tensor) -> None:
+    """Give a tensor rank 0's values; as bytes, since backends differ in the dtypes that they take."""
+    whole = tensor.contiguous()
+    dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0)
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.copy_(whole)
+
+
+def _warn_of_batch_norm(model: torch.nn.Module) -> None:
+    """Warn if a layer's training statistics are those of a rank's rows."""
+    local = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and not isinstance(module, torch.nn.SyncBatchNorm)  # noqa: SLF001
+    ]
+    if local:
+        warn(
+            f"BatchNorm ({local[0]!r}{' and others' if len(local) > 1 else ''}) takes its statistics in training from "
+            "each rank's own rows; on CUDA torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) takes them from all",
+            UserWarning,
+        )
 
 
 def _blocks(model: torch.nn.Module, parallel: FSDP) -> list[torch.nn.Module]:
