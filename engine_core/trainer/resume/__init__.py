@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .manifest import hyperparameters_of, surgery_of, versions_of
+from .restoring import go_back
 from .resuming import Loading, clock_in, find_resumed, start_over
-from .snapshot import copy_weights, go_back, take_snapshot
+from .snapshot import copy_weights, take_snapshot
 from .weights import load_weights
 
 __all__ = [

@@ -16,16 +16,16 @@ Parts = Mapping[str, Mapping[str, Any]]
 """States by kind, such as `algorithms`, and name."""
 
 
-def gather_parts(ranks: Ranks, parts: Parts, generators: Any) -> list[dict[str, Any]]:
-    """Return for each rank its generators and, by kind and name, the states that are not the same on all ranks."""
+def gather_parts(ranks: Ranks, parts: Parts, **own: Any) -> list[dict[str, Any]]:
+    """Return for each rank its `own` and, by kind and name, the states that are not the same on all ranks."""
     if ranks.size == 1:
         return []
     marks = ranks.each({kind: {name: _mark(state) for name, state in states.items()} for kind, states in parts.items()})
-    own = {
+    differing = {
         kind: {name: state for name, state in states.items() if _differs(marks, kind, name)}
         for kind, states in parts.items()
     }
-    return ranks.each({"generators": generators, **own})
+    return ranks.each({**own, **differing})
 
 
 def part_of_rank(saved: list[Any], ranks: Ranks) -> dict[str, Any] | None:

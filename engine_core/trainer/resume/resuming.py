@@ -20,7 +20,7 @@ from ..arguments import check_seed
 from ..session import Session
 from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .manifest import describe_run
-from .snapshot import put_back, resume_feed
+from .restoring import put_back, resume_feed
 from .weights import load_weights
 
 _POLICIES = ("error", "warn", "adopt")

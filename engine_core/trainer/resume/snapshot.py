@@ -1,27 +1,22 @@
-"""Convert a whole run to checkpoint content and back. Knows the run's parts, and no folders."""
+"""Convert a whole run to checkpoint content. Knows the run's parts, and no folders."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ...algorithm import unique_names
-from ...checkpoint import Content, Snapshot, Tensors, check_tensor, flatten, restore
-from ...errors import CheckpointError, add_note
+from ...checkpoint import Content, Snapshot, Tensors, check_tensor, flatten
+from ...errors import add_note
 from ...parallel import mean_buffers
-from ...randomness import GlobalGenerators, seed_generators
-from ...time import Timestamp
+from ...randomness import GlobalGenerators
 from ..averages import find_average, place_of_average
 from ..data import own_generators
-from ..optimizers import pass_for_stepped
 from ..session import Session
-from .compatibility import check_alike
 from .manifest import describe_run
-from .of_ranks import gather_parts, part_of_rank, states_of_rank
-from .weights import is_by_weights, load_weights
+from .of_ranks import gather_parts
 
 
 def take_snapshot(session: Session) -> Snapshot:
@@ -54,98 +49,32 @@ def copy_weights(model: Any) -> Tensors:
     return _copies(weights)
 
 
-def put_back(session: Session, content: Content, *, strict: bool) -> None:
-    """Restore all of a saved run except the train loader and the global generators."""
-    saved = restore(content.state, content.tensors)
-    state = session.state
-    of_weights = [name for name in _algorithms(session) if is_by_weights(saved["algorithms"].get(name), content.model)]
-    fresh = ", ".join(["optimizers", "schedulers", *of_weights])
-    left_too = f"the states of {fresh} were not loaded either and start fresh"
-    # First: if not all weights fit, what was learned about the former ones is left out too.
-    if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
-        of_weights = []
-        _load_optimizers(session, saved["optimizers"])
-        for label, scheduler, own in _paired("schedulers", state.schedulers, saved["schedulers"]):
-            check_alike(scheduler.state_dict(), own, f"the state of {label}")
-            _load(label, scheduler.load_state_dict, own)
-    _load_scaler(session, saved["scaler"])
-    _load_loss(state.loss_fn, saved["loss"])
-    _load_evaluators(state.evaluators, saved["evaluators"])
-    state.timestamp = _clock_of(saved["clock"])
-    state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
-    state.results.load(saved.get("results", {}))  # older versions saved none
-    session.status.load_state_dict(saved)
-    session.readings.load_state_dict(saved)
-    of_ranks = saved.get("ranks", [])
-    algorithms, listeners = (
-        states_of_rank(of_ranks, state.ranks, kind, saved[kind]) for kind in ("algorithms", "listeners")
-    )
-    _load_named("algorithm", _algorithms(session), {k: own for k, own in algorithms.items() if k not in of_weights})
-    _load_named("callback", _listeners(session), listeners)
-
-
-def resume_feed(session: Session, content: Content) -> None:
-    """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
-    parts = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
-    saved, state = restore(parts, content.tensors), session.state
-    session.batches = session.feed.resume(saved["feed"])
-    # Last: to restart an epoch, the feed sets these and draws from them.
-    own = saved if state.rank == 0 else part_of_rank(saved["ranks"] or [], state.ranks)
-    if own is None:  # the saved run had another number of ranks
-        seed_generators(state.derive_seed(f"rank/{state.timestamp.batch}"))
-    else:
-        GlobalGenerators.of_state(own["generators"], session.device).restore()
-
-
-def go_back(session: Session, content: Content) -> None:
-    """Roll back to a checkpoint: weights, loss function, states of optimizers, scaler and algorithms.
-
-    Clock, schedules, loader and generators stay as they are, so that training continues on different data.
-
-    Raises:
-        CheckpointError: if the content is not of such a run, with the part that differs.
-    """
-    saved = restore(content.state, content.tensors)
-    optimizers = session.state.optimizers
-    scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
-    load_weights(session.state.model, {**content.model, **saved["model"]}, strict=True)
-    _load_optimizers(session, saved["optimizers"])
-    for optimizer, groups in zip(optimizers, scheduled, strict=True):
-        for group, kept in zip(optimizer.param_groups, groups, strict=True):
-            group.update(kept)
-    _load_scaler(session, saved["scaler"])
-    _load_loss(session.state.loss_fn, saved["loss"])
-    _load_named("algorithm", _algorithms(session), saved["algorithms"])
-
-
-_SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
-"""The entries of an optimizer's groups that schedulers change."""
-
-
 def _parts(session: Session) -> dict[str, Any]:
     state = session.state
     scaler = session.precision.scaler
     own = {
-        "algorithms": _states(_algorithms(session), "algorithm"),
-        "listeners": _states(_listeners(session), "callback", session),
+        "algorithms": _states(algorithms_of(session), "algorithm"),
+        "listeners": _states(listeners_of(session), "callback", session),
     }
     generators = GlobalGenerators.capture(session.device).to_state()
-    of_ranks = gather_parts(state.ranks, own, generators)
+    position = session.feed.position(in_epoch=session.batches is not None)
+    of_rank = {"feed": position} if session.feed.is_local else {}
+    of_ranks = gather_parts(state.ranks, own, generators=generators, **of_rank)
     return {
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
         "results": state.results.to_json(),
         **session.status.state_dict(),
         **session.readings.state_dict(),
-        "feed": session.feed.position(in_epoch=session.batches is not None),
+        "feed": position,
         "generators": generators,
         "optimizers": [
-            {"parameters": _names_in(optimizer, state.model), "state": optimizer.state_dict()}
+            {"parameters": names_in(optimizer, state.model), "state": optimizer.state_dict()}
             for optimizer in state.optimizers
         ],
         "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
-        "loss": _state_of_loss(state.loss_fn),
+        "loss": state_of_loss(state.loss_fn),
         "evaluators": {
             label: [generator.get_state() for generator in own_generators(loader)]
             for label, loader in state.evaluators.items()
@@ -155,34 +84,19 @@ def _parts(session: Session) -> dict[str, Any]:
     }
 
 
-def _state_of_loss(loss_fn: Any) -> dict[str, Any]:
+def state_of_loss(loss_fn: Any) -> dict[str, Any]:
     """Return the parameters and buffers of a loss function that is a module, else nothing."""
     return dict(loss_fn.state_dict()) if isinstance(loss_fn, torch.nn.Module) else {}
 
 
-def _load_loss(loss_fn: Any, saved: Mapping[str, Any]) -> None:
-    own = _state_of_loss(loss_fn)
-    if differing := sorted(own.keys() ^ saved.keys()):
-        where = "the checkpoint" if differing[0] in saved else "this run"
-        raise CheckpointError(f"the loss functions differ: only that of {where} has {differing[0]!r}")
-    if own:
-        _load("the loss function", loss_fn.load_state_dict, saved)
-
-
-def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, list[torch.Tensor]]) -> None:
-    """Restore the loaders' own generators; those beyond the saved number start fresh."""
-    for label, states in saved.items():
-        own = own_generators(evaluators[label]) if label in evaluators else []
-        for generator, state in zip(own, states, strict=False):
-            _load(f"the generator of the evaluation loader {label!r}", generator.set_state, state)
-
-
-def _algorithms(session: Session) -> dict[str, Any]:
+def algorithms_of(session: Session) -> dict[str, Any]:
+    """Return the algorithms by their unique names."""
     members, _ = session.engine.lineup
     return {member.name: member.algorithm for member in members}
 
 
-def _listeners(session: Session) -> dict[str, Any]:
+def listeners_of(session: Session) -> dict[str, Any]:
+    """Return callbacks and logger destinations by their unique names."""
     listeners = [*session.state.callbacks, *session.engine.logger.destinations]
     return dict(zip(unique_names(listeners), listeners, strict=True))
 
@@ -215,77 +129,7 @@ def _copies(tensors: Mapping[str, torch.Tensor]) -> Tensors:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
-def _paired(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
-    """Return each owner's label for errors, the owner, and its state, if the numbers match."""
-    owners = list(owners)
-    if len(owners) != len(states):
-        raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run has {len(owners)}")
-    pairs = enumerate(zip(owners, states, strict=True))
-    return [(f"{what}[{place}] ({type(owner).__name__})", owner, state) for place, (owner, state) in pairs]
-
-
-def _load_optimizers(session: Session, saved: list[Any]) -> None:
-    for label, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
-        names = _names_in(optimizer, session.state.model)
-        if names != entry["parameters"]:
-            now, then = ([name for group in groups for name in group] for groups in (names, entry["parameters"]))
-            pairs = [(has, had) for has, had in itertools.zip_longest(now, then) if has != had]
-            first = f"{pairs[0][0]!r} where it had {pairs[0][1]!r}" if pairs else "the groups differ"
-            raise CheckpointError(f"{label} differs from the saved one in its parameters or their order: {first}")
-        # With an lr, whose lack would show only at a step, and without the parameters, compared above by name.
-        for place, group in enumerate(entry["state"]["param_groups"]):
-            check_alike(
-                optimizer.param_groups[place], {"lr": "", **group, "params": []}, f"{label} param_groups[{place}]"
-            )
-        _load(label, optimizer.load_state_dict, entry["state"])
-        _keep_dtypes(optimizer, entry["state"]["state"])
-        pass_for_stepped(optimizer)
-
-
-def _names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
+def names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
     """Return the names of the parameters in each group, empty for those that are not the model's."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
-
-
-def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Restore the dtypes of tensors that torch cast to their parameter's dtype when it loaded them."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for place, values in saved.items():
-        own = optimizer.state[parameters[place]]
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor) and value.dtype is not own[name].dtype:
-                own[name] = value.to(own[name].device)
-
-
-def _clock_of(saved: Mapping[str, Any]) -> Timestamp:
-    clock = Timestamp(**saved)
-    for name, value in clock._asdict().items():
-        kinds: Any = (int, float) if name.startswith("elapsed") else int
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 2**63:
-            raise CheckpointError(f"the clock in the checkpoint has {name}={value!r:.80}")
-    return clock
-
-
-def _load_scaler(session: Session, saved: Any) -> None:
-    scaler = session.precision.scaler
-    if (scaler is None) != (saved is None):
-        one, other = ("a", "none") if saved is not None else ("no", "one")
-        raise CheckpointError(
-            f"the checkpoint has {one} loss scaler and this run has {other}: set the precision of the saved run"
-        )
-    if scaler is not None:
-        scaler.load_state_dict(saved)
-
-
-def _load_named(kind: str, owners: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    for name, state in states.items():
-        if name in owners:
-            _load(f"{kind} {name}", owners[name].load_state_dict, state)
-
-
-def _load(label: str, load: Callable[[Any], Any], state: Any) -> None:
-    try:
-        load(state)
-    except Exception as error:
-        raise CheckpointError(f"{label} can't load its state from the checkpoint: {error}") from error
