@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from .files import MODEL, Content, Snapshot, attempt_of, load, read_content, read_manifest, write_content
+from .files import MODEL, Content, Snapshot, attempt_of, read_manifest, write_content
+from .reading import Opened, open_content, read_content
 from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
+from .tensor_file import load
 from .tree import Tensors, check_tensor, flatten, restore
 from .weights import (
     check_which,
@@ -23,6 +25,7 @@ __all__ = [
     "RUN_CHECKPOINTS",
     "BackgroundWriter",
     "Content",
+    "Opened",
     "Snapshot",
     "Store",
     "Tensors",
@@ -35,6 +38,7 @@ __all__ = [
     "has_checkpoint",
     "load",
     "match_names",
+    "open_content",
     "read_about",
     "read_content",
     "read_manifest",

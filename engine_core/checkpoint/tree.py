@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 import torch
 
 from ..errors import CheckpointError
+from .pieces import Piece
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
@@ -21,11 +22,12 @@ _KINDS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "ordered": OrderedDict,
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def flatten(value: Any, path: str, tensors: Tensors) -> Any:
+def flatten(value: Any, path: str, tensors: MutableMapping[str, Any]) -> Any:
     """Return a value as JSON, and put its tensors into `tensors`, under their paths.
 
     None, booleans, numbers, strings, tensors, and lists, tuples and dicts of them come back unchanged; so do the
-    mappings of torch's schedulers. The tensors are not copies: clone them to keep them.
+    mappings of torch's schedulers. The tensors are not copies: clone them to keep them. A `Piece` takes the place of a
+    tensor of which a process holds a part; it gets the same name in every process whose value has the same shape.
 
     Raises:
         CheckpointError: for anything else, with its path.
@@ -66,7 +68,7 @@ def check_tensor(tensor: torch.Tensor, path: str) -> None:
 class _Flattener:
     """One walk; a tensor that occurs twice gets one name."""
 
-    def __init__(self, tensors: Tensors) -> None:
+    def __init__(self, tensors: MutableMapping[str, Any]) -> None:
         self._tensors = tensors
         self._named: dict[int, dict[str, Any]] = {}
 
@@ -78,7 +80,7 @@ class _Flattener:
         if isinstance(value, float):  # NumPy's double is one
             number = float(value)
             return number if math.isfinite(number) else {_TAG: "number", "is": str(number)}
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, (torch.Tensor, Piece)):
             return self._tensor(value, path)
         if type(value) in (list, tuple):
             items = [self.flatten(item, f"{path}.{place}", depth + 1) for place, item in enumerate(value)]
@@ -104,14 +106,15 @@ class _Flattener:
         ]
         return {_TAG: kind, "items": pairs}
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> dict[str, Any]:
+    def _tensor(self, value: torch.Tensor | Piece, path: str) -> dict[str, Any]:
+        tensor = value.tensor if isinstance(value, Piece) else value
         check_tensor(tensor, path)
         if id(tensor) in self._named:
             return self._named[id(tensor)]
         name = path
         while name in self._tensors:  # a key with a dot in it may look like two
             name += "_"
-        self._tensors[name] = tensor.detach()
+        self._tensors[name] = value._replace(tensor=tensor.detach()) if isinstance(value, Piece) else tensor.detach()
         reference: dict[str, Any] = {_TAG: "tensor", "name": name}
         self._named[id(tensor)] = reference
         if not tensor.is_contiguous() and tensor.numel():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ..errors import ArgumentError, CheckpointError, did_you_mean
-from ..messages import readable
-from .files import MANIFEST, MODEL, TENSORS, Content, read_content, save
+from .files import MANIFEST, STATE
+from .reading import Opened, Unread, open_content
+from .shards import tensors_of_average
+from .tensor_file import Readable, Stored, TensorFile, save
 from .tree import restore
+
+_T = TypeVar("_T")
 
 _PARALLEL = "module."
 WEIGHTS = ("evaluated", "trained")
@@ -48,25 +51,22 @@ def read_weights(folder: Path, weights: str = "evaluated") -> Weights:
     Raises:
         CheckpointError: if the folder is not a checkpoint, or is damaged.
     """
-    content = read_content(folder)
-    return Weights(_evaluated(content, folder, weights), _extra_in(content, folder), dict(content.manifest))
+    opened = open_content(folder)
+    tensors = {name: stored.read() for name, stored in _chosen(opened, folder, weights).items()}
+    return Weights(tensors, _extra_in(opened, folder), dict(opened.manifest))
 
 
-def _evaluated(content: Content, folder: Path, weights: str) -> dict[str, torch.Tensor]:
-    place = content.manifest.get("average")
-    if place is None or check_which(weights) == "trained":
-        return dict(content.model)
-    tensors = place.get("tensors") if isinstance(place, dict) else None
-    if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors.values()):
-        raise CheckpointError(f"{str(folder / MANIFEST)!r} does not say where its average is")
-    if absent := [key for key in tensors.values() if key not in content.tensors]:
-        raise CheckpointError(f"{str(folder / MANIFEST)!r} names {absent[0]!r:.80}, which is not in {TENSORS}")
-    average = {name: content.tensors[key] for name, key in tensors.items()}
-    return with_average(content.model, average)
+def _chosen(opened: Opened, folder: Path, weights: str) -> dict[str, Stored]:
+    if check_which(weights) == "trained":
+        return dict(opened.model)
+    average = tensors_of_average(opened.manifest)
+    if absent := [key for key in average.values() if key not in opened.tensors]:
+        raise CheckpointError(f"{str(folder / MANIFEST)!r} names {absent[0]!r:.80}, which is not in the state")
+    return with_average(opened.model, {name: opened.tensors[key] for name, key in average.items()})
 
 
-def _extra_in(content: Content, folder: Path) -> dict[str, Any]:
-    extra = restore(content.state.get("model", {}), content.tensors)
+def _extra_in(opened: Opened, folder: Path) -> dict[str, Any]:
+    extra = restore(opened.state.get("model", {}), Unread(opened.tensors))
     if not isinstance(extra, dict):
         raise CheckpointError(f"the checkpoint {str(folder)!r} has {extra!r:.80} for the model's extra state")
     return extra
@@ -78,11 +78,7 @@ def read_about(file: Path) -> dict[str, str]:
     Raises:
         CheckpointError: if it can't be read.
     """
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return dict(opened.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{str(file)!r} is not a safetensors file: {readable(str(error))}") from error
+    return TensorFile(file).about
 
 
 def clock_of(manifest: Mapping[str, Any]) -> dict[str, int]:
@@ -97,7 +93,7 @@ def clock_of(manifest: Mapping[str, Any]) -> dict[str, int]:
     return clock
 
 
-def with_average(weights: Mapping[str, torch.Tensor], average: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def with_average(weights: Mapping[str, _T], average: Mapping[str, _T]) -> dict[str, _T]:
     """Return a model's weights with those of the average in their places.
 
     Raises:
@@ -138,8 +134,12 @@ def _uncompiled(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
-def write_weights(file: Path, weights: Mapping[str, torch.Tensor], about: Mapping[str, str] | None = None) -> None:
+def write_weights(
+    file: Path, weights: Mapping[str, torch.Tensor | Readable], about: Mapping[str, str] | None = None
+) -> None:
     """Write weights to a file of their own, with `about` in its header; afterwards it is whole, or as it was before.
+
+    What is not a tensor yet is read one after the other, when it is written.
 
     Raises:
         CheckpointError: if it can't be written.
@@ -148,9 +148,11 @@ def write_weights(file: Path, weights: Mapping[str, torch.Tensor], about: Mappin
     try:
         save(beside, weights, about)
         beside.replace(file)
-    except (OSError, SafetensorError) as error:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
-        raise CheckpointError(f"{str(file)!r} can't be written: {error}") from error
+        if isinstance(error, OSError):
+            raise CheckpointError(f"{str(file)!r} can't be written: {error}") from error
+        raise
 
 
 def export_weights(folder: Path, to: Path, weights: str = "evaluated") -> None:
@@ -163,10 +165,10 @@ def export_weights(folder: Path, to: Path, weights: str = "evaluated") -> None:
         CheckpointError: if the folder is not a checkpoint, or `to` exists, lies in a checkpoint, or can't be written.
     """
     for parent in to.absolute().parents:
-        if (parent / MANIFEST).exists() and (parent / MODEL).exists() and (parent / TENSORS).exists():
+        if (parent / MANIFEST).exists() and (parent / STATE).exists():
             place = f"in the checkpoint {str(parent)!r}, which a further file would spoil"
             raise CheckpointError(f"{str(to)!r} is {place}: choose another folder")
-    found = read_weights(folder, weights).tensors
+    found = _chosen(open_content(folder), folder, weights)
     if to.exists():
         raise CheckpointError(f"{str(to)!r} is there already and is left as it is: choose another file")
     write_weights(to, found)

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from engine_core.checkpoint import files
+from engine_core.checkpoint import tensor_file
 from engine_core.cli import main
 
 MODULE = """
@@ -15,7 +15,7 @@ MODULE = """
 
     import torch
     from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, LoggerDestination
-    from engine_core.checkpoint import files
+    from engine_core.checkpoint import tensor_file
 
     IMPORTED = []
 
@@ -117,7 +117,7 @@ MODULE = """
 
     class FullFrom(Callback):
         def __init__(self, batch=1, to=None):
-            self.batch, self.to, self.save = batch, to, files.save_file
+            self.batch, self.to, self.save = batch, to, tensor_file._blocks
 
         def fail(self, *arguments):
             raise OSError(28, "No space left on device")
@@ -126,7 +126,7 @@ MODULE = """
             now = state.timestamp.batch
             for saver in (each for each in state.callbacks if hasattr(each, "written")):
                 saver.written()  # in the background
-            files.save_file = self.fail if self.batch <= now and (self.to is None or now < self.to) else self.save
+            tensor_file._blocks = self.fail if self.batch <= now and (self.to is None or now < self.to) else self.save
 
     class Bad(Callback):
         def __init__(self, at=6):
@@ -151,7 +151,7 @@ PLUGINS = {"algorithms": {"widen": "left:Widen", "average": "left:Average", "sec
 def cli(install, tmp_path, monkeypatch):
     """Return `cli(*arguments, config=...)`, which runs the command in an empty folder with `run.yaml`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "save_file", files.save_file)  # FullFrom replaces it
+    monkeypatch.setattr(tensor_file, "_blocks", tensor_file._blocks)  # FullFrom replaces it
     monkeypatch.syspath_prepend(tmp_path)
     install("left-plugin", PLUGINS, {"left": MODULE}, version="1.2")
 

@@ -100,14 +100,14 @@ def forge(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 2}, "has schema 2, and this version .* reads schema 1: install"),
+        ({"schema": 3}, "has schema 3, and this version .* reads schemas 1 and 2: install"),
         ({"schema": 0}, "has schema 0"),
         ({"schema": "1"}, "lacks schema or checksum"),
         ({"schema": True}, "lacks schema or checksum"),
         ({"files": {}}, "does not list the files"),
         ({"files": ["state.json"]}, "does not list the files"),
         ({"files": {"../state.json": {}, "model.safetensors": {}, "state.safetensors": {}}}, "does not list the files"),
-        ({"files": {"state.json": 3, "model.safetensors": {}, "state.safetensors": {}}}, "checksum differs"),
+        ({"files": {"state.json": 3, "model.safetensors": {}, "state.safetensors": {}}}, "size differs"),
     ],
 )
 def test_a_manifest_that_says_something_else_is_refused(folder, changes, message):
@@ -181,7 +181,7 @@ def test_files_that_are_removed_while_they_are_read_are_an_error_of_the_checkpoi
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
     with monkeypatch.context() as patched:
-        patched.setattr("engine_core.checkpoint.files.read_manifest", lambda folder: manifest)
+        patched.setattr("engine_core.checkpoint.reading.read_manifest", lambda folder: manifest)
         patched.setattr(call, gone)
         with pytest.raises(CheckpointError, match=r"ep0-ba3' can't be read: .*No such file"):
             read_content(folder)
@@ -205,7 +205,7 @@ def test_a_disk_that_fails_leaves_what_was_there(folder, call, monkeypatch):
 
     target = {"mkdir": "pathlib.Path.mkdir", "fsync": "os.fsync", "rename": "pathlib.Path.rename"}.get(call)
     with monkeypatch.context() as patched:
-        patched.setattr(target or "engine_core.checkpoint.files.save_file", fail)
+        patched.setattr(target or "engine_core.checkpoint.tensor_file._blocks", fail)
         with pytest.raises(CheckpointError, match=r"can't be written: .*No space left"):
             write_content(folder, Content({}, {}, {}))
     assert read_content(folder).state == CONTENT.state
