@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .files import MODEL, Content, Snapshot, attempt_of, read_manifest, write_content
+from .files import MODEL, Content, Share, Snapshot, attempt_of, read_manifest, write_content
+from .parts import Writers, write_share
+from .pieces import Piece, cut
 from .reading import Opened, open_content, read_content
 from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
 from .tensor_file import load
@@ -26,13 +28,17 @@ __all__ = [
     "BackgroundWriter",
     "Content",
     "Opened",
+    "Piece",
+    "Share",
     "Snapshot",
     "Store",
     "Tensors",
+    "Writers",
     "attempt_of",
     "check_tensor",
     "check_which",
     "clock_of",
+    "cut",
     "export_weights",
     "flatten",
     "has_checkpoint",
@@ -48,5 +54,6 @@ __all__ = [
     "restore",
     "with_average",
     "write_content",
+    "write_share",
     "write_weights",
 ]

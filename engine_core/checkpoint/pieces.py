@@ -28,6 +28,19 @@ class Piece(NamedTuple):
     shape: Shape
 
 
+def cut(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor | Piece:
+    """Return a rank's piece of a tensor that all ranks have alike: some of its rows, at most one more than another's.
+
+    A tensor without dimensions stays as it is.
+    """
+    if not tensor.dim():
+        return tensor
+    each, more = divmod(len(tensor), size)
+    begin = rank * each + min(rank, more)
+    rows = tensor[begin : begin + each + (rank < more)]
+    return Piece(rows, (begin, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
+
+
 class Box(NamedTuple):
     """A part of a tensor: where it begins, and its size, in each dimension."""
 

@@ -16,7 +16,8 @@ from typing import IO, TypeVar
 
 from ..errors import CheckpointError
 from ..time import Timestamp
-from .files import MANIFEST, Content, attempt_of, read_manifest, sync, write_content
+from .files import MANIFEST, Content, Share, attempt_of, read_manifest, sync, write_content
+from .parts import Writers, write_share
 
 LATEST, BEST = "latest", "best"
 RUN_CHECKPOINTS = "checkpoints"
@@ -89,6 +90,24 @@ class Store:
         self._point(LATEST, path.name)
         return path
 
+    def begin(self, at: Timestamp) -> str:
+        """Make the folder that several processes will fill with a checkpoint; return its name, for their `Writers`.
+
+        It is for rank 0, which holds the lock, while it writes nothing: what earlier saves left unfinished is removed.
+        """
+        self._remove_begun()
+        begun = self.folder / f".{self.name_of(at)}.{secrets.token_hex(8)}.new"
+        begun.mkdir(parents=True)
+        return begun.name
+
+    def save_share(self, at: Timestamp, share: Share, writers: Writers) -> Path:
+        """Write what this process holds of a checkpoint; rank 0 returns once all of it is recorded as the latest."""
+        path = self.folder / self.name_of(at)
+        write_share(path, share, writers)
+        if not writers.rank:
+            self._point(LATEST, path.name)
+        return path
+
     def mark_best(self, name: str | None) -> None:
         """Let `best` name a checkpoint; None: there is no best one."""
         if name is None:
@@ -139,8 +158,7 @@ class Store:
 
     def _tidy(self) -> None:
         """Remove what a killed process left half-written, and restore what it was about to replace."""
-        for begun in self.folder.glob(".ep*.new"):
-            shutil.rmtree(begun, ignore_errors=True)
+        self._remove_begun()
         for pointer in (LATEST, BEST):
             with suppress(OSError):
                 (self.folder / f".{pointer}.new").unlink(missing_ok=True)
@@ -151,6 +169,10 @@ class Store:
             else:
                 with suppress(OSError):  # it is read from where it is
                     replaced.rename(path)
+
+    def _remove_begun(self) -> None:
+        for begun in self.folder.glob(".ep*.new"):
+            shutil.rmtree(begun, ignore_errors=True)
 
 
 def has_checkpoint(folder: Path) -> bool:
