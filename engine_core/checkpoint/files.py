@@ -93,7 +93,7 @@ def taking_place(begun: Path, folder: Path) -> Iterator[None]:
     """Let `begun` become `folder` when the block ends; after an error `folder` is as before, and `begun` is removed.
 
     Raises:
-        CheckpointError: for an OSError.
+        CheckpointError: for an OSError too, with the folder.
     """
     replaced = folder.with_name(f".{folder.name}.old")
     try:
@@ -108,7 +108,7 @@ def taking_place(begun: Path, folder: Path) -> Iterator[None]:
         shutil.rmtree(begun, ignore_errors=True)
         if replaced.exists() and not folder.exists():
             replaced.rename(folder)
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, CheckpointError)):
             raise CheckpointError(f"{str(folder)!r} can't be written: {error}") from error
         raise
     shutil.rmtree(replaced, ignore_errors=True)  # only now is the new one on the disk

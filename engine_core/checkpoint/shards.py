@@ -71,7 +71,8 @@ def write_own(folder: Path, share: Share, rank: int, size: int) -> dict[str, Wri
     written = {}
     for name, values in _sets_of(share).items():
         file = _file_of(name, rank, size)
-        (folder / file).parent.mkdir(exist_ok=True)
+        if (parent := (folder / file).parent) != folder:  # which only rank 0 makes: given up, it is not to come back
+            parent.mkdir(exist_ok=True)
         own = {key: value for key, value in ((k, _own(v, rank)) for k, v in values.items()) if value is not None}
         offsets = {key: {_BEGIN: list(offset)} for key, (_, offset) in own.items()}
         about = {_OFFSETS: json.dumps(offsets), **_DCP}

@@ -1,0 +1,222 @@
+"""Sharded checkpoints: each process writes its pieces, torch and any number of processes read them."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.checkpoint import load as load_by_torch
+
+from engine_core.checkpoint import (
+    Content,
+    Piece,
+    Share,
+    Store,
+    Writers,
+    cut,
+    export_weights,
+    flatten,
+    open_content,
+    read_content,
+    read_manifest,
+    read_weights,
+    restore,
+    write_content,
+    write_share,
+)
+from engine_core.checkpoint.tensor_file import save
+from engine_core.errors import CheckpointError
+from engine_core.time import Timestamp
+
+from .parts import same
+from .shards import AVERAGE, CONTENT, MODEL, TENSORS, share_of, write
+
+
+def alike(some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
+    """Are these the same tensors, in whatever order?"""
+    return same(dict(sorted(some.items())), dict(sorted(others.items())))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sharded") / "ep0-ba3"
+    write(path)
+    return path
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_what_several_processes_wrote_is_read_as_one_would_have_written_it(size: int, tmp_path: Path) -> None:
+    write(tmp_path / "ep0-ba3", size=size)
+    content = read_content(tmp_path / "ep0-ba3")
+    assert alike(content.model, MODEL)
+    assert alike(content.tensors, TENSORS)
+    assert content.state == CONTENT.state
+    assert content.manifest == {**CONTENT.manifest, "schema": 2, "shards": size}
+    assert [path.name for path in tmp_path.iterdir()] == ["ep0-ba3"]
+
+
+def test_each_process_has_a_file_of_each_kind_and_the_manifest_lists_all(folder: Path) -> None:
+    kinds = ("average/model", "model", "state")
+    files = [f"{kind}-0000{rank}-of-00004.safetensors" for kind in kinds for rank in (1, 2, 3, 4)]
+    there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert there == sorted([*files, "manifest.json", "state.json"])
+    assert sorted(read_manifest(folder)["files"]) == sorted([*files, "state.json"])
+
+
+def test_an_unsharded_checkpoint_keeps_the_schema_that_older_versions_read(tmp_path: Path) -> None:
+    write_content(tmp_path / "ep0-ba3", CONTENT)
+    assert read_manifest(tmp_path / "ep0-ba3")["schema"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.parametrize(
+    ("within", "expected"), [("", MODEL), ("average", {"weight": TENSORS[AVERAGE["tensors"]["weight"]]})]
+)
+def test_torchs_reader_loads_weights_and_averages_by_their_names(within: str, expected: Any, folder: Path) -> None:
+    loaded = {name: torch.full_like(value, 9) for name, value in expected.items()}
+    load_by_torch(loaded, storage_reader=HuggingFaceStorageReader(str(folder / within)))
+    assert same(loaded, expected)
+
+
+def test_a_state_and_a_model_with_one_name_are_not_mixed_up_by_torchs_reader(tmp_path: Path) -> None:
+    content = Content({"loss.weight": torch.ones(4)}, {}, {"loss.weight": torch.zeros(4)})
+    write(tmp_path / "ep0-ba1", content, 2)
+    chunks = HuggingFaceStorageReader(str(tmp_path / "ep0-ba1")).read_metadata().state_dict_metadata
+    assert {name: len(entry.chunks) for name, entry in chunks.items()} == {"loss.weight": 2, "state/loss.weight": 2}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_any_number_of_processes_reads_its_own_part_of_each_tensor(size: int, folder: Path) -> None:
+    for rank in range(size):
+        opened = open_content(folder, in_part=True)
+        for name, tensor in MODEL.items():
+            piece = cut(tensor, rank, size)
+            if isinstance(piece, Piece):
+                stored = opened.model[name]
+                assert (stored.shape, stored.dtype) == (tuple(tensor.shape), tensor.dtype)
+                assert same(stored.read(piece.offset, tuple(piece.tensor.shape)), piece.tensor)
+        assert same(opened.tensors["optimizers.0.step"].read(), TENSORS["optimizers.0.step"])
+
+
+def test_a_process_verifies_the_files_that_it_reads_from_and_no_others(tmp_path: Path) -> None:
+    write(tmp_path / "ep0-ba3")
+    file = tmp_path / "ep0-ba3" / "model-00002-of-00004.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    half = open_content(tmp_path / "ep0-ba3", in_part=True).model["half"]
+    assert same(half.read((0,), (1,)), MODEL["half"][:1])
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00004\.safetensors' is not what was written"):
+        half.read((1,), (1,))
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00004\.safetensors' is not what was written"):
+        open_content(tmp_path / "ep0-ba3")
+
+
+def test_pieces_of_an_optimizers_state_have_one_name_on_all_ranks_and_come_back_whole(tmp_path: Path) -> None:
+    whole: Any = {
+        "exp_avg": torch.randn(5, 2),
+        "kernel": torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last),
+        "step": torch.tensor(3.0),
+    }
+    begun = Store(tmp_path).begin(Timestamp(batch=3))
+    for rank in (1, 0):
+        tensors: dict[str, Any] = {}
+        state = flatten({"optimizers": [{name: cut(value, rank, 2) for name, value in whole.items()}]}, "", tensors)
+        share = Share({}, {"own": state} if rank == 0 else {}, tensors, {})
+        Store(tmp_path).save_share(Timestamp(batch=3), share, Writers(rank, 2, begun))
+    content = read_content(tmp_path / "ep0-ba3")
+    restored = restore(content.state["own"], content.tensors)
+    assert same(restored, {"optimizers": [whole]})
+    assert restored["optimizers"][0]["kernel"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("weights", ["evaluated", "trained"])
+def test_weights_are_read_and_exported_as_one_file(weights: str, folder: Path, tmp_path: Path) -> None:
+    expected = {**MODEL, "weight": TENSORS[AVERAGE["tensors"]["weight"]]} if weights == "evaluated" else MODEL
+    assert alike(read_weights(folder, weights).tensors, expected)
+    export_weights(folder, tmp_path / "exported.safetensors", weights)
+    save_file(expected, tmp_path / "expected.safetensors")
+    assert (tmp_path / "exported.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
+
+
+def test_an_export_does_not_go_into_a_sharded_checkpoint(folder: Path) -> None:
+    for within in ("", "average"):
+        with pytest.raises(CheckpointError, match="which a further file would spoil"):
+            export_weights(folder, folder / within / "w.safetensors")
+
+
+def test_a_file_of_tensors_is_what_safetensors_writes(tmp_path: Path) -> None:
+    names = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "uint16"]
+    names += ["complex64", "uint32", "uint64", "float8_e5m2", "float8_e4m3fn"]
+    tensors = {f"x.{name}": torch.randint(2, (16,), dtype=torch.uint8).view(getattr(torch, name)) for name in names}
+    tensors |= {'"\u00e9\n\x01': torch.zeros(0, 3), "scalar": torch.tensor(3.0), "large": torch.randn(2**19 + 3)}
+    for given in (tensors, {}):
+        save_file(given, tmp_path / "theirs", {"format": "pt"})
+        save(tmp_path / "ours", given, {"format": "pt"})
+        assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    with pytest.raises(CheckpointError, match=r"'x' is a tensor of dtype torch\.complex128, which a file can't hold"):
+        save(tmp_path / "ours", {"x": torch.zeros(1, dtype=torch.complex128)})
+
+
+def save_alone(rank: int, folder: Path, **writers: Any) -> None:
+    store = Store(folder)
+    begun = store.begin(Timestamp(batch=3)) if rank == 0 else ".ep0-ba3.gone.new"
+    store.save_share(Timestamp(batch=3), share_of(CONTENT, rank, 3), Writers(rank, 3, begun, **writers))
+
+
+def test_rank_0_waits_no_longer_than_it_has_to_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"ep0-ba3'.*: 0\.05 s are up, and ranks 1, 2 had not written a share"):
+        save_alone(0, tmp_path, timeout_s=0.05)
+    with pytest.raises(CheckpointError, match="a process has ended, and ranks 1, 2 had not written a share"):
+        save_alone(0, tmp_path, is_lost=lambda: True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_does_not_see_the_folder_says_why(tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match="rank 0 did not begin it, has given it up, or does not share this file system"
+    ):
+        save_alone(1, tmp_path)
+
+
+def test_a_rank_that_cannot_write_ends_the_wait_of_rank_0(tmp_path: Path) -> None:
+    store, told = Store(tmp_path), []
+    begun = store.begin(Timestamp(batch=3))
+    bad = Share({"weight": Piece(torch.zeros(1, dtype=torch.complex128), (0,), (2,))}, {}, {}, {})
+
+    def fail() -> None:
+        with pytest.raises(CheckpointError, match="the share of rank 1 can't be written") as caught:
+            store.save_share(Timestamp(batch=3), bad, Writers(1, 2, begun))
+        told.append(str(caught.value))
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    with pytest.raises(CheckpointError, match="rank 1 can't write its share: 'weight' is a tensor of dtype"):
+        store.save_share(Timestamp(batch=3), share_of(CONTENT, 0, 2), Writers(0, 2, begun))
+    thread.join()
+    assert len(told) == 1
+
+
+def test_pieces_that_are_not_whole_together_are_not_saved(tmp_path: Path) -> None:
+    begun = Store(tmp_path).begin(Timestamp(batch=3))
+    for rank in (1, 0):
+        share = Share({"weight": Piece(torch.ones(2), (0,), (4,))}, {}, {}, {})
+        writers = Writers(rank, 2, begun)
+        if rank:
+            write_share(tmp_path / "ep0-ba3", share, writers)
+        else:
+            with pytest.raises(CheckpointError, match=r"'weight' of shape \[4\] has pieces that overlap"):
+                write_share(tmp_path / "ep0-ba3", share, writers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_removes_what_a_dead_one_left_and_not_what_has_been_saved(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(Timestamp(batch=1), CONTENT)
+    dead = store.begin(Timestamp(batch=2))
+    (tmp_path / dead / "part-00002.json").write_text("{}")
+    begun = store.begin(Timestamp(batch=2))
+    assert begun != dead
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([begun, "ep0-ba1", "latest"])
