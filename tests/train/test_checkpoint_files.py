@@ -12,6 +12,7 @@ import torch
 from engine_core.checkpoint import Content, read_content, read_manifest, write_content
 from engine_core.errors import CheckpointError
 
+from . import shards
 from .parts import same
 
 FILES = ["manifest.json", "model.safetensors", "state.json", "state.safetensors"]
@@ -24,10 +25,21 @@ MODEL = {
 CONTENT = Content(MODEL, {"clock": {"batch": 3}}, {"momentum": torch.randn(3, 4)}, {"seed": 7})
 
 
+SHARDS = [
+    "average/model-00002-of-00002.safetensors",
+    "model-00001-of-00002.safetensors",
+    "state-00002-of-00002.safetensors",
+]
+
+
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, request):
+    """Return a checkpoint, a sharded one for a file of one."""
     path = tmp_path / "ep0-ba3"
-    write_content(path, CONTENT)
+    if "name" in request.fixturenames and request.getfixturevalue("name") in SHARDS:
+        shards.write(path, size=2)
+    else:
+        write_content(path, CONTENT)
     return path
 
 
@@ -47,7 +59,7 @@ def test_a_checkpoint_takes_the_place_of_another_of_its_name(folder):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, *SHARDS])
 def test_each_flipped_bit_is_found_and_the_file_named(folder, name):
     path, draw = folder / name, random.Random(1)
     whole = path.read_bytes()
@@ -61,7 +73,7 @@ def test_each_flipped_bit_is_found_and_the_file_named(folder, name):
     read_content(folder)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, *SHARDS])
 def test_a_file_that_is_cut_short_missing_or_a_link_is_named(folder, name, tmp_path):
     path = folder / name
     whole = path.read_bytes()
@@ -165,11 +177,12 @@ HOSTILE_TENSORS = {
 }
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", *SHARDS])
 @pytest.mark.parametrize("data", HOSTILE_TENSORS.values(), ids=HOSTILE_TENSORS)
-def test_tensors_whose_header_lies_are_refused_with_the_file(folder, data):
-    (folder / "model.safetensors").write_bytes(data)
+def test_tensors_whose_header_lies_are_refused_with_the_file(folder, name, data):
+    (folder / name).write_bytes(data)
     forge(folder)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+    with pytest.raises(CheckpointError, match=name):
         read_content(folder)
 
 

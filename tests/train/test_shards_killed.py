@@ -59,7 +59,7 @@ def end_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_whichever_process_is_killed_at_whatever_step_the_latest_checkpoint_loads(victim: int, tmp_path: Path) -> None:
     folder, lost = tmp_path / "checkpoints", tmp_path / "lost"
     store = Store(folder)

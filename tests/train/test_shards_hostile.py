@@ -1,0 +1,192 @@
+"""Sharded checkpoints whose checksums are right and whose contents lie: each is refused before it takes memory."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from engine_core.checkpoint import Content, open_content, read_content, read_manifest
+from engine_core.errors import CheckpointError
+
+from .shards import write
+from .test_checkpoint_files import forge
+
+MODEL = {"weight": torch.randn(4, 2), "bias": torch.randn(2)}
+AVERAGE: dict[str, Any] = {"algorithm": "EMA", "registered": "ema", "tensors": {"weight": "average.weight"}}
+CONTENT = Content(MODEL, {"clock": {"batch": 3}}, {"average.weight": torch.randn(4, 2)}, {"average": AVERAGE})
+SECOND = "model-00002-of-00002.safetensors"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "ep0-ba3", CONTENT, 2)
+    return tmp_path / "ep0-ba3"
+
+
+@pytest.fixture
+def refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return `refused(message, **changes of the manifest)`, which makes the checksums right and then reads."""
+
+    def check(message: str, **changes: Any) -> None:
+        forge(folder, **changes)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "empty", lambda *_, **__: pytest.fail("memory was taken"))
+            for call in (read_content, lambda folder: open_content(folder, in_part=True)):
+                with pytest.raises(CheckpointError, match=message):
+                    call(folder)
+
+    return check
+
+
+def change_second(folder: Path, about: str | None = None, **tensors: torch.Tensor | None) -> None:
+    """Write the second file of the model with other tensors, or with something else about where they belong."""
+    with safe_open(folder / SECOND, framework="pt") as opened:
+        offsets = json.loads(opened.metadata()["DCP_SHARDING_INFO"])
+    own = {name: value for name, value in {**load_file(folder / SECOND), **tensors}.items() if value is not None}
+    offsets = {name: offsets.get(name, {"saved_offsets": [0] * own[name].dim()}) for name in own}
+    save_file(own, folder / SECOND, {"DCP_SHARDING_INFO": json.dumps(offsets) if about is None else about})
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        ([0, 1], None),
+        ([0, 0], "pieces that overlap: .4, 1. at .0, 0. and .4, 1. at .0, 0."),
+        ([0, -1], "a piece outside of it: .4, 1. at .0, -1."),
+        ([0, 2], "a piece outside of it"),
+        ([1, 1], "a piece outside of it"),
+        ([0, 2**63], "a piece outside of it"),
+        ([0, 10**400], "a piece outside of it"),
+        ([0], "a piece outside of it"),
+        ([0, 0, 1], "a piece outside of it"),
+        ([], "a piece outside of it"),
+        ([False, True], f"the header of .*{SECOND}' has for 'weight'"),
+        (["0", "1"], f"the header of .*{SECOND}' has for 'weight'"),
+        ([0, 1.0], f"the header of .*{SECOND}' has for 'weight'"),
+        ([0, [1]], f"the header of .*{SECOND}' has for 'weight'"),
+        (None, f"the header of .*{SECOND}' has for 'weight'"),
+    ],
+)
+def test_an_offset_that_no_piece_has_is_refused(offset: Any, message: str | None, folder: Path, refused: Any) -> None:
+    change_second(folder, json.dumps({"weight": {"saved_offsets": offset}, "bias": {"saved_offsets": [1]}}))
+    if message is not None:
+        refused(message)
+    else:
+        forge(folder)
+        assert torch.equal(read_content(folder).model["weight"], MODEL["weight"])
+
+
+@pytest.mark.parametrize(
+    "about",
+    ["", "{}", "[]", "7", "{", "[" * 100_000, '{"weight": {}}', '{"weight": 1, "weight": 2}', '{"weight": NaN}',
+     '{"weight": 1' + "0" * 5000 + "}", '{"weight": {"saved_offsets": [0, 1]}}'],
+    ids=lambda about: f"{about:.12}",
+)  # fmt: skip
+def test_a_header_without_a_place_for_each_piece_is_refused(about: str, folder: Path, refused: Any) -> None:
+    change_second(folder, about)
+    refused(f"the header of .*{SECOND}' does not say where its pieces belong")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"weight": None}, "'weight' of shape .4, 2. is not whole: its 1 pieces hold 4 of 8 elements"),
+        ({"weight": torch.ones(3, 1)}, "is not whole: its 2 pieces hold 7 of 8"),
+        ({"weight": torch.ones(4, 0)}, "is not whole: its 2 pieces hold 4 of 8"),
+        ({"weight": torch.ones(5, 1)}, "a piece outside of it"),
+        ({"weight": torch.ones(4)}, "a piece outside of it"),
+        ({"weight": torch.ones(4, 1).double()}, "'weight' has pieces of dtypes torch.float32, torch.float64"),
+        ({"weight": torch.ones(4, 1).int()}, "'weight' has pieces of dtypes torch.float32, torch.int32"),
+        ({"other": torch.ones(2)}, f"{SECOND}' has 'other', whose shape state.json does not say"),
+    ],
+)
+def test_pieces_that_do_not_make_up_the_tensor_are_refused(
+    tensors: dict[str, Any], message: str, folder: Path, refused: Any
+) -> None:
+    change_second(folder, **tensors)
+    refused(message)
+
+
+def test_a_number_that_is_there_twice_is_refused(tmp_path: Path, refused: Any, folder: Path) -> None:
+    state = json.loads((folder / "state.json").read_text())
+    state["shapes"]["model"]["count"] = []
+    (folder / "state.json").write_text(json.dumps(state))
+    refused("'count' of shape .. is not whole: its 0 pieces hold 0 of 1 elements")
+    for file in (SECOND, SECOND.replace("2-", "1-", 1)):
+        with safe_open(folder / file, framework="pt") as opened:
+            offsets = {**json.loads(opened.metadata()["DCP_SHARDING_INFO"]), "count": {"saved_offsets": []}}
+        about = {"DCP_SHARDING_INFO": json.dumps(offsets)}
+        save_file({**load_file(folder / file), "count": torch.tensor(3)}, folder / file, about)
+    refused("'count' of shape .. is not whole: its 2 pieces hold 2 of 1 elements")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [None, 7, "4, 2", [4, -2], [True, 8], [4, 2.0], [2**63, 0], [10**400], [1] * 65, {"0": 4}, [4, 3], [2**62, 2]],
+)
+def test_a_shape_that_the_tensor_does_not_have_is_refused(shape: Any, folder: Path, refused: Any) -> None:
+    state = json.loads((folder / "state.json").read_text())
+    state["shapes"]["model"]["weight"] = shape
+    (folder / "state.json").write_text(json.dumps(state))
+    refused(r"state\.json' does not say what shapes the tensors of 'model' have|is not whole")
+
+
+@pytest.mark.parametrize("shapes", [None, [], {}, {"model": {}}, {"model": [], "state": {}, "average/model": {}}])
+def test_shapes_that_are_missing_are_refused(shapes: Any, folder: Path, refused: Any) -> None:
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "shapes": shapes}))
+    refused(r"does not say what shapes|whose shape state\.json does not say")
+
+
+@pytest.mark.parametrize("shards", [None, 0, -1, True, "2", 2.0, 10**5, 10**400, [2]])
+def test_a_number_of_shards_that_is_none_is_refused(shards: Any, refused: Any) -> None:
+    refused("an invalid number of shards", shards=shards)
+
+
+def test_the_files_have_to_be_those_of_all_shards_and_no_others(folder: Path, refused: Any, tmp_path: Path) -> None:
+    refused("does not list the files of a checkpoint", shards=3)
+    files = read_manifest(folder)["files"]
+    (tmp_path / "secret").write_text("")
+    for name in ("../secret", str(tmp_path / "secret"), "average/../../secret", "model-00003-of-00002.safetensors"):
+        entry = {"bytes": 0, "sha256": ""}
+        refused("does not list the files of a checkpoint", files={**files, name: entry}, shards=2)
+        renamed = {name if own == SECOND else own: entry for own, entry in files.items()}
+        refused("does not list the files of a checkpoint", files=renamed, shards=2)
+
+
+def test_a_shard_that_is_missing_is_named(folder: Path, refused: Any) -> None:
+    (folder / SECOND).unlink()
+    refused(f"{SECOND}' is missing")
+
+
+@pytest.mark.parametrize(
+    ("average", "message"),
+    [
+        (None, "does not list the files"),
+        ([], "does not say where its average is"),
+        ({"tensors": {"weight": ["x"]}}, "does not say where its average is"),
+        ({"tensors": {}}, "the files of the average differ in 'weight'"),
+        ({"tensors": {"bias": "x"}}, "the files of the average differ in 'bias'"),
+    ],
+)
+def test_an_average_that_is_not_in_its_files_is_refused(average: Any, message: str, refused: Any) -> None:
+    refused(message, average=average)
+
+
+@pytest.mark.parametrize("make", ["a file", "an empty folder", "a file beside the averages", "a link"])
+def test_what_the_manifest_does_not_name_is_refused(make: str, folder: Path, refused: Any, tmp_path: Path) -> None:
+    if make == "a file":
+        (folder / "payload.pkl").write_bytes(b"")
+    elif make == "an empty folder":
+        (folder / "payload").mkdir()
+    elif make == "a file beside the averages":
+        (folder / "average" / "payload").write_bytes(b"")
+    else:
+        (folder / "average").rename(tmp_path / "elsewhere")
+        (folder / "average").symlink_to(tmp_path / "elsewhere")
+    refused("holds '(payload.*|average/payload|average)', which its manifest does not name")
