@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,9 @@ def verify(path: Path) -> None:
 
     If something is wrong, the file is named, and the exit code is 2.
     """
-    from ..checkpoint import read_content, read_resolved  # noqa: PLC0415
+    from ..checkpoint import open_content, read_resolved  # noqa: PLC0415
 
-    folder, content = read_resolved(path, read_content)
+    folder, content = read_resolved(path, open_content)
     click.echo(f"{folder} is as it was written: {len(content.model)} weights, {len(content.tensors)} tensors of state")
 
 
@@ -86,8 +87,20 @@ def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         *((name, str(version)) for name, version in manifest["versions"].items()),
         *((name, str(value)) for name, value in manifest.get("machine", {}).items()),
         *(("algorithm", _described(entry)) for entry in manifest["algorithms"]),
-        *((name, f"{file['bytes']} bytes") for name, file in manifest["files"].items()),
+        *((name, str(manifest[name])) for name in ("world_size", "parallel") if name in manifest),
+        *_rows_of_files(manifest["files"]),
         ("evaluated", f"with the average of {average['algorithm']}" if average else "with the weights as trained"),
+    ]
+
+
+def _rows_of_files(files: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return a row for each file, and one for all that differ only in the number of a shard."""
+    bytes_of: dict[str, list[int]] = {}
+    for name, file in files.items():
+        bytes_of.setdefault(re.sub(r"-\d{5}-of-", "-*-of-", name), []).append(file["bytes"])
+    return [
+        (name, f"{sum(each)} bytes" + (f" in {len(each)} files" if "*" in name else ""))
+        for name, each in bytes_of.items()
     ]
 
 

@@ -23,9 +23,10 @@ import torch
 from safetensors.torch import load, save
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.checkpoint import resolve
+from engine_core.checkpoint import read_content, resolve
 from engine_core.errors import EngineError
 
+from . import shards
 from .parts import batches, net, rows, trainer
 from .test_resume import OPTIMIZERS, SCHEDULERS, Counts, Noise, loader
 
@@ -133,7 +134,7 @@ def whole(callbacks: Any = (), **settings: Any) -> Any:
     return trainer(loader(), net(0.3), **given, **settings)
 
 
-RUNS = {"plain": plain, "whole": whole}
+RUNS = {"plain": plain, "whole": whole, "sharded": plain}
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
             made.fit("5ba")
         with make(load_path=folder) as made:
             made.fit("2ba")
-        saved[kind] = {file.name: file.read_bytes() for file in resolve(folder).iterdir()}
+        checkpoint = resolve(folder)
+        if kind == "sharded":
+            content, checkpoint = read_content(checkpoint), folder / "sharded"
+            shards.write(checkpoint, content, 2)
+        files = [path for path in checkpoint.rglob("*") if path.is_file()]
+        saved[kind] = {path.relative_to(checkpoint).as_posix(): path.read_bytes() for path in files}
     return saved
 
 
@@ -202,7 +208,8 @@ def change_tensors(files: dict[str, bytes], name: str, draw: random.Random) -> s
     ]
     if draw.random() < 0.85:
         tensors[key] = draw.choice(others).contiguous()
-    files[name] = save(tensors)
+    length = int.from_bytes(files[name][:8], "little")
+    files[name] = save(tensors, json.loads(files[name][8 : 8 + length]).get("__metadata__"))
     return f"{name} {key} {tensors.get(key)!r:.100}"
 
 
@@ -227,6 +234,7 @@ CHANGES: list[tuple[Change, str]] = [
 def write(folder: Path, files: dict[str, bytes]) -> None:
     folder.mkdir()
     for name, data in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     try:
         sign(folder, json.loads(files["manifest.json"]))
@@ -244,6 +252,8 @@ def test_a_changed_checkpoint_trains_on_or_is_refused_and_runs_nothing(
     for number in range(MUTATIONS):
         files, folder = dict(checkpoints[kind]), tmp_path / str(number)
         change, name = draw.choice(CHANGES)
+        stem, _, suffix = name.partition(".")
+        name = draw.choice(sorted(file for file in files if file.startswith(stem) and file.endswith(suffix)))
         what = f"mutation {number} of seed {seed}, {change(files, name, draw)}"
         write(folder, files)
         with watch.over(tmp_path) as seen:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from engine_core.cli import main
 
+from . import shards
 from .parts import same
 from .test_resume import saved_runs
 
@@ -52,6 +53,27 @@ def test_verify_finds_what_is_wrong(folder: Path) -> None:
     found = call("checkpoint", "verify", folder)
     assert found.exit_code == 2
     assert "state.json' is not what was written" in found.output
+
+
+def test_a_sharded_checkpoint_is_shown_and_verified_in_one_process(tmp_path: Path) -> None:
+    folder = tmp_path / "ep0-ba3"
+    described = {"run_name": "r", "clock": {"batch": 3}, "seed": 7, "versions": {}, "algorithms": [], "world_size": 4}
+    shards.write(folder, shards.CONTENT.described(**described, parallel="fsdp"))
+    kinds = ("average/model-*-of-00004.safetensors", "model-*-of-00004.safetensors", "state-*-of-00004.safetensors")
+    expected = [
+        *("run r", "clock batch 3", "seed 7", "world_size 4", "parallel fsdp"),
+        *(f"{kind} {sum(file.stat().st_size for file in folder.glob(kind))} bytes in 4 files" for kind in kinds),
+        f"state.json {(folder / 'state.json').stat().st_size} bytes",
+        "evaluated with the average of EMA",
+    ]
+    shown = call("checkpoint", "show", folder).output.splitlines()[1:]
+    assert [" ".join(line.split()) for line in shown] == expected
+    verified = call("checkpoint", "verify", folder).output
+    assert verified == f"{folder} is as it was written: 5 weights, 4 tensors of state\n"
+    (folder / "average" / "model-00003-of-00004.safetensors").write_text("")
+    found = call("checkpoint", "verify", folder)
+    assert found.exit_code == 2
+    assert "average/model-00003-of-00004.safetensors' is not what was written" in found.output
 
 
 def test_export_writes_the_weights_once(folder: Path, tmp_path: Path) -> None:
