@@ -1,4 +1,4 @@
-"""Checkpoints: tensors and JSON in a folder, written atomically and fully verified when read."""
+"""Checkpoints: tensors and JSON in a folder, written atomically and verified when read, by one process or several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .parts import Writers, write_share
 from .pieces import Piece, cut
 from .reading import Opened, open_content, read_content
 from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
-from .tensor_file import load
+from .tensor_file import Stored, load
 from .tree import Tensors, check_tensor, flatten, restore
 from .weights import (
     check_which,
@@ -32,6 +32,7 @@ __all__ = [
     "Share",
     "Snapshot",
     "Store",
+    "Stored",
     "Tensors",
     "Writers",
     "attempt_of",

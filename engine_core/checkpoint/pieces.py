@@ -32,6 +32,10 @@ def cut(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor | Piece:
     """Return a rank's piece of a tensor that all ranks have alike: some of its rows, at most one more than another's.
 
     A tensor without dimensions stays as it is.
+
+    Example:
+        >>> cut(torch.arange(5), rank=1, size=2)
+        Piece(tensor=tensor([3, 4]), offset=(3,), shape=(5,))
     """
     if not tensor.dim():
         return tensor

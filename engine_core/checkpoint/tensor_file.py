@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -118,7 +118,7 @@ class TensorFile:
         self.path = path
         self._verify = verify
         with _errors_of(path):
-            self._opened: Any = safe_open(path, framework="pt")
+            self._opened = cast("Any", safe_open(path, framework="pt"))  # whose methods are not typed
             self.about: dict[str, str] = dict(self._opened.metadata() or {})
             found = {name: self._opened.get_slice(name) for name in self._opened.keys()}  # noqa: SIM118  not a dict
             self.tensors = {name: (_DTYPES[it.get_dtype()], tuple(it.get_shape())) for name, it in found.items()}
