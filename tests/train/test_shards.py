@@ -1,5 +1,6 @@
 """Sharded checkpoints: each process writes its pieces, torch and any number of processes read them."""
 
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 from torch.distributed.checkpoint import load as load_by_torch
 
+from engine_core import load_model
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import (
     Content,
     Piece,
@@ -20,10 +23,12 @@ from engine_core.checkpoint import (
     cut,
     export_weights,
     flatten,
+    has_checkpoint,
     open_content,
     read_content,
     read_manifest,
     read_weights,
+    resolve,
     restore,
     write_content,
     write_share,
@@ -32,7 +37,7 @@ from engine_core.checkpoint.tensor_file import save
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
-from .parts import same
+from .parts import linear, same, trainer
 from .shards import AVERAGE, CONTENT, MODEL, TENSORS, share_of, write
 
 
@@ -65,6 +70,10 @@ def test_each_process_has_a_file_of_each_kind_and_the_manifest_lists_all(folder:
     there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert there == sorted([*files, "manifest.json", "state.json"])
     assert sorted(read_manifest(folder)["files"]) == sorted([*files, "state.json"])
+    shapes = json.loads((folder / "state.json").read_text())["shapes"]
+    once = {f"state/{name}" for name in TENSORS} - {f"state/{AVERAGE['tensors']['weight']}"}
+    names = {kind: set(own) for kind, own in shapes.items()}
+    assert names == {"model": set(MODEL), "state": once, "average/model": {"weight"}}
 
 
 def test_an_unsharded_checkpoint_keeps_the_schema_that_older_versions_read(tmp_path: Path) -> None:
@@ -125,11 +134,28 @@ def test_pieces_of_an_optimizers_state_have_one_name_on_all_ranks_and_come_back_
         tensors: dict[str, Any] = {}
         state = flatten({"optimizers": [{name: cut(value, rank, 2) for name, value in whole.items()}]}, "", tensors)
         share = Share({}, {"own": state} if rank == 0 else {}, tensors, {})
+        assert not has_checkpoint(tmp_path)
         Store(tmp_path).save_share(Timestamp(batch=3), share, Writers(rank, 2, begun))
+    assert resolve(tmp_path / "latest") == tmp_path / "ep0-ba3"
     content = read_content(tmp_path / "ep0-ba3")
     restored = restore(content.state["own"], content.tensors)
     assert same(restored, {"optimizers": [whole]})
     assert restored["optimizers"][0]["kernel"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_run_resumes_from_a_sharded_checkpoint_and_its_model_is_loaded_as_from_another(tmp_path: Path) -> None:
+    with trainer(callbacks=[CheckpointSaver(tmp_path / "whole", "1ba")]) as made:
+        made.fit("1ba")
+    write(tmp_path / "sharded", read_content(resolve(tmp_path / "whole")), 3)
+    loaded = [load_model(tmp_path / kind, linear).state_dict() for kind in ("whole", "sharded")]
+    assert same(*loaded)
+    ends = []
+    for kind in ("whole", "sharded"):
+        with trainer(load_path=tmp_path / kind) as made:
+            made.fit()
+        ends.append(made.state.model.state_dict())
+    assert same(*ends)
+    assert not same(ends[0], loaded[0])
 
 
 @pytest.mark.parametrize("weights", ["evaluated", "trained"])
