@@ -94,6 +94,9 @@ class Store:
         """Make the folder that several processes will fill with a checkpoint; return its name, for their `Writers`.
 
         It is for rank 0, which holds the lock, while it writes nothing: what earlier saves left unfinished is removed.
+
+        Raises:
+            OSError: if nothing can be written there.
         """
         self._remove_begun()
         begun = self.folder / f".{self.name_of(at)}.{secrets.token_hex(8)}.new"
