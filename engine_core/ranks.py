@@ -25,6 +25,7 @@ class Ranks:
     Attributes:
         rank: the number of this process, from 0.
         size: how many processes there are.
+        is_sharded: has each rank a part of each weight only? Then each forward waits for the other ranks.
 
     Example:
         >>> ranks = Ranks()
@@ -34,6 +35,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    is_sharded: bool = False
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
         """Return the rows (n, ...) of all ranks in the order of the global batch, and where this rank's are.
@@ -79,6 +81,10 @@ class Ranks:
         if failed is not None:
             raise RankError(f"rank {self.rank} ends because rank 0 failed: {failed}")
         return value  # type: ignore[no-any-return]
+
+    def is_lost(self) -> bool:
+        """Return whether another rank is known to have ended; this alone is asked by one rank, and in any thread."""
+        return False
 
     def each(self, value: Any) -> list[Any]:
         """Return the value of each rank, of the kinds that `first` takes."""

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..algorithm import unique_names
-from ..arguments import check_interval, check_whole, interval_in_run
+from ..arguments import check_flag, check_interval, check_whole, interval_in_run
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..logger import Logger
 from ..messages import warn
-from ..observed_list import ObservedList
 from ..state import State
 from ..time import Time, Timestamp
 from .monitor import Monitor
 from .ranking import Ranking
+from .savable import check_states
 
 if TYPE_CHECKING:
-    from ..checkpoint import Snapshot
+    from ..checkpoint import Share, Snapshot
 
 __all__ = ["CheckpointSaver"]
 
@@ -38,13 +38,15 @@ class CheckpointSaver(Callback):
         metric: an evaluation result such as `eval/accuracy`; larger is better, or smaller for a loss, unless the name
             starts with `min:` or `max:`. It counts for the first checkpoint after the evaluation.
         on_error: if a checkpoint can't be written, `warn` and train on, or `stop`; without the folder none is.
+        sharded: does each of several processes write its own part? None: if the model is sharded. False gathers a
+            sharded model on rank 0, which is for small ones.
 
     Example:
         >>> CheckpointSaver("checkpoints", interval="500ba", keep_best=1, metric="eval/accuracy").keep_last
         3
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what users set, by name
         self,
         folder: Path | str,
         interval: Time | str = "1ep",
@@ -52,6 +54,8 @@ class CheckpointSaver(Callback):
         keep_best: int | None = None,
         metric: str | None = None,
         on_error: str = "warn",
+        *,
+        sharded: bool | None = None,
     ) -> None:
         self.checkpoint_folder = Path(folder).absolute()
         self.interval = str(check_interval("interval", interval))
@@ -62,6 +66,7 @@ class CheckpointSaver(Callback):
         if on_error not in ("warn", "stop"):
             raise ArgumentError(f"on_error={on_error!r} has to be 'warn' or 'stop'")
         self.metric, self.on_error = metric, on_error
+        self.sharded = None if sharded is None else check_flag("sharded", sharded)
         from ..checkpoint import BackgroundWriter, Store  # noqa: PLC0415  it can be listed and examined without torch
 
         self._store = Store(self.checkpoint_folder)
@@ -73,6 +78,7 @@ class CheckpointSaver(Callback):
         self._measured_at: Timestamp | None = None
         self._loaded_identity: str | None = None
         self._is_off = False
+        self._rank = 0
         self._failures = 0
 
     def init(self, state: State, logger: Logger) -> None:
@@ -87,9 +93,9 @@ class CheckpointSaver(Callback):
         """
         if state.snapshot is None:
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
-        _check_states(state, logger)
+        check_states(state, logger)
         self._interval = interval_in_run(state, "interval", self.interval)
-        self._looked_at = state.timestamp
+        self._looked_at, self._rank = state.timestamp, state.rank
         self._is_off, is_due = state.ranks.decide(lambda: self._take_folder(state))
         self._due_at = state.timestamp if is_due else None
         if self._is_off:
@@ -203,7 +209,7 @@ class CheckpointSaver(Callback):
 
     def _begin(self, state: State) -> None:
         """Copy the run and start writing it; only a written checkpoint counts as saved and can be among the best."""
-        ranking, snapshot = self._ranking, cast("Callable[[], Snapshot]", state.snapshot)
+        ranking, snapshot = self._ranking, cast("Callable[..., Snapshot]", state.snapshot)
         is_regular = self._due_at == state.timestamp
         if is_regular or not state.is_interrupted:
             best = ranking.with_checkpoint(self._store.name_of(state.timestamp), state)
@@ -212,15 +218,17 @@ class CheckpointSaver(Callback):
         ranking.awaits = ranking.awaits_checkpoint(state)
         former, ranking.best = ranking.best, best  # the snapshot holds what a run resumed from it will have
         try:
-            taken = snapshot()
+            taken = snapshot(whole=True) if state.ranks.is_sharded and self.sharded is False else snapshot()
         finally:
             ranking.best = former
-        if state.rank:
+        save = self._in_parts(state, taken.content.described(is_regular=is_regular))
+        if save is None:
             return
-        content = taken.content.described(is_regular=is_regular)
 
         def write() -> None:
-            path = self._store.save(taken.at, content)  # before others are removed: there is always one to resume from
+            path = save(taken.at)  # before others are removed: there is always one to resume from
+            if state.rank:
+                return
             self._saved_at, ranking.best = taken.at, best
             if self.metric is not None:
                 self._store.mark_best(best[0][1] if best else None)
@@ -233,6 +241,18 @@ class CheckpointSaver(Callback):
                 self._store.keep([path, *regular[-self.keep_last :], *others])
 
         self._writer.start(write)
+
+    def _in_parts(self, state: State, content: Share) -> Callable[[Timestamp], Path] | None:
+        """Return what writes this rank's part of a checkpoint, or on rank 0 all of it; None: this writes nothing."""
+        from ..checkpoint import Content, Writers, cut_content  # noqa: PLC0415  as above
+
+        ranks, store = state.ranks, self._store
+        if isinstance(content, Content) and not (self.sharded and ranks.size > 1):
+            return None if ranks.rank else partial(store.save, content=content)
+        share = cut_content(content, ranks.rank, ranks.size) if isinstance(content, Content) else content
+        name = ranks.decide(lambda: store.begin(state.timestamp))
+        writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost)
+        return partial(store.save_share, share=share, writers=writers)
 
     @staticmethod
     def _is_regular(checkpoint: Path) -> bool:
@@ -249,7 +269,8 @@ class CheckpointSaver(Callback):
         try:
             write()
         except (OSError, CheckpointError) as error:
-            self._fail(error, state)
+            if not self._rank:  # which another rank lets know of it
+                self._fail(error, state)
 
     def _fail(self, error: OSError | CheckpointError, state: State | None) -> None:
         message = f"no checkpoint was written in {str(self.checkpoint_folder)!r}: {error}"
@@ -265,30 +286,3 @@ class CheckpointSaver(Callback):
         failures, self._failures = self._failures, 0
         if failures > 1:
             warn(f"{failures} checkpoints could not be written in {str(self.checkpoint_folder)!r}", CheckpointWarning)
-
-
-def _check_states(state: State, logger: Logger) -> None:
-    """Raise if a state as it is now can't be saved: each save would fail, and there would never be a checkpoint.
-
-    Lazy parameters are left out, since the first batch creates them.
-    """
-    from torch.nn import Module  # noqa: PLC0415  as above
-    from torch.nn.parameter import is_lazy  # noqa: PLC0415
-
-    from ..checkpoint import flatten  # noqa: PLC0415
-
-    modules = (("model", state.model), ("loss_fn", state.loss_fn))
-    named: list[tuple[str, Any]] = [(name, owner) for name, owner in modules if isinstance(owner, Module)]
-    listeners = [*state.callbacks, *logger.destinations]
-    for owners in (state.algorithms, listeners, state.optimizers, state.schedulers):
-        named += zip(unique_names(ObservedList.of(owners)), ObservedList.of(owners), strict=True)
-    for name, owner in named:
-        try:
-            own: Any = getattr(owner, "state_dict", dict)()
-        except Exception:  # noqa: BLE001, S112  the first save reports it, and isolates a destination
-            continue
-        for key, value in own.items() if isinstance(own, dict) else ():
-            if not is_lazy(value):
-                flatten(value, f"{name}.state_dict()[{key!r}]", {})
-        if not isinstance(owner, Module):
-            flatten(own, f"{name}.state_dict()", {})

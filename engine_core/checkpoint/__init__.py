@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .files import MODEL, Content, Share, Snapshot, attempt_of, read_manifest, write_content
-from .parts import Writers, write_share
+from .parts import Writers, cut_content, write_share
 from .pieces import Piece, cut
 from .reading import Opened, open_content, read_content
 from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
-from .tensor_file import Stored, load
+from .tensor_file import Readable, Stored, in_file_order, load
 from .tree import Tensors, check_tensor, flatten, restore
 from .weights import (
     check_which,
@@ -29,6 +29,7 @@ __all__ = [
     "Content",
     "Opened",
     "Piece",
+    "Readable",
     "Share",
     "Snapshot",
     "Store",
@@ -40,9 +41,11 @@ __all__ = [
     "check_which",
     "clock_of",
     "cut",
+    "cut_content",
     "export_weights",
     "flatten",
     "has_checkpoint",
+    "in_file_order",
     "load",
     "match_names",
     "open_content",

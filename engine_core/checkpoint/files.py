@@ -71,7 +71,7 @@ class Snapshot(NamedTuple):
     """A copy of a run at one moment, on the CPU: further training does not change it."""
 
     at: Timestamp
-    content: Content
+    content: Share
 
 
 def write_content(folder: Path, content: Content) -> None:

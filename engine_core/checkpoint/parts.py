@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import CheckpointError
-from .files import SHARDED, Share, complete, read_json, sync, taking_place, write_json
+from .files import SHARDED, Content, Share, complete, read_json, sync, taking_place, write_json
+from .pieces import cut
 from .shards import SHAPES, open_sets, shapes_of, write_own
 from .tensor_file import Written
 
@@ -35,6 +36,13 @@ class Writers(NamedTuple):
     begun: str
     is_lost: Callable[[], bool] = lambda: False
     timeout_s: float = 600.0
+
+
+def cut_content(content: Content, rank: int, size: int) -> Share:
+    """Return a rank's share of what all ranks hold whole: its piece of each tensor."""
+    model = {name: cut(tensor, rank, size) for name, tensor in content.model.items()}
+    tensors = {name: cut(tensor, rank, size) for name, tensor in content.tensors.items()}
+    return Share(model, content.state, tensors, content.manifest)
 
 
 def write_share(folder: Path, share: Share, writers: Writers) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,6 +18,8 @@ from safetensors import SafetensorError, safe_open
 from ..errors import ArgumentError, CheckpointError
 from ..messages import readable
 from .pieces import Box, Shape
+
+_T = TypeVar("_T")
 
 _NAMES = (
     "U64 uint64, I64 int64, F64 float64, C64 complex64, F32 float32, U32 uint32, I32 int32, BF16 bfloat16, "
@@ -72,16 +74,21 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor | Readable], about: Mapp
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAME_OF:
             raise CheckpointError(f"{name!r} is a tensor of dtype {tensor.dtype}, which a file can't hold")
-    places = {dtype: place for place, dtype in enumerate(_NAME_OF)}
-    in_order = {name: tensors[name] for name in sorted(tensors, key=lambda name: (places[tensors[name].dtype], name))}
     digest = hashlib.sha256()
     with path.open("wb") as file:
-        for block in _blocks(in_order, about):
+        for block in _blocks(in_file_order(tensors), about):
             digest.update(block)
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
         return Written(file.tell(), digest.hexdigest())
+
+
+def in_file_order(tensors: Mapping[str, _T]) -> dict[str, _T]:
+    """Return tensors in the order in which a file has them, and in which they are read when it is written."""
+    places = {dtype: place for place, dtype in enumerate(_NAME_OF)}
+    kinds: Mapping[str, Any] = tensors
+    return {name: tensors[name] for name in sorted(tensors, key=lambda name: (places[kinds[name].dtype], name))}
 
 
 def _blocks(

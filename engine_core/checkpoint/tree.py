@@ -11,6 +11,7 @@ import torch
 
 from ..errors import CheckpointError
 from .pieces import Piece
+from .tensor_file import Stored
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
@@ -42,8 +43,8 @@ def flatten(value: Any, path: str, tensors: MutableMapping[str, Any]) -> Any:
     return _Flattener(tensors).flatten(value, path, 0)
 
 
-def restore(json: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the value that `flatten` was given; each tensor comes once.
+def restore(json: Any, tensors: Mapping[str, torch.Tensor | Stored]) -> Any:
+    """Return the value that `flatten` was given; each tensor comes once, or as it is stored, if it is still in files.
 
     Raises:
         CheckpointError: for JSON that `flatten` can't have made.
@@ -122,7 +123,7 @@ class _Flattener:
         return reference
 
 
-def _restore(json: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:  # noqa: PLR0911  a case each
+def _restore(json: Any, tensors: Mapping[str, torch.Tensor | Stored], depth: int) -> Any:  # noqa: PLR0911  a case each
     if depth > 2 * _MAX_DEPTH:
         raise CheckpointError(f"its JSON is nested deeper than {2 * _MAX_DEPTH}")
     if isinstance(json, list):
@@ -143,7 +144,7 @@ def _restore(json: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
     raise CheckpointError(f"its JSON has {json!r:.80}, which no checkpoint has")
 
 
-def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
+def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor | Stored], depth: int) -> Any:
     restored = {}
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
@@ -156,13 +157,15 @@ def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor], dep
     return _KINDS[kind](restored)
 
 
-def _tensor(name: str, tensors: Mapping[str, torch.Tensor], order: Any) -> torch.Tensor:
+def _tensor(name: str, tensors: Mapping[str, torch.Tensor | Stored], order: Any) -> torch.Tensor | Stored:
     """Return a tensor with its original memory order of dimensions; files store all tensors in one order."""
     if name not in tensors:
         raise CheckpointError(f"its JSON names the tensor {name!r:.80}, which is in no file")
     tensor = tensors[name]
     if order is None:
         return tensor
+    if isinstance(tensor, Stored):
+        tensor = tensor.read()
     dimensions = list(range(tensor.dim()))
     if not isinstance(order, list) or sorted(order, key=str) != sorted(dimensions, key=str):
         raise CheckpointError(f"its JSON gives {name!r:.80} the order {order!r:.80}, which is none of its dimensions")

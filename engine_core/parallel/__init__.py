@@ -5,6 +5,7 @@ from __future__ import annotations
 from .group import join
 from .rows import bounds, indices_of, part_of
 from .settings import DDP, FSDP, Parallel, spread_of
+from .sharding import as_in, gathered, in_pieces, is_sharded, write_gathered
 from .wrapping import Wrapping, mean_buffers, spread_model
 
 __all__ = [
@@ -12,11 +13,16 @@ __all__ = [
     "FSDP",
     "Parallel",
     "Wrapping",
+    "as_in",
     "bounds",
+    "gathered",
+    "in_pieces",
     "indices_of",
+    "is_sharded",
     "join",
     "mean_buffers",
     "part_of",
     "spread_model",
     "spread_of",
+    "write_gathered",
 ]

@@ -32,7 +32,7 @@ def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
         atexit.register(_leave)
     if dist.get_world_size() == 1:
         return Ranks()
-    return GroupRanks(forwards_wait=isinstance(parallel, FSDP))
+    return GroupRanks(is_sharded=isinstance(parallel, FSDP))
 
 
 def _leave() -> None:
@@ -44,12 +44,12 @@ class GroupRanks(Ranks):
     """The ranks of the default process group.
 
     Args:
-        forwards_wait: does each forward wait for the other ranks, as that of sharded weights does?
+        is_sharded: see `Ranks`.
     """
 
-    def __init__(self, *, forwards_wait: bool) -> None:
+    def __init__(self, *, is_sharded: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.forwards_wait = forwards_wait
+        self.is_sharded = is_sharded
         self.failures = Failures(self.rank, self.size)
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:

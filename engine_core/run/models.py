@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from ..errors import ArgumentError, CheckpointError
 from ..manifest import NAME as MANIFEST
 from ..manifest import read_json
 from ..messages import readable
+from ..parallel import write_gathered
 from ..trainer import Trainer, copy_weights, find_average, load_weights
 from .rebuilding import Source, remake_model
 
@@ -50,10 +52,10 @@ def write_model(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
     if average is not None:
         about["algorithm"] = average.registered
 
-    if not trainer.state.rank:
-        if averaged is not None:
-            write_weights(folder / AVERAGE, averaged, about)
-        write_weights(folder / MODEL, weights, about)  # last: with an average, neither is whole without the other
+    # The model last: with an average, neither is whole without the other.
+    for name, values in ((AVERAGE, averaged), (MODEL, weights)):
+        if values is not None:
+            write_gathered(trainer.state.ranks, values, partial(write_weights, folder / name, about=about))
     return folder / MODEL, None if average is None else folder / AVERAGE
 
 

@@ -71,7 +71,7 @@ class Agreement:
         shares = [float(n > 0) if no_weights else weight / self.weight for n, weight in zip(rows, weights, strict=True)]
         dealt = list(zip(pieces, shares, strict=True))
         dealt = [(piece, share) for piece, share in dealt if share] or dealt[:1]
-        if getattr(self._ranks, "forwards_wait", False):
+        if self._ranks.is_sharded:
             most = int(max(row[4] for row in table))
             dealt += [(dealt[-1][0], 0.0)] * (most - len(dealt))
         self._whole, self._pieces = batch, dealt

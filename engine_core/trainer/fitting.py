@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
@@ -53,7 +54,8 @@ def run_fit(session: Session, end: Time) -> None:
             status.begin_fit()
             session.counted_s = time.perf_counter()
             fit, state.closure = loop_of(session, end)
-            state.snapshot, state.go_back = lambda: take_snapshot(session), lambda content: go_back(session, content)
+            state.snapshot = partial(take_snapshot, session)
+            state.go_back = partial(go_back, session)
             handlers.replace()
             fit()
         except BaseException as error:

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from ...checkpoint import Content, restore
+from ...checkpoint import Content, Opened, restore
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
+from ...parallel import as_in
 from ...randomness import GlobalGenerators, seed_generators
 from ...time import Timestamp
 from ..data import own_generators
@@ -18,14 +19,13 @@ from ..optimizers import pass_for_stepped
 from ..session import Session
 from .compatibility import check_alike
 from .of_ranks import part_of_rank, states_of_rank
-from .snapshot import algorithms_of, listeners_of, names_in, state_of_loss
+from .snapshot import algorithms_of, listeners_of, names_in, state_of_loss, weights_of
 from .weights import is_by_weights, load_weights
 
 
-def put_back(session: Session, content: Content, *, strict: bool) -> None:
+def put_back(session: Session, content: Content | Opened, *, strict: bool) -> None:
     """Restore all of a saved run except the train loader and the global generators."""
-    saved = restore(content.state, content.tensors)
-    state = session.state
+    saved, state = _restored(session, content), session.state
     of_weights = [
         name for name in algorithms_of(session) if is_by_weights(saved["algorithms"].get(name), content.model)
     ]
@@ -54,10 +54,39 @@ def put_back(session: Session, content: Content, *, strict: bool) -> None:
     _load_named("callback", listeners_of(session), listeners)
 
 
-def resume_feed(session: Session, content: Content) -> None:
+def _restored(session: Session, content: Content | Opened) -> Any:
+    """Return the saved state, with tensors as this rank holds its own: of a sharded one its part."""
+    saved = restore(content.state, content.tensors)
+    if not session.state.ranks.is_sharded:
+        return saved
+    weights = weights_of(session.state.model)
+    for optimizer, entry in zip(session.state.optimizers, saved["optimizers"], strict=False):
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        values = entry["state"]["state"]
+        entry["state"]["state"] = {k: _in_shape(v, parameters[k]) for k, v in values.items() if k < len(parameters)}
+    saved["algorithms"] = _by_name(saved["algorithms"], weights)
+    return _by_name(saved, {})
+
+
+def _in_shape(values: Mapping[str, Any], own: torch.Tensor) -> dict[str, Any]:
+    """Return what an optimizer keeps for a parameter: what has its shape, as it is sharded."""
+    return {k: as_in(v, own if getattr(v, "shape", None) == own.shape else None) for k, v in values.items()}
+
+
+def _by_name(value: Any, weights: Mapping[str, Any], name: str = "") -> Any:
+    """Return a tree in which what has the name and the shape of a weight is sharded as that is, and all is read."""
+    if isinstance(value, dict):
+        return type(value)({key: _by_name(item, weights, str(key)) for key, item in value.items()})
+    if type(value) in (list, tuple):
+        return type(value)(_by_name(item, weights) for item in value)
+    own = weights.get(name)
+    return as_in(value, own if own is not None and getattr(value, "shape", None) == own.shape else None)
+
+
+def resume_feed(session: Session, content: Content | Opened) -> None:
     """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
     parts = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
-    saved, state = restore(parts, content.tensors), session.state
+    saved, state = _by_name(restore(parts, content.tensors), {}), session.state
     own = part_of_rank(saved["ranks"] or [], state.ranks) if state.world_size > 1 else None
     if session.feed.is_local and own is None and saved["feed"]["in_epoch"]:
         warn(
@@ -85,7 +114,7 @@ def go_back(session: Session, content: Content) -> None:
     Raises:
         CheckpointError: if the content is not of such a run, with the part that differs.
     """
-    saved = restore(content.state, content.tensors)
+    saved = _restored(session, content)
     optimizers = session.state.optimizers
     scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
     load_weights(session.state.model, {**content.model, **saved["model"]}, strict=True)

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...algorithm import unique_names
 from ...arguments import check_flag
 from ...callback import saver_folders
-from ...checkpoint import Content, attempt_of, has_checkpoint, read_content, read_manifest, read_resolved
+from ...checkpoint import (
+    Content,
+    Opened,
+    attempt_of,
+    has_checkpoint,
+    open_content,
+    read_content,
+    read_manifest,
+    read_resolved,
+)
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ...event import Event
 from ...messages import warn
@@ -30,7 +40,7 @@ _POLICIES = ("error", "warn", "adopt")
 class Resumed:
     """A checkpoint to start from, and how to load it."""
 
-    content: Content
+    content: Content | Opened
     weights_only: bool
     strict: bool
     changed: str
@@ -133,7 +143,9 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
             "autoresume needs a CheckpointSaver among the callbacks, to resume from its folder: "
             "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
         )
-    read: dict[str, Content] = {}
+    read: dict[str, Content | Opened] = {}
+    # Of a sharded model each rank reads its part, when it is loaded.
+    load: Any = partial(open_content, in_part=True) if ranks.is_sharded else read_content
 
     def choose() -> tuple[str, bool] | None:
         """Return the checkpoint's path, and whether it is the run's own."""
@@ -141,7 +153,7 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
         if not clocks and load_path is None:
             return None
         # The run's own ahead of load_path, where only the first attempt starts, maybe with the weights alone.
-        path, content = read_resolved(max(clocks)[1] if clocks else Path(load_path or ""), read_content)
+        path, content = read_resolved(max(clocks)[1] if clocks else Path(load_path or ""), load)
         read[str(path)] = content
         return str(path), bool(clocks)
 
@@ -149,7 +161,7 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
     if chosen is None:
         return None
     path, is_own = Path(chosen[0]), chosen[1]
-    content = read[chosen[0]] if chosen[0] in read else read_content(path)
+    content = read[chosen[0]] if chosen[0] in read else load(path)
     return Resumed(content, weights_only and not is_own, strict, changed, path, is_own)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ...algorithm import unique_names
-from ...checkpoint import Content, Snapshot, Tensors, check_tensor, flatten
+from ...checkpoint import Content, Piece, Share, Snapshot, Tensors, check_tensor, flatten
 from ...errors import add_note
-from ...parallel import mean_buffers
+from ...parallel import gathered, in_pieces, is_sharded, mean_buffers
 from ...randomness import GlobalGenerators
 from ..averages import find_average, place_of_average
 from ..data import own_generators
@@ -19,8 +19,11 @@ from .manifest import describe_run
 from .of_ranks import gather_parts
 
 
-def take_snapshot(session: Session) -> Snapshot:
+def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
     """Return everything that the rest of the run depends on, between two batches.
+
+    Args:
+        whole: gather sharded tensors on each rank, instead of copying its pieces of them.
 
     Raises:
         CheckpointError: for a state that a checkpoint can't hold, with its path.
@@ -29,24 +32,38 @@ def take_snapshot(session: Session) -> Snapshot:
     mean_buffers(session.wrapping.model, session.state.ranks)
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
-    tensors: Tensors = {}
-    state = {name: flatten(part, name, tensors) for name, part in {**_parts(session), "model": extra}.items()}
+    parts, weights = {**_parts(session), "model": extra}, weights_of(model)
+    if session.state.ranks.is_sharded:
+        parts, weights = (in_pieces(tree, gathered if whole else None) for tree in (parts, weights))
+    tensors: dict[str, torch.Tensor | Piece] = {}
+    state = {name: flatten(part, name, tensors) for name, part in parts.items()}
     manifest = describe_run(session)
     if (average := find_average(session.engine)) is not None:
         manifest["average"] = place_of_average(average, state["algorithms"])
-    return Snapshot(session.state.timestamp, Content(copy_weights(model), state, _copies(tensors), manifest))
+    for name, value in weights.items():
+        check_tensor(value.tensor if isinstance(value, Piece) else value, f"model.{name}")
+    kind: Any = Share if session.state.ranks.is_sharded and not whole else Content
+    return Snapshot(session.state.timestamp, kind(_copies(weights), state, _copies(tensors), manifest))
+
+
+def weights_of(model: Any) -> dict[str, Any]:
+    """Return a model's weights and buffers, by their names in its state_dict."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
 
 
 def copy_weights(model: Any) -> Tensors:
     """Return copies on the CPU of a model's weights and buffers, by their names in its state_dict.
 
+    Sharded ones are not copied: they are gathered when they are written.
+
     Raises:
         CheckpointError: for a tensor that a file can't hold, with its name.
     """
-    weights = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    weights = weights_of(model)
     for name, value in weights.items():
-        check_tensor(value, f"model.{name}")
-    return _copies(weights)
+        if not is_sharded(value):
+            check_tensor(value, f"model.{name}")
+    return {name: value if is_sharded(value) else _copies({name: value})[name] for name, value in weights.items()}
 
 
 def _parts(session: Session) -> dict[str, Any]:
@@ -125,8 +142,14 @@ def _is_isolated(listener: object, session: Session) -> bool:
     return any(listener is d for d in destinations) and not any(listener is c for c in callbacks)
 
 
-def _copies(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+def _copies(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _copy(value) for name, value in tensors.items()}
+
+
+def _copy(value: torch.Tensor | Piece) -> torch.Tensor | Piece:
+    if isinstance(value, Piece):
+        return value._replace(tensor=value.tensor.to("cpu", copy=True))
+    return value.detach().to("cpu", copy=True)
 
 
 def names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from ...checkpoint import Stored
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import warn
+from ...parallel import as_in
 
 _SHOWN = 5
 
@@ -41,7 +43,7 @@ def load_weights(
         raise CheckpointError("\n  ".join(["the weights are another model's:", *lines]))
     if lines:
         warn("\n  ".join(["not all weights were loaded:", *lines, *filter(None, [left_too])]), CheckpointWarning)
-    fitting = {name: value for name, value in weights.items() if name in own and name not in unlike}
+    fitting = {name: as_in(value, own[name]) for name, value in weights.items() if name in own and name not in unlike}
     model.load_state_dict({**own, **fitting})  # all names, or torch raises for what is missing
     return not lines
 
@@ -57,12 +59,13 @@ def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
         return any(is_by_weights(item, weights) for item in state)
     if not isinstance(state, Mapping):
         return False
-    return any((k in weights and isinstance(v, torch.Tensor)) or is_by_weights(v, weights) for k, v in state.items())
+    kinds = (torch.Tensor, Stored)
+    return any((k in weights and isinstance(v, kinds)) or is_by_weights(v, weights) for k, v in state.items())
 
 
 def _difference(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how a saved value's shape, type or dtype differs from the model's, or nothing."""
-    if is_lazy(own) and isinstance(saved, torch.Tensor):
+    if is_lazy(own) and isinstance(saved, (torch.Tensor, Stored)):
         return ""  # it has no shape yet, and takes that of what is loaded
     then, now = _shape(saved), _shape(own)
     if then == now and isinstance(own, torch.Tensor) and saved.dtype is not own.dtype:
@@ -73,4 +76,4 @@ def _difference(saved: Any, own: Any, *, casts: bool) -> str:
 
 
 def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+    return tuple(value.shape) if isinstance(value, (torch.Tensor, Stored)) else type(value).__name__
