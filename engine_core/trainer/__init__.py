@@ -3,14 +3,15 @@
 from .arguments import check_seed, new_name
 from .averages import find_average
 from .data import why_inexact
-from .evaluation import as_numbers, check_metrics, look_at_values
 from .interruption import is_between_batches
+from .metrics import Measurement, as_numbers, check_metrics, look_at_values
 from .objective import weight_of
 from .precision import Precision
 from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
 from .trainer import Trainer
 
 __all__ = [
+    "Measurement",
     "Precision",
     "Trainer",
     "as_numbers",

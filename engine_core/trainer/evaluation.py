@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 import torch
@@ -16,16 +14,22 @@ from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
 from ..randomness import GlobalGenerators
-from ..registry import lacking
 from ..state import State, epochs_done, length_of
 from ..time import Timestamp
 from .arguments import check_loader
+from .data import differing
 from .interruption import EvaluationInterrupted
+from .metrics import Measurement, as_numbers, look_at_values
 from .objective import compute_loss, compute_outputs, divisor_of, reduce_loss
 from .out_of_memory import explain_out_of_memory
 from .precision import Precision, TorchModes
 
 EVAL_EVENTS = [event for event in Event if event.is_eval]
+_CURRENT = (
+    *("batch", "is_placeholder", "awaits_batch", "outputs", "loss"),
+    *("dataloader", "dataloader_label", "dataloader_len"),
+)
+"""The fields of State that are those of training again after an evaluation."""
 
 
 class Measured(Protocol):
@@ -35,6 +39,10 @@ class Measured(Protocol):
     precision: Precision
     device: torch.device
     has_measured: bool
+
+    def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
+        """Return this rank's part of each batch, with the rows of the whole one."""
+        ...
 
     def is_asked_to_pause(self) -> bool:
         """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""
@@ -95,11 +103,19 @@ def enter_loader(state: State, label: str, loader: Iterable[Any]) -> None:
 
 
 def run_batch(
-    session: Measured, batch: Any, forward: Callable[[State], Any], measure: Callable[[Any], None] | None = None
+    session: Measured,
+    batch: Any,
+    rows: int,
+    forward: Callable[[State], Any],
+    measure: Callable[[Any], None] | None = None,
 ) -> None:
-    """Run the events of one batch around `forward`, and let `measure` take what that returns."""
+    """Run the events of one batch around `forward`, and let `measure` take what that returns.
+
+    Args:
+        rows: of the global batch, of which `batch` is this rank's part.
+    """
     state, fire, label = session.engine.state, session.engine.run_event, session.engine.state.dataloader_label
-    started_s, rows = time.perf_counter(), count_rows(batch)
+    started_s = time.perf_counter()
     try:
         state.batch = move_batch(batch, session.device) if session.device.type != "cpu" else batch
         fire(Event.EVAL_BATCH_START)
@@ -122,6 +138,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     forward, loss_of = session.precision.wrap(_forward), session.precision.wrap(compute_loss)
     for metric in metrics.values():
         metric.reset()
+    measurement, rows_of_all = Measurement(metrics, state.ranks), 0
     losses: list[tuple[torch.Tensor, int | torch.Tensor]] = []
     fire(Event.EVAL_START)
     divisor = divisor_of(state.loss_fn)
@@ -129,26 +146,30 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     def measure(targets: Any) -> None:
         """Compute the loss of the current batch, and update the metrics."""
         state.loss, _ = reduce_loss(loss_of(state), None)
-        for metric in metrics.values():
-            metric.update(state.outputs, state.batch[1] if targets is None else targets)
+        if metrics:
+            pair, rows = (state.outputs, state.batch[1] if targets is None else targets), count_rows(state.batch)
+            measurement.take(*pair, rows, is_placeholder=state.is_placeholder)
+            measurement.meet()
         if not session.has_measured:
             session.has_measured = True
             look_at_values(metrics, str(label))
-        # Of the batch that the loss saw: an algorithm may have changed it.
-        losses.append((state.loss, 1 if divisor is None else divisor(state.batch)))
+        if not state.is_placeholder:
+            # Of the batch that the loss saw: an algorithm may have changed it.
+            losses.append((state.loss, 1 if divisor is None else divisor(state.batch)))
 
-    for batch in loader:
-        run_batch(session, batch, forward, measure)  # its targets end with it, before the next batch is made
+    for batch, rows in session.deal(loader):
+        run_batch(session, batch, rows, forward, measure)  # its targets end with it, before the next batch is made
+        rows_of_all += rows
         if may_end and session.is_asked_to_pause():
             raise EvaluationInterrupted(dict(state.metrics))
-    if not losses:
+    if not state.eval_timestamp.batch:
         raise EngineError(
             f"the evaluation loader {label!r} gave no batches; "
             "it has to be an iterable that starts over for each evaluation, as a DataLoader or a list does"
         )
-    results = {f"{label}/loss": _of_set(losses, is_sum=divisor is None)}
-    for name, metric in metrics.items():
-        results |= as_numbers(f"{label}/{name}", metric.compute())
+    results = {f"{label}/loss": _of_set(losses, rows_of_all, state, is_sum=divisor is None)}
+    for name in metrics:
+        results |= as_numbers(f"{label}/{name}", measurement.compute(name))
     state.metrics = {**state.metrics, **results}
     if state.evaluators.get(str(label)) is loader:  # another loader may have the same label
         state.results.record(results, state.timestamp.batch, epochs_done(state))
@@ -156,11 +177,21 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     session.engine.logger.log_metrics(results)
 
 
-def _of_set(losses: list[tuple[torch.Tensor, int | torch.Tensor]], *, is_sum: bool) -> float:
-    """Return the loss of all batches together; those in which no target counts, whose loss is NaN, are left out."""
+def _of_set(
+    losses: list[tuple[torch.Tensor, int | torch.Tensor]], rows: int, state: State, *, is_sum: bool
+) -> float:
+    """Return the loss of all batches of all ranks; those in which no target counts, whose loss is NaN, are left out.
+
+    Args:
+        rows: of all ranks, as this rank counted them.
+    """
     counted = [(loss.item(), float(divisor)) for loss, divisor in losses if divisor]
-    total = 1 if is_sum else sum(divisor for _, divisor in counted)
-    return sum(loss * divisor for loss, divisor in counted) / total if total else math.nan
+    own = [rows, sum(loss * divisor for loss, divisor in counted), sum(divisor for _, divisor in counted)]
+    seen, sums, divisors = zip(*state.ranks.table(own), strict=True)
+    if len({*seen}) > 1:
+        raise differing(str(state.dataloader_label), seen)
+    total = 1 if is_sum else sum(divisors)
+    return sum(sums) / total if total else math.nan
 
 
 def _forward(state: State) -> Any:
@@ -179,31 +210,6 @@ def _forward(state: State) -> Any:
     return None
 
 
-def look_at_values(metrics: Mapping[str, Any], label: str) -> None:
-    """Raise after the first batch, not after the first evaluation, if a metric computes what can't be logged."""
-    for name, metric in metrics.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            try:
-                value = copy.deepcopy(metric).compute()  # a copy, since some remember what they have computed
-            except Exception:  # noqa: BLE001  some need more batches: the end of the evaluation tells
-                value = 0.0
-        as_numbers(f"{label}/{name}", value)
-
-
-def as_numbers(name: str, value: Any) -> dict[str, float]:
-    """Return what a metric computed, a number or a mapping of them, as numbers by name."""
-    if isinstance(value, Mapping):
-        return {key: number for part, v in value.items() for key, number in as_numbers(f"{name}/{part}", v).items()}
-    try:
-        return {name: float(value)}
-    except (TypeError, ValueError, RuntimeError) as error:
-        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-        raise ArgumentError(
-            f"metric {name!r} computed a {type(value).__name__}{shape}; it has to be one number, or a mapping of them"
-        ) from error
-
-
 def as_loaders(dataloader: Any) -> dict[str, Iterable[Any]]:
     """Return evaluation loaders by label; a single loader gets the label `eval`."""
     if dataloader is None:
@@ -216,35 +222,11 @@ def as_loaders(dataloader: Any) -> dict[str, Iterable[Any]]:
     return loaders
 
 
-def check_metrics(metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn: bool) -> dict[str, Any]:
-    """Return the metrics by name, if each has `update`, `compute` and `reset`, and if there are targets."""
-    if metrics is not None and not callable(getattr(metrics, "items", None)):
-        raise ArgumentTypeError(f"metrics has to map names to objects, as {{'accuracy': ...}}, not {metrics!r}")
-    named = {} if metrics is None else dict(metrics.items())
-    for name, metric in named.items():
-        if isinstance(metric, type):
-            raise ArgumentTypeError(f"metric {name!r} is the class {metric.__name__}; write {metric.__name__}(...)")
-        if absent := lacking(metric, "update", "compute", "reset"):
-            raise ArgumentTypeError(
-                f"metric {name!r} ({type(metric).__name__}) has {absent}; "
-                "a metric has update(outputs, targets), compute() and reset()"
-            )
-        if name == "loss":
-            raise ArgumentError("a metric can't be called 'loss': '<label>/loss' is the loss function's; rename it")
-    if named and not has_loss_fn and hasattr(model, "loss") and not hasattr(model, "eval_forward"):
-        raise ArgumentError(
-            f"{type(model).__name__} has its own loss, so its metrics need a method "
-            "eval_forward(batch) -> (outputs, targets)"
-        )
-    return named
-
-
 class Before:
     """The training state, the modes and the generators as they are before an evaluation."""
 
     def __init__(self, state: State, device: torch.device) -> None:
-        current = ("batch", "awaits_batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
-        self._state, self._kept = state, {name: getattr(state, name) for name in current}
+        self._state, self._kept = state, {name: getattr(state, name) for name in _CURRENT}
         self._modes = ModuleModes(state.model)
         self.globals = Globals(device)
 

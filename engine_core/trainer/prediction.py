@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ArgumentTypeError
 from ..event import Event
+from ..parallel import mean_buffers
 from ..state import State
 from .arguments import check_loader
 from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loader, run_batch
@@ -48,11 +49,14 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
         try:
             status.phase, state.loss = Phase.PREDICTING, None
             enter_eval_mode(state)
+            mean_buffers(session.wrapping.model, state.ranks)
             enter_loader(state, "predict", loader)
             with session.engine.restoring():
                 session.engine.run_event(Event.EVAL_START)
-                for batch in loader:
-                    run_batch(session, batch, forward)
+                for batch, rows in session.deal(loader, in_step=session.forwards_wait):
+                    run_batch(session, batch, rows, forward)
+                    if state.is_placeholder:
+                        continue
                     own = Globals(session.device)
                     before.globals.put_back()
                     try:

@@ -14,7 +14,7 @@ from ..parallel import Parallel, Wrapping, mean_buffers
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
-from .data import Feed
+from .data import Feed, deal
 from .evaluation import run_eval
 from .loss_log import LossReader
 from .microbatches import split_with_shares
@@ -88,6 +88,15 @@ class Session:
         if together is None:
             return lambda: state.timestamp[field_] >= value or state.stop_requested
         return lambda: state.timestamp[field_] >= value or together.stop
+
+    @property
+    def forwards_wait(self) -> bool:
+        """Does each forward wait for those of the other ranks, as that of sharded weights does?"""
+        return getattr(self.state.ranks, "forwards_wait", False)
+
+    def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
+        """Return this rank's part of each batch of an evaluation, see `data.deal`."""
+        return deal(loader, self.state, self.device, is_local=self.feed.gives_own_rows, in_step=in_step)
 
     def is_asked_to_pause(self) -> bool:
         """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""

@@ -31,10 +31,11 @@ from .arguments import (
 )
 from .arguments import progress_bar as bar
 from .data import Feed
-from .evaluation import ModuleModes, as_loaders, check_metrics
+from .evaluation import ModuleModes, as_loaders
 from .fitting import check_trainable, run_fit
 from .initialising import initialise
 from .loss_log import LossReader
+from .metrics import check_metrics
 from .objective import check_objective
 from .optimizers import check_optimizers, check_schedulers
 from .precision import Precision

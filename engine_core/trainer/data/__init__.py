@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from .dealt import deal, differing
 from .failures import blame_what_was_loaded, lose_no_batch
 from .feed import Feed, enter_loader
 from .loaders import own_generators, why_inexact
 
-__all__ = ["Feed", "blame_what_was_loaded", "enter_loader", "lose_no_batch", "own_generators", "why_inexact"]
+__all__ = [
+    "Feed",
+    "blame_what_was_loaded",
+    "deal",
+    "differing",
+    "enter_loader",
+    "lose_no_batch",
+    "own_generators",
+    "why_inexact",
+]

@@ -16,7 +16,7 @@ from ...randomness import GlobalGenerators, preserve_generators
 from ...ranks import Ranks
 from ...state import State, length_of
 from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
-from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, size_of
+from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, size_of, with_the_first
 from .of_rank import OfRank
 
 
@@ -38,13 +38,14 @@ class Feed:
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
-        self._gives_own_rows = is_local
+        self.gives_own_rows = is_local
+        """Does each rank have loaders of its own rows?"""
         self._order: IndexOrder | None = None
 
     @property
     def is_local(self) -> bool:
         """Does the loader give the rows of this rank only?"""
-        return self._gives_own_rows or is_of_rank(self._state.train_dataloader)
+        return self.gives_own_rows or is_of_rank(self._state.train_dataloader)
 
     def start_epoch(self) -> Iterator[Any]:
         """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
@@ -61,7 +62,7 @@ class Feed:
     def _begin(self, loader: Any, ranks: Ranks | None) -> Iterator[Any]:
         try:
             if not is_skippable(loader):  # most draw their order at the first batch, and ranks have to draw it here
-                return self._begin_at(iter(loader) if ranks is None else _with_the_first(loader), 0)
+                return self._begin_at(iter(loader) if ranks is None else with_the_first(loader), 0)
             if loader.num_workers and ranks is None:  # they take indices at once
                 return self._begin_at(iter(loader), 0)
             # torch would draw the order at the first batch, after whatever callbacks draw before it.
@@ -228,12 +229,6 @@ def _put_back(loader: Any, states: list[Any]) -> None:
             generator.set_state(saved)
         except (RuntimeError, TypeError, ValueError) as error:
             raise CheckpointError(f"the train_dataloader's generator can't load its state: {error}") from error
-
-
-def _with_the_first(loader: Any) -> Iterator[Any]:
-    """Return an iterator over a loader, with its first batch read."""
-    iterator: Iterator[Any] = iter(loader)
-    return itertools.chain(list(itertools.islice(iterator, 1)), iterator)
 
 
 def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:

@@ -68,9 +68,13 @@ class IndexOrder:
         attributes = vars(loader)  # a DataLoader forbids setting these, to protect live iterators
         attributes[self._name] = self
         try:
+            if (running := getattr(loader, "_iterator", None)) is not None:
+                running._index_sampler = self  # noqa: SLF001  persistent workers keep that of their first epoch
             return iter(loader)
         finally:
             attributes[self._name] = self._whole
+            if (running := getattr(loader, "_iterator", None)) is not None:
+                running._index_sampler = self._whole  # noqa: SLF001
 
 
 class _Rest:

@@ -1,0 +1,121 @@
+"""The batches of an evaluation or a prediction, dealt to the ranks. Knows no train loader."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from ...batch import count_rows, slice_rows
+from ...errors import EngineError
+from ...messages import counted, warn
+from ...parallel import bounds, part_of
+from ...randomness import GlobalGenerators, preserve_generators
+from ...ranks import Ranks
+from ...state import State, length_of
+from .index_order import IndexOrder
+from .loaders import is_of_rank, is_skippable, own_generators, with_the_first
+
+
+def deal(
+    loader: Iterable[Any], state: State, device: torch.device, *, is_local: bool, in_step: bool = True
+) -> Iterator[tuple[Any, int]]:
+    """Yield this rank's part of each batch, with the rows of the whole one; State says if it is a placeholder.
+
+    Args:
+        is_local: does the loader give this rank's rows only? So does one with a DistributedSampler.
+        in_step: do all ranks take as many batches? A rank whose own rows have ended then gets placeholders; otherwise
+            the ranks need each other only to begin.
+
+    Raises:
+        EngineError: if the ranks have different batches of what should be the same data.
+    """
+    if state.world_size == 1:
+        for batch in loader:
+            yield batch, count_rows(batch)
+        return
+    if is_local or is_of_rank(loader):
+        _warn_of_repeated(loader, state)
+        yield from _in_step(_as_given(loader), state, is_local=True) if in_step else _as_given(loader)
+        return
+    lengths = [length for (length,) in state.ranks.table([-1 if (n := length_of(loader)) is None else n])]
+    if len({*lengths}) > 1:
+        raise differing(str(state.dataloader_label), lengths, "batches")
+    parts = _parts(*_begun(loader, state.ranks, device), state)
+    yield from _in_step(parts, state, is_local=False) if in_step and lengths[0] < 0 else parts
+
+
+def differing(label: str, found: Sequence[float], what: str = "rows") -> EngineError:
+    """Return the error for ranks that have different data of one loader."""
+    each = ", ".join(f"rank {rank}: {'?' if number < 0 else int(number)}" for rank, number in enumerate(found))
+    return EngineError(
+        f"the loader {label!r} gave the ranks different data ({what}: {each}): each rank has to read the same data in "
+        "the same order; for loaders of a rank's own rows give Trainer(parallel=DDP(data='local'))"
+    )
+
+
+def _begun(loader: Any, ranks: Ranks, device: torch.device) -> tuple[Iterator[Any], deque[int] | None]:
+    """Return an iterator in the order that rank 0 draws, and the rows of its batches if it gives this rank's only."""
+    own = own_generators(loader)
+    now = {"global": GlobalGenerators.capture(device).to_state(), "own": [each.get_state() for each in own]}
+    of_first = ranks.first(now)
+    with preserve_generators(device) if ranks.rank else nullcontext():
+        GlobalGenerators.of_state(of_first["global"], device).restore()
+        for generator, saved in zip(own, of_first["own"], strict=True):
+            generator.set_state(saved)
+        if not is_skippable(loader):
+            return with_the_first(loader), None
+        order = IndexOrder(loader, ranks)
+        return order.skip(loader, 0), order.sizes
+
+
+def _parts(batches: Iterator[Any], sizes: deque[int] | None, state: State) -> Iterator[tuple[Any, int]]:
+    """Yield this rank's part of each global batch, or what the loader has read of it, with the rows of the whole."""
+    for batch in batches:
+        if sizes is None:
+            part, rows, state.is_placeholder = part_of(batch, state.ranks)
+        else:
+            part, rows = batch, sizes.popleft()
+            start, stop = bounds(rows, state.ranks)
+            state.is_placeholder = start == stop
+        yield part, rows
+
+
+def _as_given(loader: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    for batch in loader:
+        yield batch, count_rows(batch)
+
+
+def _in_step(parts: Iterator[tuple[Any, int]], state: State, *, is_local: bool) -> Iterator[tuple[Any, int]]:
+    """Yield until all ranks have ended; with loaders of their own rows those that have ended get placeholders."""
+    label, last = str(state.dataloader_label), None
+    while True:
+        part, rows = next(parts, (last, -1))
+        found = [int(own) for (own,) in state.ranks.table([rows])]
+        if max(found) < 0:
+            return
+        if not is_local:
+            if len({*found}) > 1:
+                raise differing(label, found)
+            yield part, rows
+            continue
+        if part is None:
+            raise EngineError(f"the loader {label!r} gave no batches on rank {state.rank}, and some on others")
+        state.is_placeholder = rows < 0
+        if rows >= 0:
+            last = slice_rows(part, rows, 0, 1)
+        yield part, sum(max(own, 0) for own in found)
+
+
+def _warn_of_repeated(loader: Any, state: State) -> None:
+    sampler = getattr(loader, "sampler", None)
+    repeated = getattr(sampler, "total_size", 0) - (length_of(getattr(sampler, "dataset", None)) or 0)
+    if is_of_rank(loader) and repeated > 0:
+        warn(
+            f"the DistributedSampler of the loader {state.dataloader_label!r} repeats {counted(repeated, 'row', 'rows')} "
+            "to give all ranks as many, and they count twice: leave the sampler out, since each rank gets its rows anyway",
+            UserWarning,
+        )
