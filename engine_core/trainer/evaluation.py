@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from ..batch import count_rows, move_batch
+from ..batch import move_batch
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
@@ -138,28 +138,23 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     forward, loss_of = session.precision.wrap(_forward), session.precision.wrap(compute_loss)
     for metric in metrics.values():
         metric.reset()
-    measurement, rows_of_all = Measurement(metrics, state.ranks), 0
-    losses: list[tuple[torch.Tensor, int | torch.Tensor]] = []
+    measurement = Measurement(metrics, state.ranks)
     fire(Event.EVAL_START)
-    divisor = divisor_of(state.loss_fn)
+    losses = _Losses(state)
 
     def measure(targets: Any) -> None:
         """Compute the loss of the current batch, and update the metrics."""
         state.loss, _ = reduce_loss(loss_of(state), None)
         if metrics:
-            pair, rows = (state.outputs, state.batch[1] if targets is None else targets), count_rows(state.batch)
-            measurement.take(*pair, rows, is_placeholder=state.is_placeholder)
+            measurement.take(state.outputs, state.batch[1] if targets is None else targets, state)
             measurement.meet()
         if not session.has_measured:
             session.has_measured = True
             look_at_values(metrics, str(label))
-        if not state.is_placeholder:
-            # Of the batch that the loss saw: an algorithm may have changed it.
-            losses.append((state.loss, 1 if divisor is None else divisor(state.batch)))
+        losses.take()
 
     for batch, rows in session.deal(loader):
         run_batch(session, batch, rows, forward, measure)  # its targets end with it, before the next batch is made
-        rows_of_all += rows
         if may_end and session.is_asked_to_pause():
             raise EvaluationInterrupted(dict(state.metrics))
     if not state.eval_timestamp.batch:
@@ -167,7 +162,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
             f"the evaluation loader {label!r} gave no batches; "
             "it has to be an iterable that starts over for each evaluation, as a DataLoader or a list does"
         )
-    results = {f"{label}/loss": _of_set(losses, rows_of_all, state, is_sum=divisor is None)}
+    results = {f"{label}/loss": losses.compute()}
     for name in metrics:
         results |= as_numbers(f"{label}/{name}", measurement.compute(name))
     state.metrics = {**state.metrics, **results}
@@ -177,21 +172,29 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     session.engine.logger.log_metrics(results)
 
 
-def _of_set(
-    losses: list[tuple[torch.Tensor, int | torch.Tensor]], rows: int, state: State, *, is_sum: bool
-) -> float:
-    """Return the loss of all batches of all ranks; those in which no target counts, whose loss is NaN, are left out.
+class _Losses:
+    """The losses of a set's batches, which make the loss of the set."""
 
-    Args:
-        rows: of all ranks, as this rank counted them.
-    """
-    counted = [(loss.item(), float(divisor)) for loss, divisor in losses if divisor]
-    own = [rows, sum(loss * divisor for loss, divisor in counted), sum(divisor for _, divisor in counted)]
-    seen, sums, divisors = zip(*state.ranks.table(own), strict=True)
-    if len({*seen}) > 1:
-        raise differing(str(state.dataloader_label), seen)
-    total = 1 if is_sum else sum(divisors)
-    return sum(sums) / total if total else math.nan
+    def __init__(self, state: State) -> None:
+        self._state, self._divisor = state, divisor_of(state.loss_fn)
+        self._taken: list[tuple[Any, int | torch.Tensor]] = []
+
+    def take(self) -> None:
+        """Take that of the current batch, weighted by the batch that it saw: an algorithm may have changed it."""
+        state, divisor = self._state, self._divisor
+        if not state.is_placeholder:
+            self._taken.append((state.loss, 1 if divisor is None else divisor(state.batch)))
+
+    def compute(self) -> float:
+        """Return the loss over all ranks; batches in which no target counts, whose loss is NaN, are left out."""
+        taken = [(loss.item(), float(divisor)) for loss, divisor in self._taken if divisor]
+        rows = self._state.eval_timestamp.sample
+        own = [rows, sum(loss * divisor for loss, divisor in taken), sum(divisor for _, divisor in taken)]
+        seen, sums, divisors = zip(*self._state.ranks.table(own), strict=True)
+        if len({*seen}) > 1:
+            raise differing(str(self._state.dataloader_label), seen)
+        total = 1 if self._divisor is None else sum(divisors)
+        return sum(sums) / total if total else math.nan
 
 
 def _forward(state: State) -> Any:

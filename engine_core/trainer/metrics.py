@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from ..batch import are_samples, map_batch
+from ..batch import are_samples, count_rows, map_batch
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ranks import Ranks
 from ..registry import lacking
+from ..state import State
 
 _EXACT = ("dim_zero_sum", "dim_zero_max", "dim_zero_min")
 """How torchmetrics brings together states of several ranks where it does not matter who saw which rows."""
@@ -36,18 +37,19 @@ class Measurement:
         self.of_all = {name: metric for name, metric in metrics.items() if name not in self.of_own}
         self._pieces: list[tuple[Any, list[torch.Tensor | None]]] = []
 
-    def take(self, outputs: Any, targets: Any, rows: int, *, is_placeholder: bool) -> None:
-        """Take the outputs and targets of this rank's batch or microbatch of `rows` rows; a placeholder counts nothing.
+    def take(self, outputs: Any, targets: Any, state: State) -> None:
+        """Take the outputs and targets of State's batch, which is this rank's; a placeholder's count nothing.
 
         Raises:
             ArgumentError: for what other ranks can't be told.
         """
-        if not is_placeholder:
+        if not state.is_placeholder:
             for metric in self.of_own.values():
                 metric.update(outputs, targets)
         if self.of_all:
-            leaves = [_checked(leaf, rows, next(iter(self.of_all))) for leaf in _leaves((outputs, targets))]
-            if is_placeholder:
+            rows, name = count_rows(state.batch), next(iter(self.of_all))
+            leaves = [_checked(leaf, rows, name) for leaf in _leaves((outputs, targets))]
+            if state.is_placeholder:
                 leaves = [None if leaf is None else leaf[:0] for leaf in leaves]
             self._pieces.append(((outputs, targets), leaves))
 
@@ -56,7 +58,9 @@ class Measurement:
         pieces, self._pieces = self._pieces, []
         if not pieces:
             return
-        own = [None if parts[0] is None else torch.cat(parts) for parts in zip(*(part for _, part in pieces), strict=True)]
+        own = [
+            None if parts[0] is None else torch.cat(parts) for parts in zip(*(part for _, part in pieces), strict=True)
+        ]
         _compare(own, self._ranks)
         whole = iter([None if leaf is None else self._ranks.gather(leaf)[0] for leaf in own])
         outputs, targets = map_batch(pieces[0][0], lambda _: next(whole))
@@ -138,10 +142,9 @@ def _checked(leaf: Any, rows: int, name: str) -> torch.Tensor | None:
     else:
         return leaf.detach()
     raise ArgumentError(
-        f"metric {name!r} needs the outputs and targets of all ranks, which are tensors with a row for each example, or "
-        f"tuples, lists and mappings of them; there is {what} among them: give the model a method "
-        "eval_forward(batch) -> (outputs, targets) that returns what the metrics need, or use a metric of torchmetrics "
-        "whose states are sums, which sees the rows of its own rank"
+        f"metric {name!r} needs the outputs and targets of all ranks, and {what} among them can't be gathered: give the "
+        "model a method eval_forward(batch) -> (outputs, targets) that returns tensors with a row for each example, or "
+        "tuples, lists and mappings of them; or use a metric of torchmetrics whose states are sums"
     )
 
 
@@ -152,8 +155,8 @@ def _compare(leaves: list[torch.Tensor | None], ranks: Ranks) -> None:
     if len(digests) > 1:
         each = "; ".join(f"rank {rank}: {', '.join(map(str, own))}" for rank, own in enumerate(ranks.each(said)))
         raise ArgumentError(
-            "metrics need outputs and targets of one shape, but for the rows, and the ranks have others for their parts "
-            f"of a batch ({each}): pad them to one length, or use a metric of torchmetrics whose states are sums"
+            f"the metrics need the outputs and targets of all ranks, and their shapes differ ({each}): pad them to one "
+            "length, or use a metric of torchmetrics whose states are sums"
         )
 
 

@@ -41,11 +41,12 @@ def deal(
         _warn_of_repeated(loader, state)
         yield from _in_step(_as_given(loader), state, is_local=True) if in_step else _as_given(loader)
         return
-    lengths = [length for (length,) in state.ranks.table([-1 if (n := length_of(loader)) is None else n])]
+    length = length_of(loader)
+    lengths = [number for (number,) in state.ranks.table([-1 if length is None else length])]
     if len({*lengths}) > 1:
         raise differing(str(state.dataloader_label), lengths, "batches")
     parts = _parts(*_begun(loader, state.ranks, device), state)
-    yield from _in_step(parts, state, is_local=False) if in_step and lengths[0] < 0 else parts
+    yield from _in_step(parts, state, is_local=False) if in_step and length is None else parts
 
 
 def differing(label: str, found: Sequence[float], what: str = "rows") -> EngineError:
@@ -102,8 +103,8 @@ def _in_step(parts: Iterator[tuple[Any, int]], state: State, *, is_local: bool) 
                 raise differing(label, found)
             yield part, rows
             continue
-        if part is None:
-            raise EngineError(f"the loader {label!r} gave no batches on rank {state.rank}, and some on others")
+        if last is None and min(found) < 0:
+            raise EngineError(f"the loader {label!r} gave no batches on rank {found.index(-1)}, and some on others")
         state.is_placeholder = rows < 0
         if rows >= 0:
             last = slice_rows(part, rows, 0, 1)
@@ -111,11 +112,12 @@ def _in_step(parts: Iterator[tuple[Any, int]], state: State, *, is_local: bool) 
 
 
 def _warn_of_repeated(loader: Any, state: State) -> None:
+    """Warn of rows that a DistributedSampler gives twice, so that all ranks have as many."""
     sampler = getattr(loader, "sampler", None)
     repeated = getattr(sampler, "total_size", 0) - (length_of(getattr(sampler, "dataset", None)) or 0)
     if is_of_rank(loader) and repeated > 0:
         warn(
-            f"the DistributedSampler of the loader {state.dataloader_label!r} repeats {counted(repeated, 'row', 'rows')} "
-            "to give all ranks as many, and they count twice: leave the sampler out, since each rank gets its rows anyway",
+            f"the DistributedSampler of the loader {state.dataloader_label!r} repeats "
+            f"{counted(repeated, 'row', 'rows')}, which count twice: leave it out, since each rank gets its rows anyway",
             UserWarning,
         )
