@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -113,8 +114,12 @@ BETWEEN = {"engine_core", "pluggy", "click", "contextlib", "torch"}
 def warn(message: str, category: type[Warning]) -> None:
     """Issue a warning at the nearest line of the user's code, which is not in the package that warns either.
 
-    If code that an engine runs warns through this package, as by logging, its package is the one that warns.
+    If code that an engine runs warns through this package, as by logging, its package is the one that warns. Of several
+    processes that train together the first one warns: the others have the same to say.
     """
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_rank():
+        return
     frame = inspect.currentframe()
     packages = []  # the innermost first
     while frame is not None:

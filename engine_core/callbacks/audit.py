@@ -47,6 +47,8 @@ class Audit(Callback):
         ('batch', 'loss')
     """
 
+    every_rank = False
+
     def __init__(
         self,
         fields: Iterable[str] = WRITABLE,

@@ -22,9 +22,11 @@ class Facts(Callback):
     The kinds are `start` or, for a run that continues from a checkpoint, `resume`, with what `header_of` returns; and
     `evaluation`, with `train_loss`, `metrics`, `best` and `improved`, the names in `metrics` whose value is better than
     all before. There is one evaluation when the last of the run's loaders has ended, and one for each other loader that
-    is given to `eval`. `train_loss` is the mean of the training loss since the one
-    before, weighted as `train/loss_epoch` is; it is missing if nothing was trained.
+    is given to `eval`. `train_loss` is the mean of the training loss since the one before, weighted as
+    `train/loss_epoch` is; it is missing if nothing was trained. Of several processes the first one tells.
     """
+
+    every_rank = False
 
     def __init__(self) -> None:
         self._started_s: float | None = None
@@ -50,9 +52,11 @@ class Facts(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Take the loss of the batch."""
-        batch = state.batch
-        # As trained: an algorithm may have dropped some. A loop of one's own may keep no batch.
-        self._take(state.loss, 1 if batch is None else self._weigh(batch))
+        batch, weight = state.batch, state.loss_weight
+        if weight is None:
+            # As trained: an algorithm may have dropped some. A loop of one's own may keep no batch.
+            weight = 1 if batch is None else self._weigh(batch)
+        self._take(state.loss, weight)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Tell how the evaluation went, if this was its last loader."""

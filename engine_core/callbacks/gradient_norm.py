@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..callback import Callback
 from ..logger import Logger
@@ -22,7 +22,8 @@ class GradientNorm(Callback):
     Both are of unscaled gradients: the first as they were before `grad_clip_norm`, the second as they are after it and
     after the algorithms of AFTER_TRAIN_BATCH. Without clipping the first is of the gradients after the algorithms. They
     are logged at BATCH_END, under the step of the batch's loss; a step that is skipped logs none. Without loggers
-    nothing is measured. Reading them makes a GPU wait in each step. Of several in a run only the first one logs.
+    nothing is measured. On several processes the gradients are those of the global batch, sharded or not. Reading the
+    norms makes a GPU wait in each step. Of several in a run only the first one logs.
 
     Example:
         >>> import torch
@@ -37,11 +38,15 @@ class GradientNorm(Callback):
 
     def __init__(self) -> None:
         self._clipped: torch.Tensor | None = None
-        self._rests = False
+        self._rests = self._is_logged = False
 
     def init(self, state: State, logger: Logger) -> None:
         """Leave it to the first: a second one would take what that measures for what the loop clipped."""
         self._rests = next((each for each in state.callbacks if isinstance(each, GradientNorm)), self) is not self
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Measure on all ranks if one of them logs: the norm of sharded gradients takes all."""
+        self._is_logged = state.ranks.any(logger.destinations)
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
         """Forget the norm of the batch before: a loop that clips sets it anew."""
@@ -51,13 +56,13 @@ class GradientNorm(Callback):
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Measure what the loop did not: the norm after clipping or, if it doesn't clip, the only one."""
         self._clipped = None
-        if self._rests or not logger.destinations:
+        if self._rests or not (self._is_logged or logger.destinations):
             return
         norm = _norm(state)
         if state.gradient_norm is None:
             state.gradient_norm = norm
         else:
-            self._clipped = norm
+            state.gradient_norm, self._clipped = _whole(state.gradient_norm), norm
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Log; only now is it known that no listener of AFTER_TRAIN_BATCH has skipped the step."""
@@ -77,9 +82,14 @@ def _norm(state: State) -> torch.Tensor:
 
     gradients = list(_gradients(state))
     if hasattr(torch.nn.utils, "get_total_norm"):  # many tensors at once; torch 2.4 has none
-        return torch.nn.utils.get_total_norm(gradients)
+        return _whole(torch.nn.utils.get_total_norm(gradients))
     norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+
+
+def _whole(norm: Any) -> torch.Tensor:
+    """Return the norm over all ranks, if that of sharded gradients is a part on each."""
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # type: ignore[no-any-return]
 
 
 def _gradients(state: State) -> Iterator[torch.Tensor]:

@@ -16,7 +16,7 @@ _KINDS = {"finished": "end", "paused": "pause", "interrupted": "pause", "failed"
 
 
 class JsonLines(Facts):
-    """Writes each fact of a run as one line; only the first process of several writes.
+    """Writes each fact of a run as one line.
 
     Args:
         write: receives a line, without its end.
@@ -31,13 +31,8 @@ class JsonLines(Facts):
     def __init__(self, write: Callable[[str], object]) -> None:
         super().__init__()
         self._write = write
-        self._rank = 0
         self._last: dict[str, Any] | None = None
         self._results: dict[str, Any] = {}
-
-    def init(self, state: State, logger: Logger) -> None:
-        """Note which process this is."""
-        self._rank = state.rank
 
     def close(self, state: State, logger: Logger) -> None:
         """Remember where the run ended, and its results."""
@@ -45,8 +40,7 @@ class JsonLines(Facts):
 
     def tell(self, fact: dict[str, Any], state: State) -> None:
         """Write the fact."""
-        if not self._rank:
-            self._write(as_line(fact))
+        self._write(as_line(fact))
 
     def end(self, status: str, exit_code: int, *, folder: Path | None = None, **left: Path | str | None) -> None:
         """Write how the run ended, with the latest results; call it once, after the engine is closed.

@@ -74,7 +74,7 @@ class LossGuard(Callback):
             )
         self._has_asked = False
         kept, self._kept = self._kept, []
-        what = _not_finite(state)
+        what = _agreed(_not_finite(state), state)
         if what is None:
             self._in_a_row, self._gone_back_to = 0, None
             return
@@ -125,12 +125,13 @@ class LossGuard(Callback):
                 manifest = read_manifest(path)
                 if manifest["clock"]["batch"] < before and manifest["is_regular"]:
                     older.append((manifest["clock"]["batch"], path))
-        if not older:
+        batch, latest = state.ranks.first([max(older)[0], str(max(older)[1])] if older else [None, ""])
+        if batch is None:
             older_than = " yet" if self._gone_back_to is None else f" before that of batch {before}, already tried"
             raise NonFiniteLossError(f"{what}, and there is no regular checkpoint to go back to{older_than}")
-        self._gone_back_to, latest = max(older)
-        go_back(read_content(latest))
-        return latest
+        self._gone_back_to = batch
+        go_back(read_content(Path(latest)))
+        return Path(latest)
 
 
 class _Kept:
@@ -186,6 +187,13 @@ def _not_finite(state: State) -> str | None:
     return None  # only the sum is too large
 
 
+def _agreed(what: str | None, state: State) -> str | None:
+    """Return what some rank has found: each has a part of a sharded gradient, and all of any other."""
+    if not getattr(state.ranks, "forwards_wait", False) or not state.ranks.any(what):
+        return what
+    return next(found for found in state.ranks.each(what) if found is not None)
+
+
 def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:
     yield "the loss", state.loss.detach()
     if state.precision == "amp_fp16":
@@ -195,5 +203,7 @@ def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:
     for parameter in stepped or [p for part in _parts(state) for p in part.parameters()]:
         if parameter.grad is not None:
             grad = parameter.grad.detach()
+            if hasattr(grad, "to_local"):
+                grad = grad.to_local()
             name = names.get(id(parameter), "a parameter beside the model's")
             yield f"the gradient of {name}", grad.coalesce().values() if grad.is_sparse else grad

@@ -38,6 +38,8 @@ class Profiler(Callback):
         ArgumentError: (a ValueError) if no file can be written at `path`.
     """
 
+    every_rank = False
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = _checked(path)
         self._file: TextIO | None = None

@@ -87,19 +87,19 @@ class ProgressBar(Facts):
 
     def tell(self, fact: dict[str, Any], state: State) -> None:
         """Show the header, or the row of an evaluation."""
-        screen = self._screen or self._find_screen(state)
+        screen = self._screen or self._find_screen()
         if screen is not None:
             is_row = fact["kind"] == "evaluation"
             screen.print([row(fact, _position(state))] if is_row else header_lines(fact))
 
     def _open(self, state: State) -> None:
         self.close()
-        self._screen = self._find_screen(state)
+        self._screen = self._find_screen()
         if self._screen is not None:
             self._next_s = time.monotonic() + self._screen.every_s
 
-    def _find_screen(self, state: State) -> Screen | None:
-        if state.rank or sys.stderr is None:
+    def _find_screen(self) -> Screen | None:
+        if sys.stderr is None:
             return None
         if is_terminal() and self.show != "lines":
             return Terminal(self.refresh_s)

@@ -65,7 +65,7 @@ class RunningLoss:
         import torch  # noqa: PLC0415  it is there if a loss is; nothing else here needs it
 
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        if not isinstance(weight, int):
+        if not isinstance(weight, (int, float)):
             weight = weight.to("cpu", non_blocking=True)
         self._copies.append((loss.detach().to("cpu", non_blocking=True), weight, copied))
         copied.record(torch.cuda.current_stream(loss.device))

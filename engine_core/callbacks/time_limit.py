@@ -28,6 +28,8 @@ class TimeLimit(Callback):
         Time('5400sec')
     """
 
+    every_rank = False  # the others end with the first one
+
     def __init__(self, limit: Time | str, then: str = "pause") -> None:
         self.limit = Interval(limit, "limit").length
         if self.limit.unit is not TimeUnit.SECOND:

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..algorithm import Algorithm, algorithm_metadata
 from ..callback import Callback
@@ -15,6 +15,9 @@ from ..event import Event
 from ..logger import Logger
 from ..messages import warn
 from ..state import State
+
+if TYPE_CHECKING:
+    from ..trainer import Measurement
 
 __all__ = ["TrainMetrics"]
 
@@ -28,7 +31,9 @@ class TrainMetrics(Callback):
     """Logs metrics of the training batches each epoch, as `train/<name>`.
 
     They see what training computes anyway: the model's outputs in train mode, while the weights change from batch to
-    batch, and the targets as BEFORE_FORWARD leaves them, microbatch by microbatch. A batch in which an algorithm
+    batch, and the targets as BEFORE_FORWARD leaves them, microbatch by microbatch. On several processes they see the
+    rows of all ranks, as in an evaluation; outputs and targets that have to be
+    gathered are gathered once a batch. A batch in which an algorithm
     tagged `target_mixing` ran is left out, and a warning says so once: its outputs are of mixed inputs. Without loggers
     nothing is computed. What an epoch has so far is saved with the run.
 
@@ -52,11 +57,12 @@ class TrainMetrics(Callback):
             metrics = _check_names(check_metrics(metrics, None, has_loss_fn=True))
         self._given = metrics
         self._metrics: dict[str, Any] | None = None
+        self._measurement: Measurement | None = None
         self._saved: dict[str, Any] = {}
         self._seen: set[str] = set()
         self._targets: Any = None
         self._mixer: str | None = None
-        self._awaits = self._is_over = self._has_told = self._has_looked = False
+        self._is_logged = self._awaits = self._is_over = self._has_told = self._has_looked = False
         self._unsaved: set[str] = set()
 
     def init(self, state: State, logger: Logger) -> None:
@@ -74,9 +80,17 @@ class TrainMetrics(Callback):
                 "its own loss, so nothing says which part of a batch the targets are: let its loss(outputs, batch) "
                 "return a dict with a 'total', whose parts are logged as train/loss/<part>"
             )
+        from ..trainer import Measurement  # noqa: PLC0415  it can be listed without torch
+
+        self._is_logged = state.ranks.any(logger.destinations)  # on rank 0 only, as a rule
         if self._metrics is None:
-            self._metrics = {name: self._copied(name, metric, state) for name, metric in self._sources(state).items()}
-            self._seen, self._saved = {name for name in self._metrics if self._saved.get(name)}, {}
+            self._metrics = {name: _copied(metric, state) for name, metric in self._sources(state).items()}
+            self._measurement = Measurement(self._metrics, state.ranks)
+            self._seen = {name for name in self._metrics if self._saved.get(name)}
+            for name in self._seen:
+                if not (state.rank and name in self._measurement.of_own):  # saved for all ranks together
+                    _load(self._metrics[name], self._saved[name], state)
+            self._saved = {}
 
     def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
         """Note who mixes targets, and that what an algorithm computes at AFTER_TRAIN_BATCH is not another batch."""
@@ -88,7 +102,7 @@ class TrainMetrics(Callback):
 
     def before_forward(self, state: State, logger: Logger) -> None:
         """Keep the targets, which algorithms may replace for the loss."""
-        self._awaits = bool(logger.destinations) and not self._is_over
+        self._awaits = self._is_logged and not self._is_over
         if self._awaits:
             try:
                 self._targets = state.batch[1]
@@ -101,7 +115,7 @@ class TrainMetrics(Callback):
         if not awaits:
             return
         if self._mixer is None:
-            self._update(state.outputs, targets)
+            self._take(state.outputs, targets, state)
         elif not self._has_told:
             self._has_told = True
             warn(
@@ -111,8 +125,15 @@ class TrainMetrics(Callback):
             )
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        """Take what is computed from here on for no other batch."""
+        """Let metrics see what is gathered from all ranks; what is computed from here on is of no other batch."""
+        from ..trainer import look_at_values  # noqa: PLC0415  it can be listed without torch
+
         self._is_over = True
+        if self._measurement is not None:
+            self._measurement.meet()
+        if self._seen and not self._has_looked:
+            self._has_looked = True
+            look_at_values(self._metrics or {}, "train")
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Be ready for the next batch."""
@@ -129,8 +150,8 @@ class TrainMetrics(Callback):
             if not self._has_looked:  # all was loaded, which torchmetrics takes for a missing update
                 warnings.simplefilter("ignore")
             for name, metric in (self._metrics or {}).items():
-                if name in self._seen:  # else a resumed run has nothing of it
-                    results |= as_numbers(f"train/{name}", metric.compute())
+                if name in self._seen and self._measurement is not None:  # else a resumed run has nothing of it
+                    results |= as_numbers(f"train/{name}", self._measurement.compute(name))
                 metric.reset()
         self._seen = set()
         logger.log_metrics(results)
@@ -139,7 +160,9 @@ class TrainMetrics(Callback):
         """Return what the metrics have of the epoch so far; a warning names those that can't be saved."""
         if self._metrics is None:
             return {"metrics": self._saved} if self._saved else {}
-        saved = {name: self._state_of(name, metric) for name, metric in self._metrics.items() if name in self._seen}
+        assert self._measurement is not None
+        with self._measurement.together():
+            saved = {name: self._state_of(name, own) for name, own in self._metrics.items() if name in self._seen}
         return {"metrics": saved} if saved else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -161,43 +184,16 @@ class TrainMetrics(Callback):
             )
         return _check_names(sources)
 
-    def _copied(self, name: str, metric: Any, state: State) -> Any:
-        """Return a copy on the run's device, with what a resumed epoch has so far."""
-        import torch  # noqa: PLC0415  it can be listed without torch
-
-        from ..batch import move_batch  # noqa: PLC0415
-
-        made = copy.deepcopy(metric)
-        made.reset()
-        for part in made.modules() if callable(getattr(made, "modules", None)) else ():
-            if callable(getattr(part, "persistent", None)):
-                part.persistent(True)  # a metric of torchmetrics then has its values in its state_dict
-        if saved := self._saved.get(name):
-            if _has_own_state(made):
-                made.load_state_dict(saved)
-            else:
-                vars(made).update(
-                    saved if state.device is None else move_batch(dict(saved), torch.device(state.device))
-                )
-        if state.device is not None and callable(getattr(made, "to", None)):
-            made.to(state.device)
-        return made
-
-    def _update(self, outputs: Any, targets: Any) -> None:
+    def _take(self, outputs: Any, targets: Any, state: State) -> None:
         import torch  # noqa: PLC0415  it can be listed without torch
 
         from ..batch import map_batch  # noqa: PLC0415
-        from ..trainer import look_at_values  # noqa: PLC0415
 
-        metrics = self._metrics or {}
+        assert self._measurement is not None
         outputs = map_batch(outputs, lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
         with torch.no_grad():
-            for metric in metrics.values():
-                metric.update(outputs, targets)
-        self._seen = {*metrics}
-        if not self._has_looked:
-            self._has_looked = True
-            look_at_values(metrics, "train")
+            self._measurement.take(outputs, targets, state)
+        self._seen = {*(self._metrics or {})}
 
     def _state_of(self, name: str, metric: Any) -> dict[str, Any]:
         """Return what a metric has so far, or nothing with a warning if a checkpoint can't hold that."""
@@ -228,6 +224,30 @@ def _check_names(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
                 "rename the metric"
             )
     return metrics
+
+
+def _copied(metric: Any, state: State) -> Any:
+    """Return a copy on the run's device, with nothing in it."""
+    made = copy.deepcopy(metric)
+    made.reset()
+    for part in made.modules() if callable(getattr(made, "modules", None)) else ():
+        if callable(getattr(part, "persistent", None)):
+            part.persistent(True)  # a metric of torchmetrics then has its values in its state_dict
+    if state.device is not None and callable(getattr(made, "to", None)):
+        made.to(state.device)
+    return made
+
+
+def _load(metric: Any, saved: Mapping[str, Any], state: State) -> None:
+    """Load what a resumed epoch has so far."""
+    import torch  # noqa: PLC0415  it can be listed without torch
+
+    from ..batch import move_batch  # noqa: PLC0415
+
+    if _has_own_state(metric):
+        metric.load_state_dict(saved)
+    else:
+        vars(metric).update(saved if state.device is None else move_batch(dict(saved), torch.device(state.device)))
 
 
 def _has_own_state(metric: Any) -> bool:

@@ -66,6 +66,7 @@ class Agreement:
         self._count(table)
         by_rows = is_sum or not all(row[0] for row in table)  # if one rank can't tell its divisor
         weights, self.weight = (rows if by_rows else divisors), sum(row[2 if by_rows else 1] for row in table)
+        state.loss_weight = self.weight
         # Without a target that counts the loss is what it is on one process, which weights nothing.
         no_weights = is_sum or not self.weight
         shares = [float(n > 0) if no_weights else weight / self.weight for n, weight in zip(rows, weights, strict=True)]

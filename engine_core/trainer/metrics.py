@@ -74,6 +74,25 @@ class Measurement:
         with _Apart(self.of_all[name]):
             return self.of_all[name].compute()
 
+    def together(self) -> _Together:
+        """Return a context in which metrics that see this rank's rows have the states of all ranks; all enter it."""
+        return _Together([] if self._ranks.size == 1 else [*self.of_own.values()])
+
+
+class _Together:
+    """A context in which metrics of torchmetrics have their states of all ranks."""
+
+    def __init__(self, metrics: list[Any]) -> None:
+        self._parts = [part for metric in metrics for part in _of_torchmetrics(metric)]
+
+    def __enter__(self) -> None:
+        for part in self._parts:
+            part.sync()
+
+    def __exit__(self, *raised: object) -> None:
+        for part in self._parts:
+            part.unsync(should_unsync=part._is_synced)  # noqa: SLF001  a second time raises
+
 
 class _Apart:
     """A context in which torchmetrics' metrics, as a metric is one or holds them, don't bring ranks together."""
@@ -142,9 +161,9 @@ def _checked(leaf: Any, rows: int, name: str) -> torch.Tensor | None:
     else:
         return leaf.detach()
     raise ArgumentError(
-        f"metric {name!r} needs the outputs and targets of all ranks, and {what} among them can't be gathered: give the "
-        "model a method eval_forward(batch) -> (outputs, targets) that returns tensors with a row for each example, or "
-        "tuples, lists and mappings of them; or use a metric of torchmetrics whose states are sums"
+        f"metric {name!r} needs the outputs and targets of all ranks, and {what} among them can't be gathered: give "
+        "the model a method eval_forward(batch) -> (outputs, targets) that returns tensors with a row for each example, "
+        "or tuples, lists and mappings of them; or use a metric of torchmetrics whose states are sums"
     )
 
 

@@ -118,6 +118,6 @@ def _warn_of_repeated(loader: Any, state: State) -> None:
     if is_of_rank(loader) and repeated > 0:
         warn(
             f"the DistributedSampler of the loader {state.dataloader_label!r} repeats "
-            f"{counted(repeated, 'row', 'rows')}, which count twice: leave it out, since each rank gets its rows anyway",
+            f"{counted(repeated, 'row', 'rows')}, which count twice: leave it out, for each rank gets its rows anyway",
             UserWarning,
         )
