@@ -87,9 +87,10 @@ class GroupRanks(Ranks):
 
     def _gathered(self, rows: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
         """Return each rank's rows; as bytes, since backends differ in the dtypes that they take."""
-        row = rows.new_zeros((1, *rows.shape[1:])).reshape(1, -1).view(torch.uint8)
-        padded = row.new_zeros((max(counts), row.shape[1]))
-        padded[: rows.shape[0]] = rows.contiguous().reshape(rows.shape[0], -1).view(torch.uint8)
+        row = rows.new_zeros((1, *rows.shape[1:])).reshape(1, -1)
+        octets = rows.contiguous().reshape(rows.shape[0], row.shape[1]).view(torch.uint8)
+        padded = octets.new_zeros((max(counts), octets.shape[1]))
+        padded[: rows.shape[0]] = octets
         parts = [torch.empty_like(padded) for _ in counts]
         if padded.numel():
             self._call(lambda: dist.all_gather(parts, padded))
