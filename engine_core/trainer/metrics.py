@@ -162,14 +162,16 @@ def _checked(leaf: Any, rows: int, name: str) -> torch.Tensor | None:
         return leaf.detach()
     raise ArgumentError(
         f"metric {name!r} needs the outputs and targets of all ranks, and {what} among them can't be gathered: give "
-        "the model a method eval_forward(batch) -> (outputs, targets) that returns tensors with a row for each example, "
-        "or tuples, lists and mappings of them; or use a metric of torchmetrics whose states are sums"
+        "the model a method eval_forward(batch) -> (outputs, targets) that returns tensors with a row for each example "
+        "or tuples, lists and mappings of them, or use a metric of torchmetrics whose states are sums"
     )
 
 
 def _compare(leaves: list[torch.Tensor | None], ranks: Ranks) -> None:
     """Raise on all ranks unless their tensors differ in the number of rows alone."""
-    said = [None if leaf is None else f"{leaf.dtype} (rows, {str([*leaf.shape[1:]])[1:-1]})" for leaf in leaves]
+    said = [
+        None if leaf is None else f"{leaf.dtype} ({', '.join(['rows', *map(str, leaf.shape[1:])])})" for leaf in leaves
+    ]
     digests = {digest for (digest,) in ranks.table([zlib.crc32(repr(said).encode())])}
     if len(digests) > 1:
         each = "; ".join(f"rank {rank}: {', '.join(map(str, own))}" for rank, own in enumerate(ranks.each(said)))

@@ -117,7 +117,8 @@ def _warn_of_repeated(loader: Any, state: State) -> None:
     repeated = getattr(sampler, "total_size", 0) - (length_of(getattr(sampler, "dataset", None)) or 0)
     if is_of_rank(loader) and repeated > 0:
         warn(
-            f"the DistributedSampler of the loader {state.dataloader_label!r} repeats "
-            f"{counted(repeated, 'row', 'rows')}, which count twice: leave it out, for each rank gets its rows anyway",
+            f"the DistributedSampler of the loader {state.dataloader_label!r} gives {counted(repeated, 'row', 'rows')} "
+            "twice, to give all ranks as many, and results count them twice: leave it out, for each rank gets its rows "
+            "anyway",
             UserWarning,
         )

@@ -1,0 +1,110 @@
+"""Evaluations, predictions and what callbacks show, on several processes as on one."""
+
+import itertools
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from . import evaluating
+from .starting import start
+
+SIZE = 3
+pytestmark = [pytest.mark.full, pytest.mark.ranks]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Return what each rank found."""
+    ended = start(Path(evaluating.__file__), SIZE)
+    assert ended.rc == 0, ended.output
+    return ended.written
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Return what one process finds, as JSON brings it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No (positive|negative) samples", UserWarning)  # torchmetrics', of few rows
+        return json.loads(json.dumps(evaluating.found_by([])))
+
+
+def like(expected):
+    """Compare floats as approximations, in lists of lists too."""
+    if isinstance(expected, dict):
+        return {name: like(value) for name, value in expected.items()}
+    if isinstance(expected, list):
+        return [like(value) for value in expected]
+    return pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True) if isinstance(expected, float) else expected
+
+
+EVALUATED = [*evaluating.EVALUATED, *evaluating.LOSSES, "own loss"]
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_results_and_counts_are_those_of_one_process_on_every_rank(found, alone, name):
+    assert [of_rank["same"][name][0] for of_rank in found] == [like(alone[name][0])] * SIZE
+
+
+def test_a_rank_without_rows_is_told_so(found):
+    assert [of_rank["same"]["of one row"][1] for of_rank in found] == [0, 3, 3]
+    assert [of_rank["same"]["list"][1] for of_rank in found] == [0, 2, 2]
+
+
+def test_predict_yields_the_outputs_of_the_ranks_own_rows(found, alone):
+    sizes = [of_rank["same"]["predict"][0] for of_rank in found]
+    assert sizes == [[3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 2]]
+    outputs = iter(found[0]["same"]["predict"][1])
+    by_rank = [[[*itertools.islice(outputs, size)] for size in of_rank] for of_rank in sizes]
+    in_order = [row for parts in zip(*by_rank, strict=True) for part in parts for row in part]
+    assert in_order == like(alone["predict"][1])
+    assert [of_rank["same"]["predict of one row"][0] for of_rank in found] == [[1, 1, 1], [], []]
+
+
+def test_a_training_logs_and_decides_the_same(found, alone):
+    expected = alone["train"]
+    first, *others = [of_rank["same"]["train"] for of_rank in found]
+    assert first == like(expected)
+    assert {name.partition("/")[2] for _, name, _ in first["logs"]} > {"auroc", "holder", "gradient_norm_clipped"}
+    for other in others:
+        assert (other["logs"], other["callbacks"]) == (
+            [],
+            ["TrainMetrics", "GradientNorm", "LossGuard", "EarlyStopper"],
+        )
+        assert (other["results"], other["weights"]) == (like(expected["results"]), like(expected["weights"]))
+
+
+def test_loaders_of_a_ranks_own_rows_are_evaluated_to_the_last_end(found):
+    rows = [row for of_rank in found for row in of_rank["others"]["own"]]
+    whole = evaluating.torch_data.DataLoader(evaluating.torch_data.Subset(evaluating.DATA, rows), batch_size=8)
+    expected = evaluating.evaluate(whole, metrics={"accuracy": evaluating.METRICS["accuracy"]})[0]
+    for of_rank in found:
+        local = of_rank["others"]["local"]
+        assert {name: local[name] for name in ("eval/loss", "eval/accuracy", "samples")} == like(
+            {name: expected[name] for name in ("eval/loss", "eval/accuracy", "samples")}
+        )
+        assert (local["eval/in_order/rows"], local["batches"]) == (len(rows), 5)
+        assert sum(of_rank["others"]["predicted"]) == len(of_rank["others"]["own"])
+
+
+def test_a_distributed_sampler_is_taken_as_it_is_with_one_warning(found):
+    assert [of_rank["others"]["by_sampler"]["samples"] for of_rank in found] == [54] * SIZE
+    assert [of_rank["others"]["warned"] for of_rank in found[1:]] == [[], []]
+    assert found[0]["others"]["warned"][0].startswith("the DistributedSampler of the loader 'eval' gives 1 row twice")
+
+
+REFUSED = {
+    "words": "metric 'in_order' needs the outputs and targets of all ranks, and a str among them can't be gathered",
+    "ragged": "their shapes differ (rank 0: torch.float32 (rows, 4), torch.int64 (rows); rank 1: torch.float32 (rows, 5)",
+    "streams": "different data (rows: rank 0: 1, rank 1: 2, rank 2: 1): each rank has to read the same data",
+    "lengths": "different data (batches: rank 0: 1, rank 1: 2, rank 2: 3)",
+    "ended": "the loader 'eval' gave no batches on rank 1, and some on others",
+    "rows": "different data (rows: rank 0: 4, rank 1: 6, rank 2: 8)",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_wrong_is_refused_on_every_rank(found, name):
+    for of_rank in found:
+        assert REFUSED[name] in of_rank["others"][name]
