@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .conformance import AlgorithmConformance, PassConformance
+    from .ranks import ThreadRanks
     from .recording import RecordingDestination
     from .rules import BrokenRule
 
-__all__ = ["AlgorithmConformance", "BrokenRule", "PassConformance", "RecordingDestination"]
+__all__ = ["AlgorithmConformance", "BrokenRule", "PassConformance", "RecordingDestination", "ThreadRanks"]
 
 _HOME_OF = {
     "AlgorithmConformance": "conformance",
     "BrokenRule": "rules",
     "PassConformance": "conformance",
     "RecordingDestination": "recording",
+    "ThreadRanks": "ranks",
 }
 
 

@@ -37,7 +37,7 @@ class InOrder:
         self.batches += 1
         for row, target in zip(outputs, targets, strict=True):
             self.rows += 1
-            self.total += self.rows * float(row[0]) + self.batches * float(target)
+            self.total += self.rows / 1000 * float(row[0]) + self.batches / 1000 * float(target)
 
     def compute(self):
         return {"total": self.total, "rows": self.rows, "batches": self.batches}
@@ -77,8 +77,8 @@ class Kept(torchmetrics.Metric):
         self.kept.append(outputs[:, 0] * targets)
 
     def compute(self):
-        whole = torch.cat(self.kept)
-        return (whole * torch.arange(len(whole))).sum()
+        whole = torch.cat(self.kept).double()
+        return (whole * torch.arange(len(whole))).sum() / 1000
 
 
 METRICS: dict[str, Any] = {

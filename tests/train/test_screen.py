@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from engine_core import Engine, Logger, State
+from engine_core.callback import is_used_on
 from engine_core.callbacks import facts, progress
 from engine_core.callbacks.facts import header_of
 from engine_core.callbacks.progress import ProgressBar

@@ -1,0 +1,122 @@
+"""Ranks that are threads of one process: what several ranks tell each other, without starting any."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import EngineError
+from ..ranks import Ranks
+
+T = TypeVar("T")
+
+
+class ThreadRanks(Ranks):
+    """One of several ranks that run in threads; a rank that waits in vain fails, and says for what.
+
+    Threads share the global random generators, the model and whatever else is not made by each of them.
+
+    Example:
+        >>> ThreadRanks.run(lambda ranks: ranks.sum(ranks.rank + 1), size=3)
+        [6.0, 6.0, 6.0]
+    """
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank, self.size = rank, meeting.size
+        self._meeting = meeting
+
+    @classmethod
+    def run(cls, program: Callable[[ThreadRanks], T], size: int = 2, timeout_s: float = 30.0) -> list[T]:
+        """Call `program` on each rank, at the same time, and return what each returned.
+
+        Raises:
+            EngineError: if the ranks call different methods, or one calls none; what else a rank raises, as it is.
+        """
+        meeting = _Meeting(size, timeout_s)
+        threads = [threading.Thread(target=meeting.attend, args=(program, cls(rank, meeting))) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if meeting.errors:
+            raise meeting.errors[0]
+        return [meeting.returned[rank] for rank in range(size)]
+
+    def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
+        """Return the rows (n, ...) of all ranks in the order of the global batch, and where this rank's are."""
+        parts = self._meeting.exchange("gather", self.rank, rows.detach().clone())
+        if len(shapes := {(part.dtype, part.shape[1:]) for part in parts}) > 1:
+            raise EngineError(f"the ranks gather rows that differ in more than their number: {shapes}")
+        start = sum(len(part) for part in parts[: self.rank])
+        return torch.cat(parts), slice(start, start + len(rows))
+
+    def table(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return the numbers of each rank, as float64: counts are exact up to 2**53."""
+        table = self._meeting.exchange("table", self.rank, [float(number) for number in numbers])
+        if len({len(row) for row in table}) > 1:
+            raise EngineError(f"the ranks give tables of different lengths: {table}")
+        return [[*row] for row in table]
+
+    def first(self, value: Any) -> Any:
+        """Return rank 0's value."""
+        return self._meeting.exchange("first", self.rank, value)[0]
+
+    def each(self, value: Any) -> list[Any]:
+        """Return the value of each rank."""
+        return self._meeting.exchange("each", self.rank, value)
+
+    def take(self, batch: Any, index: torch.Tensor) -> Any:
+        """Refuse: it sends rows as a process group does."""
+        raise NotImplementedError("ThreadRanks can't deal rows anew; test that on processes")
+
+
+class _Meeting:
+    """Where the ranks meet: each puts something down, and takes what all have put down."""
+
+    def __init__(self, size: int, timeout_s: float) -> None:
+        self.size, self._timeout_s = size, timeout_s
+        self.returned: dict[int, Any] = {}
+        self.errors: list[BaseException] = []
+        self._changed = threading.Condition()
+        self._calls: dict[int, tuple[str, Any]] = {}
+        self._ended: set[int] = set()
+        self._taken: list[Any] = []
+        self._round, self._problem = 0, ""
+
+    def attend(self, program: Callable[[Any], Any], ranks: ThreadRanks) -> None:
+        """Run the program of one rank, and let no other wait for it afterwards."""
+        try:
+            self.returned[ranks.rank] = program(ranks)
+        except BaseException as error:  # noqa: BLE001  it is raised where the ranks were started
+            self.errors.append(error)
+        with self._changed:
+            self._ended.add(ranks.rank)
+            self._settle()
+
+    def exchange(self, method: str, rank: int, value: Any) -> list[Any]:
+        """Return what all ranks give to the same method."""
+        with self._changed:
+            now = self._round
+            self._calls[rank] = (method, value)
+            self._settle()
+            if not self._changed.wait_for(lambda: self._round > now or self._problem, self._timeout_s):
+                self._problem = f"rank {rank} has waited {self._timeout_s:g} s in {method}"
+            if self._round == now:
+                raise EngineError(f"all ranks call the same methods of Ranks in the same order: {self._problem}")
+            return self._taken
+
+    def _settle(self) -> None:
+        """Hand out what all have put down, or say why that will not come."""
+        if not self._calls or len(self._calls) + len(self._ended) < self.size:
+            return
+        called = [self._calls[rank][0] if rank in self._calls else "" for rank in range(self.size)]
+        if len({*called}) > 1:
+            each = (f"rank {rank} {f'calls {name}' if name else 'has ended'}" for rank, name in enumerate(called))
+            self._problem = ", ".join(each)
+        else:
+            self._taken, self._calls = [self._calls[rank][1] for rank in range(self.size)], {}
+            self._round += 1
+        self._changed.notify_all()
