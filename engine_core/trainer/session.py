@@ -96,7 +96,8 @@ class Session:
 
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
         """Return this rank's part of each batch of an evaluation, see `data.deal`."""
-        return deal(loader, self.state, self.device, is_local=self.feed.gives_own_rows, in_step=in_step)
+        is_local = self.parallel is not None and self.parallel.data == "local"
+        return deal(loader, self.state, self.device, is_local=is_local, in_step=in_step)
 
     def is_asked_to_pause(self) -> bool:
         """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""

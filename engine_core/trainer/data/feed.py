@@ -37,14 +37,13 @@ class Feed:
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
-        self.gives_own_rows = is_local
-        """Does each rank have loaders of its own rows?"""
         self._order: IndexOrder | None = None
+        self._gives_own_rows = is_local
 
     @property
     def is_local(self) -> bool:
         """Does the loader give the rows of this rank only?"""
-        return self.gives_own_rows or is_of_rank(self._state.train_dataloader)
+        return self._gives_own_rows or is_of_rank(self._state.train_dataloader)
 
     def start_epoch(self) -> Iterator[Any]:
         """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
