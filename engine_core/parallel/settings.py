@@ -19,8 +19,8 @@ class DDP:
     """Each process has the whole model; `DistributedDataParallel` adds up the gradients.
 
     Args:
-        data: `global`: the train loader is that of one process, and each rank takes its rows of every batch. `local`:
-            the loader gives this rank's rows only.
+        data: `global`: loaders are those of one process, and each rank takes its rows of every batch. `local`: each
+            loader, those of evaluations too, gives this rank's rows only.
         timeout: how long a rank waits for the others before the run ends with an error, such as `"10m"`.
         args: for `torch.nn.parallel.DistributedDataParallel`, as they are.
 

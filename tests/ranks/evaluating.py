@@ -18,81 +18,53 @@ from torchmetrics import classification as of_classes
 
 from engine_core import Callback, LoggerDestination, Trainer
 from engine_core.callbacks.json_lines import JsonLines
+from engine_core.callbacks.train_metrics import TrainMetrics
 from engine_core.errors import EngineError
 from engine_core.parallel import DDP
 
 if __package__:  # of the tests
-    from .order_metrics import METRICS, InOrder, OfParts
+    from .evaluation_parts import (
+        DATA,
+        INPUTS,
+        METRICS,
+        TARGETS,
+        InOrder,
+        OfParts,
+        OwnLoss,
+        Ragged,
+        Stream,
+        Words,
+        a_list,
+        ignoring,
+        loader,
+        net,
+        rank_here,
+        subset,
+    )
 else:  # torchrun's program
-    from order_metrics import METRICS, InOrder, OfParts
-
-INPUTS = torch.randn(53, 6, generator=torch.Generator().manual_seed(0))
-TARGETS = torch.randint(0, 4, (53,), generator=torch.Generator().manual_seed(1))
-DATA = torch_data.TensorDataset(INPUTS, TARGETS)
-
-
-class Stream(torch_data.IterableDataset):
-    """Examples without a number."""
-
-    def __init__(self, more_on_rank=None):
-        self.more_on_rank = more_on_rank
-
-    def __iter__(self):
-        yield from DATA
-        if self.more_on_rank == _rank():
-            yield DATA[0]
-
-
-def _rank():
-    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-
-
-def net():
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
-
-
-class OwnLoss(nn.Module):
-    """A model with its own loss, whose outputs are a mapping and whose targets are a tuple."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = net()
-
-    def forward(self, batch):
-        return {"logits": self.net(batch[0])}
-
-    def loss(self, outputs, batch):
-        return nn.functional.cross_entropy(outputs["logits"], batch[1])
-
-    def eval_forward(self, batch):
-        return self(batch), (batch[1], batch[1] * 2)
-
-
-def loader(**settings):
-    return torch_data.DataLoader(DATA, **{"batch_size": 8, **settings})
-
-
-def subset(rows, **settings):
-    return torch_data.DataLoader(torch_data.Subset(DATA, range(rows)), **settings)
-
-
-def ignoring(size):
-    """Batches of which the second has no target that counts, nor has the second half of the third."""
-    targets = TARGETS.clone()
-    targets[size : 2 * size] = -100
-    targets[2 * size + size // 2 : 3 * size] = -100
-    return [(INPUTS[i : i + size], targets[i : i + size]) for i in range(0, 53, size)]
-
-
-def a_list():
-    return [(INPUTS[a:b], TARGETS[a:b]) for a, b in [(0, 1), (1, 9), (9, 12), (12, 13)]]
-
+    from evaluation_parts import (
+        DATA,
+        INPUTS,
+        METRICS,
+        TARGETS,
+        InOrder,
+        OfParts,
+        OwnLoss,
+        Ragged,
+        Stream,
+        Words,
+        a_list,
+        ignoring,
+        loader,
+        net,
+        rank_here,
+        subset,
+    )
 
 EVALUATED: dict[str, Any] = {
     "plain": loader,
     "shuffled": lambda: loader(shuffle=True),
-    "own generator": lambda: loader(shuffle=True, generator=torch.Generator().manual_seed(_rank())),
+    "own generator": lambda: loader(shuffle=True, generator=torch.Generator().manual_seed(rank_here())),
     "workers": lambda: loader(shuffle=True, num_workers=2, persistent_workers=True),
     "of one row": lambda: subset(3, batch_size=1),
     "one row": lambda: subset(1, batch_size=4),
@@ -104,6 +76,9 @@ LOSSES: dict[str, Any] = {
     "weighted": lambda: nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2, 3, 4])),
     "sum": lambda: nn.CrossEntropyLoss(reduction="sum"),
 }
+
+
+SHARDED = ("plain", "of one row", "predict of one row", "train", "guard")
 
 
 class Seen(Callback):
@@ -188,7 +163,60 @@ def train(**settings):
             "results": made.results,
             "train_loss": [fact["train_loss"] for fact in told if "train_loss" in fact],
             "callbacks": [type(callback).__name__ for callback in made.state.callbacks],
-            "weights": [parameter.detach().sum().item() for parameter in model.parameters()],
+            "weights": weights_of(model),
+        }
+
+
+def weights_of(model):
+    """Return the sum of each parameter, of a sharded one too."""
+    whole = (each.full_tensor() if hasattr(each, "full_tensor") else each for each in model.parameters())
+    return [each.detach().sum().item() for each in whole]
+
+
+def guard(**settings):
+    """Return the weights of a training in which one row of one batch has no finite loss."""
+    inputs = INPUTS.clone()
+    inputs[20, 3] = torch.nan
+    model = net()
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        Trainer(
+            model,
+            torch_data.DataLoader(torch_data.TensorDataset(inputs, TARGETS), batch_size=8),
+            max_duration="1ep",
+            loss_fn=nn.CrossEntropyLoss(),
+            optimizers=torch.optim.SGD(model.parameters(), lr=0.02),
+            callbacks=["loss_guard"],
+            device="cpu",
+            seed=7,
+            **settings,
+        ) as made,
+    ):
+        warnings.simplefilter("always")
+        made.fit()
+    warned = [each for each in caught if "its step is skipped" in str(each.message)]
+    return weights_of(model), len(warned)
+
+
+def save(**settings):
+    """Return what train_metrics saves in the middle of an epoch."""
+    model = net()
+    watch = TrainMetrics({name: METRICS[name]() for name in ("accuracy", "in_order")})
+    with Trainer(
+        model,
+        loader(),
+        loss_fn=nn.CrossEntropyLoss(),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.02),
+        callbacks=[watch],
+        loggers=[Log()],
+        device="cpu",
+        seed=7,
+        **settings,
+    ) as made:
+        made.fit("3ba")
+        saved = watch.state_dict()["metrics"]
+        return {
+            name: {key: float(torch.as_tensor(value).sum()) for key, value in saved[name].items()} for name in saved
         }
 
 
@@ -203,23 +231,9 @@ def refused(loaders, **settings):
     return "nothing"
 
 
-class Words(OwnLoss):
-    """A model whose outputs hold a word."""
-
-    def eval_forward(self, batch):
-        return {"logits": self.net(batch[0]), "word": "a word"}, batch[1]
-
-
-class Ragged(OwnLoss):
-    """A model whose outputs have another shape on another rank."""
-
-    def eval_forward(self, batch):
-        return {"logits": nn.functional.pad(self.net(batch[0]), (0, _rank()))}, batch[1]
-
-
 def only_on_several():
     """Return what one process has no counterpart of."""
-    rank, size = _rank(), torch.distributed.get_world_size()
+    rank, size = rank_here(), torch.distributed.get_world_size()
     own = [*range(rank, 53, size)][: None if rank else 5]
     local = torch_data.DataLoader(torch_data.Subset(DATA, own), batch_size=4)
     in_order = {"in_order": InOrder}
@@ -251,7 +265,7 @@ def found_by(names, **settings):
     cases["own loss"] = lambda: evaluate(loader(), model=OwnLoss(), metrics={"parts": OfParts}, **settings)
     cases["predict"] = lambda: predict(loader(batch_size=9, shuffle=True), **settings)
     cases["predict of one row"] = lambda: predict(subset(3, batch_size=1), **settings)
-    cases["train"] = lambda: train(**settings)
+    cases |= {made.__name__: lambda made=made: made(**settings) for made in (train, guard, save)}
     return {name: cases[name]() for name in names or cases}
 
 
@@ -259,7 +273,11 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     first = Trainer(nn.Linear(1, 1), device="cpu")
     ranks = first.state.ranks
-    found = {"same": found_by(sys.argv[2:]), "others": only_on_several()}
+    found = {
+        "same": found_by(sys.argv[2:]),
+        "sharded": found_by(SHARDED, parallel="fsdp"),
+        "others": only_on_several(),
+    }
     whole = ranks.each(found)
     if ranks.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(whole))

@@ -62,9 +62,27 @@ def test_predict_yields_the_outputs_of_the_ranks_own_rows(found, alone):
     assert [of_rank["same"]["predict of one row"][0] for of_rank in found] == [[1, 1, 1], [], []]
 
 
-def test_a_training_logs_and_decides_the_same(found, alone):
+def test_sharded_weights_are_evaluated_as_whole_ones(found, alone):
+    for name in ("plain", "of one row"):
+        assert [of_rank["sharded"][name][0] for of_rank in found] == [like(alone[name][0])] * SIZE
+    assert found[0]["sharded"]["predict of one row"] == like(alone["predict of one row"])
+
+
+@pytest.mark.parametrize("way", ["same", "sharded"])
+def test_a_batch_without_a_finite_loss_is_skipped_by_all_with_one_warning(found, alone, way):
+    weights, warned = alone["guard"]
+    assert [of_rank[way]["guard"] for of_rank in found] == [like([weights, n]) for n in (warned, 0, 0)]
+
+
+def test_train_metrics_saves_the_same_on_every_rank(found, alone):
+    saved = alone["save"] | {"in_order": alone["save"]["in_order"] | {"batches": 3.0}}
+    assert [of_rank["same"]["save"] for of_rank in found] == [like(saved)] * SIZE
+
+
+@pytest.mark.parametrize("way", ["same", "sharded"])
+def test_a_training_logs_and_decides_the_same(found, alone, way):
     expected = alone["train"]
-    first, *others = [of_rank["same"]["train"] for of_rank in found]
+    first, *others = [of_rank[way]["train"] for of_rank in found]
     assert first == like(expected)
     assert {name.partition("/")[2] for _, name, _ in first["logs"]} > {"auroc", "holder", "gradient_norm_clipped"}
     for other in others:
