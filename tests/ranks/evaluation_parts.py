@@ -28,7 +28,7 @@ class Stream(torch_data.IterableDataset):
 
 
 def rank_here():
-    return torch.distributed.getrank_here() if torch.distributed.is_initialized() else 0
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
 
 
 def net():
