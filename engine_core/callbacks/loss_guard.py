@@ -125,7 +125,8 @@ class LossGuard(Callback):
                 manifest = read_manifest(path)
                 if manifest["clock"]["batch"] < before and manifest["is_regular"]:
                     older.append((manifest["clock"]["batch"], path))
-        batch, latest = state.ranks.first([max(older)[0], str(max(older)[1])] if older else [None, ""])
+        chosen: Any = state.ranks.first([max(older)[0], str(max(older)[1])] if older else [None, ""])  # rank 0's
+        batch, latest = chosen
         if batch is None:
             older_than = " yet" if self._gone_back_to is None else f" before that of batch {before}, already tried"
             raise NonFiniteLossError(f"{what}, and there is no regular checkpoint to go back to{older_than}")
@@ -191,7 +192,8 @@ def _agreed(what: str | None, state: State) -> str | None:
     """Return what some rank has found: each has a part of a sharded gradient, and all of any other."""
     if not getattr(state.ranks, "forwards_wait", False) or not state.ranks.any(what):
         return what
-    return next(found for found in state.ranks.each(what) if found is not None)
+    found: list[str | None] = state.ranks.each(what)
+    return next(each for each in found if each is not None)
 
 
 def _watched(state: State) -> Iterator[tuple[str, torch.Tensor]]:

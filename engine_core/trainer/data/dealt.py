@@ -61,7 +61,7 @@ def differing(label: str, found: Sequence[float], what: str = "rows") -> EngineE
 def _begun(loader: Any, ranks: Ranks, device: torch.device) -> tuple[Iterator[Any], deque[int] | None]:
     """Return an iterator in the order that rank 0 draws, and the rows of its batches if it gives this rank's only."""
     own = own_generators(loader)
-    now = {"global": GlobalGenerators.capture(device).to_state(), "own": [each.get_state() for each in own]}
+    now: Any = {"global": GlobalGenerators.capture(device).to_state(), "own": [each.get_state() for each in own]}
     of_first = ranks.first(now)
     with preserve_generators(device) if ranks.rank else nullcontext():
         GlobalGenerators.of_state(of_first["global"], device).restore()
