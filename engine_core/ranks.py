@@ -37,6 +37,13 @@ class Ranks:
     size: int = 1
     is_sharded: bool = False
 
+    def __eq__(self, other: object) -> bool:
+        """Are these the ranks of one run, seen from the same process?"""
+        return isinstance(other, Ranks) and (type(other), other.rank, other.size) == (type(self), self.rank, self.size)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.rank, self.size))
+
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
         """Return the rows (n, ...) of all ranks in the order of the global batch, and where this rank's are.
 

@@ -17,6 +17,7 @@ LONGER_FUNCTIONS = {
     "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, two lines each: given and checked",
 }
 MORE_PARAMETERS = {
+    "callbacks/checkpoint_saver.py:__init__": "what users set, each by name",
     "trainer/trainer.py:__init__": "the Trainer's arguments, frozen by a test",
     "scaffold/creating.py:create_plugin": "what the author may say about a new plugin, each an option of the command",
     "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, known by these names from elsewhere",
