@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .algorithm import Algorithm
+from .arguments import check_whole
 from .errors import ArgumentError, ArgumentTypeError
 from .state import State
 
@@ -150,6 +151,8 @@ class OwnGenerator:
 
     Args:
         seed: used instead of the run's, so that runs with different seeds draw the same numbers.
+        shared: all ranks draw the same numbers, which suits one draw for a batch, and draws for the rows of all ranks
+            together. False: each rank draws its own, which suits draws for each row.
 
     Example:
         >>> from engine_core import State
@@ -158,12 +161,14 @@ class OwnGenerator:
         True
     """
 
-    def __init__(self, name: str, seed: int | None = None) -> None:
+    def __init__(self, name: str, seed: int | None = None, *, shared: bool = True) -> None:
         self._name = name
         self._seed = seed
+        self._shared = shared
+        self._rank = 0
         self._run: weakref.ref[State] | None = None
         self._generator = torch.Generator()
-        self._loaded: torch.Tensor | None = None
+        self._loaded: tuple[torch.Tensor, int] | None = None
 
     def of(self, state: State, owner: Algorithm | None = None) -> torch.Generator:
         """Return the generator of the run of `state`.
@@ -173,23 +178,32 @@ class OwnGenerator:
                 and so on, so it does not repeat the first one's numbers.
         """
         if self._run is None or self._run() is not state:
-            self._run = weakref.ref(state)
+            self._run, self._rank = weakref.ref(state), state.rank
             place = _place_of(owner, state)
             name = self._name if place == 0 else f"{self._name}-{place + 1}"
-            self._generator = torch.Generator().manual_seed(state.derive_seed(name, seed=self._seed))
+            seed = state.derive_seed(name, seed=self._seed, shared=self._shared)
+            self._generator = torch.Generator().manual_seed(seed)
         if self._loaded is not None:
-            self._generator.set_state(self._loaded)
+            saved, rank = self._loaded
+            if self._shared or rank == state.rank:
+                self._generator.set_state(saved)
             self._loaded = None
         return self._generator
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state of the generator; before the first draw, what was loaded, or nothing."""
-        if self._loaded is not None:
-            return {"generator": self._loaded}
-        return {} if self._run is None else {"generator": self._generator.get_state()}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the generator, with its rank if only another one than rank 0 draws these numbers.
+
+        Before the first draw it is what was loaded, or nothing.
+        """
+        if self._loaded is None and self._run is None:
+            return {}
+        saved, rank = self._loaded or (self._generator.get_state(), self._rank)
+        return {"generator": saved} if self._shared or not rank else {"generator": saved, "rank": rank}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the saved run's numbers, in whichever run draws next; a state of `{}` starts over.
+
+        A rank's own numbers are continued on that rank only; another one begins with the seed.
 
         Raises:
             ArgumentError: (a ValueError) for a state that `state_dict` can't have made.
@@ -203,7 +217,8 @@ class OwnGenerator:
             torch.Generator().set_state(state["generator"])
         except (TypeError, RuntimeError) as error:
             raise ArgumentError(f"the state of {self._name} has an invalid 'generator': {error}") from error
-        self._loaded = state["generator"].clone()
+        rank = check_whole("rank", state.get("rank", 0), "[0, inf)", f"whose numbers the state of {self._name} has")
+        self._loaded = state["generator"].clone(), rank
 
 
 def _place_of(owner: Algorithm | None, state: State) -> int:

@@ -97,12 +97,18 @@ class Ranks:
         """Return the value of each rank, of the kinds that `first` takes."""
         return [value]
 
-    def take(self, batch: Any, index: torch.Tensor) -> Any:
-        """Return this rank's part of the rows at `index` (k,) of the global batch, of which each rank has its own.
+    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
+        """Return this rank's part of the rows at `index` (k,) of the global batch, and whether it is a placeholder.
 
-        The rows are dealt anew in the order of `index`: rank r gets part r, and numbers differ by at most one. With
-        fewer rows than ranks the last ranks get row 0 of the index as a placeholder, see `State.is_placeholder`.
+        Rows that change ranks are sent: rank r gets part r of the index, and numbers differ by at most one. Where there
+        are none for a rank it keeps row 0 of its batch as a placeholder: `State.is_placeholder` has to say so.
+
+        Args:
+            batch: this rank's rows of the global batch, or its placeholder.
+            rows: how many these are; 0 if the batch is a placeholder.
+            index: the same on all ranks; positions in what `gather` puts together.
+            moves: may rows change ranks? If not, each rank keeps those of its own that are at `index`.
         """
-        from . import batch as rows  # noqa: PLC0415  what follows needs torch
+        from .batch import take_rows  # noqa: PLC0415  it needs torch
 
-        return rows.take_rows(batch, rows.count_rows(batch), index)
+        return take_rows(batch, rows, index), False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .items import BatchKey, ItemSwap, get_item, set_item
 
 if TYPE_CHECKING:
-    from .rows import are_samples, count_rows, map_batch, move_batch, slice_rows, split_batch, take_rows
+    from .rows import are_samples, count_rows, map_batch, map_rows, move_batch, slice_rows, split_batch, take_rows
 
 __all__ = [
     "BatchKey",
@@ -17,6 +17,7 @@ __all__ = [
     "count_rows",
     "get_item",
     "map_batch",
+    "map_rows",
     "move_batch",
     "set_item",
     "slice_rows",

@@ -106,7 +106,7 @@ def move_batch(batch: Any, device: torch.device) -> Any:
 
 def slice_rows(batch: Any, rows: int, start: int, stop: int) -> Any:
     """Return rows `start` to `stop` of everything in the batch that has `rows` rows; the rest stays whole."""
-    return _map_rows(batch, rows, lambda leaf: leaf[start:stop])
+    return map_rows(batch, rows, lambda leaf: leaf[start:stop])
 
 
 def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
@@ -128,7 +128,7 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
         picked = index.tolist()
         return leaf[picked] if _is_array(leaf) else type(leaf)(leaf[i] for i in picked)
 
-    return _map_rows(batch, rows, take)
+    return map_rows(batch, rows, take)
 
 
 def split_batch(batch: Any, size: int) -> list[tuple[Any, float | None]]:
@@ -149,8 +149,16 @@ def split_batch(batch: Any, size: int) -> list[tuple[Any, float | None]]:
     return [(slice_rows(batch, rows, i, i + size), (min(i + size, rows) - i) / rows) for i in starts]
 
 
-def _map_rows(batch: Any, rows: int, on_rows: Callable[[Any], Any]) -> Any:
-    """Apply `on_rows` to tensors, lists of values and lists of samples with `rows` rows."""
+def map_rows(batch: Any, rows: int, on_rows: Callable[[Any], Any]) -> Any:
+    """Return the batch with `on_rows` applied to its tensors, lists of values and lists of samples of `rows` rows.
+
+    Raises:
+        ArgumentError: for a list of tensors whose first dimensions differ.
+
+    Example:
+        >>> map_rows((torch.ones(2), ["a", "b"], "kept"), 2, len)
+        (2, 2, 'kept')
+    """
 
     def parts(item: Any) -> Any:
         beside_samples = any(_are_samples_inside(part) and len(part) == rows for part in _items(item))

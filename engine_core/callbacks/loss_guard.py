@@ -190,7 +190,7 @@ def _not_finite(state: State) -> str | None:
 
 def _agreed(what: str | None, state: State) -> str | None:
     """Return what some rank has found: each has a part of a sharded gradient, and all of any other."""
-    if not getattr(state.ranks, "forwards_wait", False) or not state.ranks.any(what):
+    if not state.ranks.is_sharded or not state.ranks.any(what):
         return what
     found: list[str | None] = state.ranks.each(what)
     return next(each for each in found if each is not None)

@@ -12,13 +12,17 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
+from ..batch import slice_rows, take_rows
 from ..checkpoint import Tensors, flatten, restore
+from ..messages import warn
 from ..ranks import Ranks
 from .failures import Failures
+from .moving import CAN_NOT_MOVE, Move, moved, signature_of
+from .rows import bounds
 from .settings import FSDP, Parallel, has_group, timeout_s
 
 _FIRST_PART = 4096
-"""Bytes of the first message of `first`: what is longer needs a second one."""
+"""Bytes of the first message of `first` and `gather`: what is longer needs a second one."""
 
 
 def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
@@ -51,12 +55,26 @@ class GroupRanks(Ranks):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.is_sharded = is_sharded
         self.failures = Failures(self.rank, self.size)
+        self._has_warned = False
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
         """Return the rows (n, ...) of all ranks in the order of the global batch, and where this rank's are."""
-        counts = [int(count) for (count,) in self.table([rows.shape[0]])]
+        own = rows.detach().contiguous()
+        size, width = own.shape[0], own.element_size() * own.shape[1:].numel()
+        head = torch.zeros(8 + _FIRST_PART, dtype=torch.uint8)
+        head[:8] = torch.tensor([size]).view(torch.uint8)
+        if size * width <= _FIRST_PART:
+            head[8 : 8 + size * width] = own.flatten().view(torch.uint8)
+        heads = [torch.empty_like(head) for _ in range(self.size)]
+        self._call(lambda: dist.all_gather(heads, head))
+        counts = [int(head[:8].view(torch.int64)) for head in heads]
+        if max(counts) * width <= _FIRST_PART:
+            cut = [head[8 : 8 + n * width].clone() for head, n in zip(heads, counts, strict=True)]
+            found = torch.cat(cut).view(own.dtype).view(sum(counts), *own.shape[1:]).to(own.device)
+        else:
+            found = torch.cat(self._gathered(own, counts))
         start = sum(counts[: self.rank])
-        return torch.cat(self._gathered(rows.detach(), counts)), slice(start, start + counts[self.rank])
+        return found, slice(start, start + counts[self.rank])
 
     def table(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers of each rank, as float64: counts are exact up to 2**53."""
@@ -85,6 +103,24 @@ class GroupRanks(Ranks):
         counts = [int(count) for (count,) in self.table([len(own)])]
         return [_unpacked(part) for part in self._gathered(own, counts)]
 
+    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
+        """Return this rank's part of the rows at `index` (k,) of the global batch, and whether it is a placeholder."""
+        held = rows or 1
+        table = self.table([rows, signature_of(batch, held) if moves else CAN_NOT_MOVE])
+        move = Move([int(count) for count, _ in table], index.tolist(), self)
+        kinds = {int(kind) for _, kind in table}
+        can_move = len(kinds) == 1 and CAN_NOT_MOVE not in kinds
+        if moves and move.is_needed and not can_move:
+            self._warn_of_staying()
+        if can_move and move.is_needed:
+            dealt = moved(batch, held, move, self, self._call)
+            start, stop = bounds(index.shape[0], self)
+            is_placeholder = start == stop
+        else:
+            staying = move.staying()
+            dealt, is_placeholder = take_rows(batch, held, torch.tensor(staying, dtype=torch.long)), not staying
+        return (slice_rows(batch, held, 0, 1) if is_placeholder else dealt), is_placeholder
+
     def _gathered(self, rows: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
         """Return each rank's rows; as bytes, since backends differ in the dtypes that they take."""
         row = rows.new_zeros((1, *rows.shape[1:])).reshape(1, -1)
@@ -96,6 +132,15 @@ class GroupRanks(Ranks):
             self._call(lambda: dist.all_gather(parts, padded))
         shape = rows.shape[1:]
         return [p[:n].contiguous().view(rows.dtype).reshape(n, *shape) for p, n in zip(parts, counts, strict=True)]
+
+    def _warn_of_staying(self) -> None:
+        if not self.rank and not self._has_warned:
+            warn(
+                "rows of the batch can't be sent from rank to rank, so each rank keeps its own, and their numbers may "
+                "differ: that takes tensors of one dtype and shape on all ranks, and lists of plain values",
+                UserWarning,
+            )
+        self._has_warned = True
 
     def _call(self, communicate: Callable[[], Any]) -> None:
         self.failures.guard(communicate)

@@ -9,16 +9,17 @@ from ..batch import count_rows, slice_rows
 from ..ranks import Ranks
 
 
-def bounds(rows: int, ranks: Ranks) -> tuple[int, int]:
-    """Return where this rank's part of the rows begins and ends; the first ranks have one more.
+def bounds(rows: int, ranks: Ranks, rank: int | None = None) -> tuple[int, int]:
+    """Return where a rank's part of the rows begins and ends, this one's by default; the first ranks have one more.
 
     Example:
         >>> bounds(5, Ranks())
         (0, 5)
     """
     each, more = divmod(rows, ranks.size)
-    start = ranks.rank * each + min(ranks.rank, more)
-    return start, start + each + (ranks.rank < more)
+    rank = ranks.rank if rank is None else rank
+    start = rank * each + min(rank, more)
+    return start, start + each + (rank < more)
 
 
 def part_of(batch: Any, ranks: Ranks) -> tuple[Any, int, bool]:

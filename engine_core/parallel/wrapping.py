@@ -45,7 +45,9 @@ class Replicated(Wrapping):
     def __init__(self, model: torch.nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
         super().__init__(model)
         own = {"device_ids": [device]} if device.type == "cuda" else {}
-        self._args = {_SYNCS_BUFFERS: False, "find_unused_parameters": finds_unused, **own, **parallel.args}
+        # Weights are rank 0's already: another copy of them in place would look like a change of them.
+        keeps = {_SYNCS_BUFFERS: False, "init_sync": False, "find_unused_parameters": finds_unused}
+        self._args = {**keeps, **own, **parallel.args}
         self._trained: list[int] = []
 
     def follow(self) -> None:

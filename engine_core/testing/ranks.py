@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..batch import take_rows
 from ..errors import EngineError
 from ..ranks import Ranks
 
@@ -68,9 +69,11 @@ class ThreadRanks(Ranks):
         """Return the value of each rank."""
         return self._meeting.exchange("each", self.rank, value)
 
-    def take(self, batch: Any, index: torch.Tensor) -> Any:
-        """Refuse: it sends rows as a process group does."""
-        raise NotImplementedError("ThreadRanks can't deal rows anew; test that on processes")
+    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
+        """Return those of this rank's own rows that are at `index`; none is sent, which no sum over ranks shows."""
+        start = sum(int(count) for (count,) in self.table([rows])[: self.rank])
+        own = [row - start for row in index.tolist() if start <= row < start + rows]
+        return take_rows(batch, rows or 1, torch.tensor(own or [0])), not own
 
 
 class _Meeting:

@@ -53,7 +53,7 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
             enter_loader(state, "predict", loader)
             with session.engine.restoring():
                 session.engine.run_event(Event.EVAL_START)
-                for batch, rows in session.deal(loader, in_step=session.forwards_wait):
+                for batch, rows in session.deal(loader, in_step=state.ranks.is_sharded):
                     run_batch(session, batch, rows, forward)
                     if state.is_placeholder:
                         continue

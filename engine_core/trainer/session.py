@@ -89,11 +89,6 @@ class Session:
             return lambda: state.timestamp[field_] >= value or state.stop_requested
         return lambda: state.timestamp[field_] >= value or together.stop
 
-    @property
-    def forwards_wait(self) -> bool:
-        """Does each forward wait for those of the other ranks, as that of sharded weights does?"""
-        return getattr(self.state.ranks, "forwards_wait", False)
-
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
         """Return this rank's part of each batch of an evaluation, see `data.deal`."""
         is_local = self.parallel is not None and self.parallel.data == "local"

@@ -27,9 +27,34 @@ def test_a_seed_of_its_own_takes_the_place_of_the_runs() -> None:
     assert one != drawn(OwnGenerator("noise"), State(seed=5))
 
 
-def test_another_name_and_another_rank_draw_other_numbers():
-    draws = [drawn(OwnGenerator(n), State(seed=5, rank=r)) for n, r in (("noise", 0), ("mask", 0), ("noise", 1))]
-    assert len({tuple(numbers) for numbers in draws}) == 3
+def test_another_name_draws_other_numbers():
+    assert drawn(OwnGenerator("noise"), State(seed=5)) != drawn(OwnGenerator("mask"), State(seed=5))
+
+
+def test_all_ranks_draw_the_same_numbers_unless_each_is_to_draw_its_own():
+    ranks = [State(seed=5, rank=rank) for rank in (0, 1)]
+    one, other = (drawn(OwnGenerator("noise"), state) for state in ranks)
+    assert one == other
+    own, others = (drawn(OwnGenerator("noise", shared=False), state) for state in ranks)
+    assert own == one != others
+
+
+def test_a_ranks_own_numbers_are_continued_on_that_rank_and_another_one_begins_with_the_seed():
+    saved, ends = {}, {}
+    for rank in (0, 1):
+        own, state = OwnGenerator("noise", shared=False), State(seed=5, rank=rank)
+        drawn(own, state)
+        saved[rank], ends[rank] = own.state_dict(), drawn(own, state)
+    assert [set(state) for state in saved.values()] == [{"generator"}, {"generator", "rank"}]
+
+    def continued(rank, of):
+        own = OwnGenerator("noise", shared=False)
+        own.load_state_dict(saved[of])
+        return drawn(own, State(seed=5, rank=rank))
+
+    assert [continued(rank, rank) for rank in (0, 1)] == [ends[0], ends[1]]
+    assert continued(1, of=0) == drawn(OwnGenerator("noise", shared=False), State(seed=5, rank=1))
+    assert continued(0, of=1) == drawn(OwnGenerator("noise"), State(seed=5))
 
 
 def test_within_a_run_it_continues_and_in_another_run_it_begins_again():

@@ -68,6 +68,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         "floor": 0.0,
         "multiple_of": 1,
         "generator_seed": None,
+        "scope": "global",
     }
 
 

@@ -188,5 +188,5 @@ def test_without_destinations_nothing_is_computed_for_the_log(
     def never(*_: Any) -> dict[str, float]:
         raise AssertionError
 
-    monkeypatch.setattr("sb_plugin.algorithm._summary", never)
+    monkeypatch.setattr("sb_plugin.algorithm.summary_of", never)
     pruned(engine_of(SelectiveBackprop(**ALWAYS)))

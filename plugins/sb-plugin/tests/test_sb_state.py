@@ -33,13 +33,14 @@ def choices(engine_of: Any, pruned: Any) -> Any:
     return choose
 
 
-def test_rows_follow_from_seed_and_rank_alone(choices: Any) -> None:
+def test_rows_follow_from_the_seed_alone_and_with_scope_rank_from_the_rank_too(choices: Any) -> None:
     instance = SelectiveBackprop(**ALWAYS)
     first = choices(instance)
     torch.rand(3)
     assert choices(instance) == choices(SelectiveBackprop(**ALWAYS)) == first
     assert choices(SelectiveBackprop(**ALWAYS), seed=8) != first
-    assert choices(SelectiveBackprop(**ALWAYS), rank=1, world_size=2) != first
+    assert choices(SelectiveBackprop(**ALWAYS), rank=1, world_size=2) == first
+    assert choices(SelectiveBackprop(**ALWAYS, scope="rank"), rank=1, world_size=2) != first
 
 
 def test_it_draws_nothing_from_the_global_generator(engine_of: Any, pruned: Any) -> None:

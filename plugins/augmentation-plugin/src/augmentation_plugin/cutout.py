@@ -47,7 +47,7 @@ class CutOut(Algorithm):
         self.num_holes, self.length = check_holes(num_holes, length)
         check_key("input_key", input_key)
         self.input_key = input_key
-        self._generator = OwnGenerator(_NAME)
+        self._generator = OwnGenerator(_NAME, shared=False)
 
     def match(self, event: Event, state: State) -> bool:
         """After the dataloader, in each step."""

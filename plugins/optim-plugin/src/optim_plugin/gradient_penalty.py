@@ -25,8 +25,8 @@ class GradientPenalty(Algorithm):
 
     Source: Drucker & LeCun 1992, Improving generalization performance using double backpropagation, IEEE Transactions
     on Neural Networks 3 (6). The loss gets `weight` times the mean over the rows of the batch of the squared L2 norm of
-    the loss's gradient with respect to the row, see `input_gradient_penalty`. With microbatches the penalties add up to
-    that of the whole batch.
+    the loss's gradient with respect to the row, see `input_gradient_penalty`. The penalties of microbatches, and of
+    several ranks, add up to that of the whole batch.
 
     `backwards_create_graph` stays False. Only the gradient with respect to the inputs is differentiated again, and its
     graph is built here. The property asks for a graph of the last backward pass, for a third derivative that is never
@@ -83,7 +83,8 @@ class GradientPenalty(Algorithm):
     def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Give the model inputs that require a gradient, and add the penalty to its loss."""
         if event is Event.BEFORE_TRAIN_BATCH:
-            self._rows = weakref.ref(state), self._inputs_of(state).shape[0]
+            rows = 0 if state.is_placeholder else self._inputs_of(state).shape[0]
+            self._rows = weakref.ref(state), int(state.ranks.sum(rows))
         elif event is Event.BEFORE_FORWARD:
             self._watch(state)
         elif event is Event.AFTER_FORWARD:
@@ -108,7 +109,7 @@ class GradientPenalty(Algorithm):
         return check_inputs(state.batch_get_item(self.input_key), f"item {self.input_key!r} of the batch")
 
     def _rows_in(self, state: State) -> int | None:
-        """Return the number of rows of the whole batch, or None if the loop gave none."""
+        """Return the number of rows of the whole batch, over all ranks, or None if the loop gave none."""
         if self._rows is None or self._rows[0]() is not state:
             return None
         return self._rows[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +11,16 @@ import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Timestamp
 from engine_core.arguments import check_number, check_whole
-from engine_core.batch import BatchKey, take_rows
+from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError
 from engine_core.randomness import OwnGenerator
+from engine_core.ranks import Ranks
 
 from . import arguments
 from .arguments import ScorerArgument, Selector, check_choice
 from .schedule import should_selective_backprop
 from .scorers import Scorer, make_scorer
+from .scoring import summary_of
 from .select import draw_rows, draw_uniform, number_kept
 from .subject import Subject
 
@@ -58,6 +59,8 @@ class SelectiveBackprop(Algorithm):
         floor: the share of the uniform distribution in the draw, in [0, 1).
         multiple_of: the number of kept rows is rounded down to a multiple, but never below 1.
         generator_seed: seeds the draws instead of the run's seed.
+        scope: on several ranks, whose rows compete: `"global"`, those of all ranks, so that they keep the rows that one
+            process keeps; or `"rank"`, those of each rank, which then tell each other nothing.
 
     Example:
         >>> SelectiveBackprop(start=0.0, end=1.0, keep=0.25, scale_factor=1, interrupt=0).keep
@@ -102,6 +105,7 @@ class SelectiveBackprop(Algorithm):
         floor: float = 0.0,
         multiple_of: int = 1,
         generator_seed: int | None = None,
+        scope: str = "global",
     ) -> None:
         self.start, self.end = arguments.check_interval(start, end)
         self.keep = arguments.check_keep(keep)
@@ -118,9 +122,13 @@ class SelectiveBackprop(Algorithm):
         self.floor = arguments.check_floor(floor)
         self.multiple_of = arguments.check_multiple_of(multiple_of)
         self.generator_seed = arguments.check_generator_seed(generator_seed)
+        self.scope = check_choice("scope", scope, arguments.SCOPES)
         arguments.check_selection(self.selector, self.floor)
         arguments.check_scoring(vars(self))
-        self._generator = OwnGenerator(_NAME, self.generator_seed)
+        self._generator = OwnGenerator(_NAME, self.generator_seed, shared=self.scope == "global")
+        if self.scorer == "carried" and self.scope == "global":
+            events = (*(self.metadata.events or ()), Event.BATCH_END)
+            self.metadata = self.metadata.model_copy(update={"events": events})  # type: ignore[misc]  # its own
         self._run: _Run | None = None
         self._loaded: Mapping[str, Any] = {}
 
@@ -134,7 +142,8 @@ class SelectiveBackprop(Algorithm):
         if run is None or self.keep == 1:
             return False
         if event is Event.FIT_END:
-            return run.dropped > 0 and not state.is_interrupted  # the resumed run logs it once, for both
+            # The resumed run logs it once, for both; ranks that count by themselves may have dropped none.
+            return (run.dropped > 0 or self._counts_apart(state)) and not state.is_interrupted
         return run.scorer.wants(event) and (event is not Event.BEFORE_TRAIN_BATCH or _done(state) < self.end)
 
     def validate(self, state: State) -> None:
@@ -160,8 +169,9 @@ class SelectiveBackprop(Algorithm):
         elif event is Event.FIT_START:
             run.scorer.begin_fit()
         elif event is Event.FIT_END:
-            if logger is not None:
-                logger.log_metrics(run.shares(state.timestamp))
+            dropped = int(state.ranks.sum(run.dropped)) if self._counts_apart(state) else run.dropped
+            if logger is not None and dropped:
+                logger.log_metrics(run.shares(dropped, state.timestamp))
         else:
             run.scorer.react(event, run.subject, state)
 
@@ -176,7 +186,8 @@ class SelectiveBackprop(Algorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the draws and scores of the saved run."""
         run = self._run
-        scorer = make_scorer(vars(self), torch.device("cpu") if run is None else run.subject.device)
+        where = (torch.device("cpu"), Ranks()) if run is None else (run.subject.device, run.scorer.ranks)
+        scorer = make_scorer(vars(self), *where)
         scorer.load_state_dict(state)
         counts = _counts_of(state)
         self._generator.load_state_dict(state)
@@ -186,7 +197,9 @@ class SelectiveBackprop(Algorithm):
             run.restore(scorer, *counts)
 
     def _prune(self, run: _Run, state: State, logger: Logger | None) -> None:
-        n = run.scorer.count(run.subject, state.batch)
+        ranks, own = run.scorer.ranks, run.scorer.number(run.subject, state, state.batch)
+        counts = [int(count) for (count,) in ranks.table([own])]
+        n = sum(counts)
         k = number_kept(n, self.keep, self.multiple_of)
         if k == n:
             return
@@ -200,13 +213,22 @@ class SelectiveBackprop(Algorithm):
             scores = run.scorer.scores(run.subject, state, state.batch, generator, log)
             run.scoring_s += time.perf_counter() - started_s
             rows = draw_rows(scores, k, self.keep, generator, self.selector, self.floor)
-            run.scorer.keep(rows)
-        state.batch = take_rows(state.batch, n, rows)
+            if callable(self.selector):  # it may draw from elsewhere
+                rows = ranks.first(rows)
+        if self.reuse != "off" and own:
+            start = sum(counts[: ranks.rank])
+            here = rows[(rows >= start) & (rows < start + own)] - start
+            run.scorer.keep(here if here.shape[0] else torch.zeros_like(rows[:1]))  # the placeholder
+        state.batch, state.is_placeholder = ranks.take(state.batch, own, rows, moves=self.reuse == "off")
         run.dropped += n - k
         if logger is not None and log is not None:
             if scores is not None:
-                log.update(_summary(scores, rows))
+                log.update(summary_of(scores, rows))
             logger.log_metrics({f"{_NAME}/{name}": value for name, value in log.items()})
+
+    def _counts_apart(self, state: State) -> bool:
+        """Does each of several ranks count its own rows?"""
+        return self.scope == "rank" and state.world_size > 1
 
     def _is_selective(self, state: State) -> bool:
         return should_selective_backprop(
@@ -220,7 +242,8 @@ class SelectiveBackprop(Algorithm):
 
     def _begin(self, state: State) -> _Run:
         subject = Subject(state, self.input_key, self.target_key, self.scale_factor, self.bn, self.precision)
-        self._run = run = _Run(subject, make_scorer(vars(self), subject.device))
+        ranks = state.ranks if self.scope == "global" else Ranks()
+        self._run = run = _Run(subject, make_scorer(vars(self), subject.device, ranks))
         if self._loaded:
             run.scorer.load_state_dict(self._loaded)
             run.restore(run.scorer, *_counts_of(self._loaded))
@@ -248,11 +271,11 @@ class _Run:
         self.scorer, self.dropped = scorer, max(self.dropped, dropped)
         self.scoring_s = max(self.scoring_s, scoring_s)
 
-    def shares(self, clock: Timestamp) -> dict[str, float]:
+    def shares(self, dropped: int, clock: Timestamp) -> dict[str, float]:
         """Return the fraction of the rows that were trained on, and that of the time that scoring took."""
         shares = {}
         if clock.sample:
-            shares[f"{_NAME}/kept_fraction"] = 1 - self.dropped / clock.sample
+            shares[f"{_NAME}/kept_fraction"] = 1 - dropped / clock.sample
         if clock.elapsed_s > 0:
             shares[f"time/{_NAME}/scoring_fraction"] = self.scoring_s / clock.elapsed_s
         return shares
@@ -268,17 +291,3 @@ def _done(state: State) -> float:
     """Return the fraction of training that is done."""
     elapsed = state.get_elapsed_duration()
     return 0.0 if elapsed is None else elapsed.value
-
-
-def _summary(scores: torch.Tensor, rows: torch.Tensor) -> dict[str, float]:
-    """Return what is logged about the scores of a step, with one transfer from the device."""
-    known = scores.abs() < torch.finfo(scores.dtype).max  # neither NaN nor infinite, nor an example never seen
-    zeroed, unbounded = scores.where(known, 0.0), ~scores.isfinite()
-    total = torch.stack([zeroed, known.float(), unbounded.float()])
-    sums = torch.cat([total.sum(1), total.index_select(1, rows).sum(1)]).tolist()
-    means = {
-        "loss_mean": sums[0] / sums[1] if sums[1] else math.nan,
-        "kept_loss_mean": sums[3] / sums[4] if sums[4] else math.nan,
-    }
-    is_known = {"loss_mean": sums[1] or sums[2], "kept_loss_mean": sums[4] or sums[5]}
-    return {"nonfinite": int(sums[2]), **{name: mean for name, mean in means.items() if is_known[name]}}

@@ -19,6 +19,7 @@ __all__ = [
     "BN_MODES",
     "PRECISIONS",
     "REUSES",
+    "SCOPES",
     "SCORERS",
     "SELECTORS",
     "ScorerArgument",
@@ -45,6 +46,7 @@ SCORERS = ("forward", "stale", "carried")
 BN_MODES = ("frozen", "eval", "train")
 PRECISIONS = ("engine", "fp32", "bf16")
 REUSES = ("off", "auto", "on")
+SCOPES = ("global", "rank")
 _OR_A_FUNCTION = ", or, in Python, a function"
 
 Selector: TypeAlias = "str | Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ __all__ = [
     "no_autocast",
     "rank_correlation",
     "score",
+    "summary_of",
 ]
 
 T = TypeVar("T")
@@ -240,3 +242,17 @@ def _mid_ranks(scores: torch.Tensor) -> torch.Tensor:
     _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     middles: torch.Tensor = counts.cumsum(0) - (counts + 1) / 2
     return middles[place]
+
+
+def summary_of(scores: torch.Tensor, rows: torch.Tensor) -> dict[str, float]:
+    """Return what is logged about the scores of a step, with one transfer from the device."""
+    known = scores.abs() < torch.finfo(scores.dtype).max  # neither NaN nor infinite, nor an example never seen
+    zeroed, unbounded = scores.where(known, 0.0), ~scores.isfinite()
+    total = torch.stack([zeroed, known.float(), unbounded.float()])
+    sums = torch.cat([total.sum(1), total.index_select(1, rows).sum(1)]).tolist()
+    means = {
+        "loss_mean": sums[0] / sums[1] if sums[1] else math.nan,
+        "kept_loss_mean": sums[3] / sums[4] if sums[4] else math.nan,
+    }
+    is_known = {"loss_mean": sums[1] or sums[2], "kept_loss_mean": sums[4] or sums[5]}
+    return {"nonfinite": int(sums[2]), **{name: mean for name, mean in means.items() if is_known[name]}}

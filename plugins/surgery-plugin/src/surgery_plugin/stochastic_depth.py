@@ -67,7 +67,7 @@ class StochasticDepth(Operation):
             self.metadata = self.metadata.replace(needs=("partial_forward",))  # type: ignore[misc]  # this instance's own
         self._warmup = check_length("drop_warmup", drop_warmup)
         self.drop_warmup = str(self._warmup)
-        self._own = OwnGenerator(_NAME)
+        self._own = OwnGenerator(_NAME, shared=drop_per == "batch")
         self._draws: Draws | None = None
         self._run: weakref.ref[State] | None = None
         self._loaded: dict[str, torch.dtype | None] | None = None

@@ -9,6 +9,7 @@ import torch
 
 from engine_core import Event, State
 from engine_core.batch import count_rows
+from engine_core.ranks import Ranks
 
 from ..subject import Subject
 
@@ -22,18 +23,33 @@ class Scorer:
     """Gives each row of a batch a score, higher is harder; this one only counts rows, for draws without scores.
 
     A run starts with a new one. What it has learnt about the examples is in `state_dict`.
+
+    Args:
+        ranks: whose rows are scored together; what one of them is told about the examples all are.
     """
 
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
     def count(self, subject: Subject, batch: Any) -> int:
-        """Return the number of rows."""
+        """Return the number of rows; of a placeholder 1."""
         return count_rows(batch)
+
+    def number(self, subject: Subject, state: State, batch: Any) -> int:
+        """Return how many rows of this rank count."""
+        return 0 if state.is_placeholder else self.count(subject, batch)
 
     def check(self, subject: Subject, batch: Any) -> None:
         """Raise if the rows of this batch can't be scored, or dropped; run nothing."""
         subject.rows.check(batch, 1)
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
-        """Return the score of each row (n,); further figures go into `log`, if there is one."""
+        """Return the score of each row of all ranks (n,); further figures go into `log`, if there is one.
+
+        Args:
+            batch: this rank's rows.
+            generator: the ranks' own; all draw alike from it.
+        """
         raise NotImplementedError
 
     def begin_fit(self) -> None:

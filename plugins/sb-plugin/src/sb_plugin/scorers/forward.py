@@ -9,6 +9,7 @@ import torch
 
 from engine_core import Event, State
 from engine_core.messages import warn
+from engine_core.ranks import Ranks
 
 from ..reuse import Reuse
 from ..scoring import rank_correlation
@@ -29,7 +30,8 @@ class ByForward(ByLoss):
         reuse: `"off"`, or what to do if the step can't reuse the outputs of its linear layers: `"auto"`, `"on"`.
     """
 
-    def __init__(self, reuse: str = "off") -> None:
+    def __init__(self, ranks: Ranks, reuse: str = "off") -> None:
+        super().__init__(ranks)
         self._reuse = None if reuse == "off" else Reuse(is_demanded=reuse == "on")
         self._has_compared = False
         self._refuses_scaled = False
@@ -41,25 +43,48 @@ class ByForward(ByLoss):
             self._reuse.check(subject.model, subject.precision)
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
-        """Return the losses; the first time compare those of scaled inputs with the true ones.
+        """Return the losses; the first time compare those of scaled inputs with the true ones."""
+        return self.scores_of(subject, batch, self.number(subject, state, batch), generator, log)
 
-        A model that has refused a scaled input gets the full one from then on.
+    def scores_of(
+        self, subject: Subject, batch: Any, number: int, generator: torch.Generator, log: Log
+    ) -> torch.Tensor:
+        """Return the losses of the first rows of each rank's batch, of all ranks together.
+
+        A model that has refused a scaled input on any rank gets the full one from then on.
+
+        Args:
+            number: of rows that count on this rank.
         """
-        seed, reuse, model = fresh_seed(generator), self._reuse, subject.model
+        ranks, reuse, factor = self.ranks, self._reuse, subject.manner.scale_factor
+        seed = fresh_seed(generator) + ranks.rank
 
-        def scored() -> tuple[torch.Tensor, bool]:
-            return subject.score(batch, seed, at_full_size=self._refuses_scaled)
+        def scored(*, at_full_size: bool) -> tuple[torch.Tensor, bool]:
+            if not number and not ranks.is_sharded:
+                return torch.empty(0, device=subject.device), True
+            losses, took_scaled = subject.score(batch, seed, at_full_size=at_full_size)
+            return losses[:number], took_scaled
 
-        losses, took_scaled = scored() if reuse is None else reuse.recorded(scored, model, batch, subject.precision)
-        self._refuses_scaled |= not took_scaled
-        is_scaled = subject.manner.scale_factor != 1 and not self._refuses_scaled
-        if is_scaled and not self._has_compared:
+        def first() -> tuple[torch.Tensor, bool]:
+            return scored(at_full_size=self._refuses_scaled)
+
+        if reuse is None or not number:
+            losses, took = first()
+        else:
+            losses, took = reuse.recorded(first, subject.model, batch, subject.precision)
+        if factor != 1 and not self._refuses_scaled:
+            self._refuses_scaled = ranks.any(not took)
+            if self._refuses_scaled and took:  # the scores of all ranks have to be of one size
+                losses, _ = scored(at_full_size=True)
+        losses, _ = ranks.gather(losses)
+        if factor != 1 and not self._refuses_scaled and not self._has_compared:
             self._has_compared = True
-            true, _ = subject.score(batch, seed, at_full_size=True)
+            true, _ = ranks.gather(scored(at_full_size=True)[0])
             correlation = rank_correlation(losses, true)
             if log is not None:
                 log["rank_correlation"] = correlation
-            _warn_if_worthless(correlation, subject.manner.scale_factor)
+            if not ranks.rank:
+                _warn_if_worthless(correlation, factor)
         return losses
 
     def keep(self, rows: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from engine_core import State
 from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.ranks import Ranks
 
 from ..subject import Subject
 from ..untouched import fresh_seed
@@ -20,16 +21,18 @@ __all__ = ["ByFunction"]
 class ByFunction(Scorer):
     """What a function returns for the batch and the State; its forwards leave no trace."""
 
-    def __init__(self, function: Callable[[Any, State], Any]) -> None:
+    def __init__(self, ranks: Ranks, function: Callable[[Any, State], Any]) -> None:
+        super().__init__(ranks)
         self._function = function
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return what the function returns, in single precision."""
         n = self.count(subject, batch)
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
-        scores = subject.untouched(lambda: self._function(batch, state), fresh_seed(generator))
+        seed = fresh_seed(generator) + self.ranks.rank
+        scores = subject.untouched(lambda: self._function(batch, state), seed)
         if not isinstance(scores, torch.Tensor):
             raise ArgumentTypeError(f"the scorer {name} gave a {type(scores).__name__}, not a tensor of shape ({n},)")
         if scores.shape != (n,):
             raise ArgumentError(f"the scorer {name} gave shape {tuple(scores.shape)}, not ({n},), a score for each row")
-        return scores.detach().float()
+        return self.ranks.gather(scores.detach().float()[: self.number(subject, state, batch)])[0]

@@ -1,0 +1,67 @@
+"""Whose rows compete on several processes; tests/ranks has those that start some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from engine_core.errors import ArgumentError
+from engine_core.ranks import Ranks
+from sb_plugin import SelectiveBackprop
+
+ALWAYS: dict[str, Any] = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
+
+
+class Beside(Ranks):
+    """Two ranks with the same rows, of which this is the second; notes what it is asked for."""
+
+    rank, size = 1, 2
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
+        self.asked.append("gather")
+        return torch.cat([rows, rows]), slice(rows.shape[0], 2 * rows.shape[0])
+
+    def table(self, numbers: Sequence[float]) -> list[list[float]]:
+        self.asked.append("table")
+        return [[float(number) for number in numbers]] * 2
+
+    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
+        self.asked.append("take")
+        return super().take(batch, rows, index[index >= rows] - rows)
+
+
+@pytest.mark.parametrize(
+    ("scope", "asked"),
+    [("global", ["table", "gather", "take"]), ("rank", [])],
+)
+def test_only_with_the_global_scope_the_ranks_tell_each_other_anything(
+    engine_of: Any, pruned: Any, scope: str, asked: list[str]
+) -> None:
+    ranks = Beside()
+    engine = engine_of(SelectiveBackprop(**ALWAYS, scope=scope), ranks=ranks, rank=1, world_size=2)
+    kept = pruned(engine)[0].shape[0]
+    assert ranks.asked == asked
+    assert kept == 4 or scope == "global"
+
+
+def test_the_number_of_kept_rows_is_that_of_the_whole_batch(engine_of: Any, pruned: Any) -> None:
+    logged = []
+
+    class Kept(Beside):
+        def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
+            logged.append(index.shape[0])
+            return super().take(batch, rows, index, moves=moves)
+
+    pruned(engine_of(SelectiveBackprop(**ALWAYS, keep=0.45), ranks=Kept(), rank=1, world_size=2))
+    assert logged == [7]  # floor(0.45 * 16), where two ranks would keep 3 each
+
+
+def test_another_scope_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ArgumentError, match=r"scope='ranks' has to be one of 'global', 'rank'.*'rank'"):
+        SelectiveBackprop(scope="ranks")

@@ -1,0 +1,223 @@
+"""The program of test_equality: trains each case on all ranks, and rank 0 writes what came out to a JSON file.
+
+`run_cases(names)` runs them in one process, which the others are compared with.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from engine_core import Algorithm, Callback, LoggerDestination, State, Trainer
+from engine_core.batch import count_rows
+from engine_core.parallel.group import GroupRanks
+from engine_core.registry import Registry
+
+sys.path.insert(0, str(Path(__file__).parent))
+from draws import draws
+from moves import wrong_moves
+
+SB = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
+CARRIED = {"scorer": "carried", "index_key": 2}
+SB_CASES: dict[str, dict[str, Any]] = {
+    "composer": {},
+    "topk": {"selector": "topk"},
+    "cdf": {"selector": "cdf"},
+    "uniform": {"selector": "uniform"},
+    "stale": {"scorer": "stale", "index_key": 2, "refresh": 2},
+    "carried": CARRIED,
+    "few": {"keep": 0.13},
+    "floor": {"floor": 0.3, "keep": 0.3, "multiple_of": 2},
+    "scaled": {"scale_factor": 0.5},
+    "reuse": {"reuse": "auto"},
+    "by a function": {"scorer": lambda batch, state: batch[0].sum((1, 2, 3)), "scale_factor": 1},
+}
+ALONE: dict[str, dict[str, Any]] = {
+    "sam": {},
+    "ema": {"decay": 0.9},
+    "swa": {"start": 0.3},
+    "label_smoothing": {},
+    "gradient_penalty": {"weight": 5.0},
+    "layer_freezing": {"start": 0.2, "level": 0.5},
+    "blurpool": {"min_channels": 1},
+    "squeeze_excite": {"min_channels": 1, "latent_channels": 4},
+    "fused_layernorm": {},
+    "gated_linear_units": {},
+}
+MIXED: dict[str, dict[str, Any]] = {
+    "mixup": {},
+    "cutmix": {},
+    "progressive_resizing": {"mode": "crop", "size_increment": 2},
+}
+IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)
+LOOPS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "clipping": {"grad_clip_norm": 0.1},
+    "microbatches": {"microbatch_size": 3},
+    "summed": {"loss_fn": nn.CrossEntropyLoss(reduction="sum"), "lr": 0.005},
+    "ignored and weighted": {"loss_fn": IGNORING, "microbatch_size": 2},
+    "tuple of losses": {
+        "loss_fn": lambda outputs, targets: (F.cross_entropy(outputs, targets), outputs.square().mean())
+    },
+    "dict of losses": {
+        "loss_fn": lambda o, t: {"a": F.cross_entropy(o, t), "b": o.square().mean(), "total": F.cross_entropy(o, t)}
+    },
+    "fewer rows than ranks": {"rows": 17},
+    "two workers": {"num_workers": 2},
+    "a list of batches": {"as_list": True},
+}
+
+
+class BasicBlock(nn.Module):
+    """A residual block whose rows don't see each other."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.relu(self.conv(x))
+
+
+def make_model() -> nn.Module:
+    """Return a net with something for each algorithm of this repository."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.MaxPool2d(2),
+        BasicBlock(8),
+        nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.LayerNorm(32),
+        nn.Linear(32, 16),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
+
+
+class Logs(LoggerDestination):
+    """Keeps what is logged, but for times."""
+
+    every_rank = True
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: Any, step: int | None) -> None:
+        kept = {name: float(value) for name, value in metrics.items() if not name.startswith("time/")}
+        if kept:
+            self.rows.append((step, kept))
+
+
+class Rows(Callback):
+    """Notes how many rows this rank trains on in each batch."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def before_train_batch(self, state: State, logger: Any) -> None:
+        self.numbers.append(0 if state.is_placeholder else count_rows(state.batch))
+
+
+def algorithm(name: str, arguments: dict[str, Any]) -> Algorithm:
+    return Registry.scan().load("algorithms", name)(**arguments)  # type: ignore[no-any-return]
+
+
+def case_of(name: str) -> tuple[list[Algorithm], dict[str, Any]]:
+    """Return the algorithms and the options of a case, see `NAMES`."""
+    kind, what = name.split("/")
+    if kind == "loop":
+        return [], LOOPS[what]
+    if kind == "sb":
+        return [algorithm("selective_backprop", {**SB, **SB_CASES.get(what, {"scope": what})})], {}
+    if kind == "mixed":
+        return [algorithm(what, MIXED[what])], {"rows": 48}
+    pair = [algorithm("selective_backprop", SB)] if kind == "pair" else []
+    return [*pair, algorithm(what, ALONE[what])], {}
+
+
+NAMES = [
+    *(f"loop/{name}" for name in LOOPS),
+    *(f"alone/{name}" for name in ALONE),
+    *(f"sb/{name}" for name in SB_CASES),
+    *(f"pair/{name}" for name in ALONE),
+    *(f"mixed/{name}" for name in MIXED),
+]
+
+
+def run(name: str, **more: Any) -> dict[str, Any]:
+    """Train a case for two epochs, and return what came out on this rank."""
+    algorithms, options = case_of(name)
+    options = {"rows": 53, "num_workers": 0, "lr": 0.05, "as_list": False, **options, **more}
+    data, model = load_digits(), make_model()
+    n = options.pop("rows")
+    images = torch.tensor(data.images[:n], dtype=torch.float32)[:, None] / 16
+    parts = TensorDataset(images, torch.tensor(data.target[:n]), torch.arange(n))
+    loader: Any = DataLoader(parts, batch_size=8, shuffle=True, num_workers=options.pop("num_workers"))
+    if options.pop("as_list"):
+        loader = list(DataLoader(parts, batch_size=8))
+    logs, rows = Logs(), Rows()
+    given: dict[str, Any] = {
+        "loss_fn": nn.CrossEntropyLoss(),
+        "optimizers": torch.optim.SGD(model.parameters(), lr=options.pop("lr"), momentum=0.9),
+        "eval_dataloader": DataLoader(parts, batch_size=20),
+        **options,
+    }
+    with Trainer(
+        model,
+        loader,
+        max_duration="2ep",
+        seed=3,
+        device="cpu",
+        algorithms=algorithms,
+        callbacks=[rows],
+        loggers=[logs],
+        progress_bar=False,
+        **given,
+    ) as trainer:
+        trainer.fit()
+        state = trainer.state
+        saved = {} if not algorithms else dict(algorithms[0].state_dict())
+        saved.pop("scoring_s", None)
+        result = {
+            "weights": {key: value.tolist() for key, value in model.state_dict().items()},
+            "logs": logs.rows,
+            "rows": rows.numbers,
+            "state": {
+                key: value.tolist() if isinstance(value, torch.Tensor) else str(value) for key, value in saved.items()
+            },
+        }
+        ranks = state.ranks.each(json.dumps([result["weights"], result["state"]]))
+        result["alike"] = len(set(ranks)) == 1
+        result["rows"] = list(zip(*state.ranks.each(rows.numbers), strict=True))
+    return result
+
+
+def main() -> None:
+    out, *names = sys.argv[1:]
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
+    results: dict[str, Any] = {}
+    for name in names or [*NAMES, "sb/rank"]:
+        try:
+            results[name] = run(name)
+        except Exception as error:
+            raise RuntimeError(f"case {name}") from error
+    ranks = GroupRanks(is_sharded=False)
+    results["moves"], results["laws"] = wrong_moves(ranks), draws(ranks)
+    if ranks.rank == 0:
+        Path(out).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Rows of batches of many kinds that change ranks, compared with what one process takes of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from engine_core.batch import map_batch, slice_rows, take_rows
+from engine_core.parallel import bounds
+from engine_core.ranks import Ranks
+
+N = 9
+IMAGES = torch.arange(N * 18.0).view(N, 2, 3, 3).contiguous(memory_format=torch.channels_last)
+MIXED = (
+    IMAGES,
+    {"even": torch.arange(N) % 2 == 0, "words": list("abcdefghi"), "one": 3, "empty": torch.zeros(N, 0)},
+    {"half": torch.arange(N).half(), "complex": torch.arange(N) * 1j, "kept": torch.ones(20)},
+)
+SAMPLES = [{"x": torch.full((2,), float(i)), "id": i} for i in range(N)]
+
+
+def wrong_moves(ranks: Ranks) -> list[str]:
+    """Return the cases that went wrong on some rank."""
+    last = [0] * (ranks.size - 1)
+    wrong = [
+        *_judged(ranks, "mixed", MIXED, [0, 1, 2, 3]),
+        *_judged(ranks, "in another order", MIXED, [8, 1, 2, 0, 5]),
+        *_judged(ranks, "nothing moves", MIXED, list(range(N))),
+        *_judged(ranks, "fewer than ranks", MIXED, [4]),
+        *_judged(ranks, "all on the first", MIXED, [0, 5, 7, 8], [N, *last]),
+        *_judged(ranks, "all on the last", MIXED, [0, 5, 7, 8], [*last, N]),
+        *_judged(ranks, "samples", SAMPLES, [0, 1, 2]),
+        *_judged(ranks, "told to stay", MIXED, [0, 1, 2], stays=True),
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):  # lengths differ between ranks
+            wrong += _judged(ranks, "must stay", MIXED, [0, 1, 2], stays=True, grows=True)
+    told = [sum("can't be sent" in str(warning.message) for warning in caught)]
+    if ranks.each(told) != [[1], *[[0]] * (ranks.size - 1)]:
+        wrong.append("must stay: it is said once, by rank 0")
+    return wrong
+
+
+def _judged(
+    ranks: Ranks,
+    name: str,
+    whole: Any,
+    index: list[int],
+    counts: Sequence[int] = (),
+    *,
+    stays: bool = False,
+    grows: bool = False,
+) -> list[str]:
+    """Return the ranks on which the rows at `index` are not what they should be.
+
+    Args:
+        counts: how many rows each rank has; as they are dealt, if left out.
+        stays: do rows stay where they are, because they are told to, or because they can't be put together?
+        grows: does the length of rows differ between ranks?
+    """
+    counts = counts or [stop - start for start, stop in (bounds(N, ranks, rank) for rank in range(ranks.size))]
+    first, own = sum(counts[: ranks.rank]), counts[ranks.rank]
+    if grows:
+        whole = (*whole, torch.ones(N, ranks.rank + 1))
+    batch = slice_rows(whole, N, first, first + own) if own else slice_rows(whole, N, 0, 1)
+    got, is_placeholder = ranks.take(batch, own, torch.tensor(index), moves=grows or not stays)
+    start, stop = bounds(len(index), ranks)
+    mine = [row for row in index if first <= row < first + own] if stays else index[start:stop]
+    expected = take_rows(whole, N, torch.tensor(mine)) if mine else slice_rows(batch, own or 1, 0, 1)
+    are_equal = _described(got) == _described(expected) and is_placeholder is not bool(mine)
+    return [f"{name} on rank {rank}" for rank, (is_right,) in enumerate(ranks.table([are_equal])) if not is_right]
+
+
+def _described(batch: Any) -> str:
+    def described(leaf: Any) -> Any:
+        return (leaf.dtype, leaf.stride(), leaf.tolist()) if isinstance(leaf, torch.Tensor) else leaf
+
+    return repr(map_batch(batch, described))
