@@ -18,12 +18,20 @@ Parts = Mapping[str, Mapping[str, Any]]
 
 
 def gather_parts(ranks: Ranks, parts: Parts, **own: Any) -> list[dict[str, Any]]:
-    """Return for each rank its `own` and, by kind and name, the states that are not the same on all ranks."""
+    """Return for each rank its `own` and, by kind and name, those entries of states that differ between ranks."""
     if ranks.size == 1:
         return []
-    marks = ranks.each({kind: {name: _mark(state) for name, state in states.items()} for kind, states in parts.items()})
+    marks = ranks.each(
+        {
+            kind: {name: {str(key): _mark(value) for key, value in state.items()} for name, state in states.items()}
+            for kind, states in parts.items()
+        }
+    )
     differing = {
-        kind: {name: state for name, state in states.items() if _differs(marks, kind, name)}
+        kind: {
+            name: {key: value for key, value in state.items() if _differs(marks, kind, name, str(key))}
+            for name, state in states.items()
+        }
         for kind, states in parts.items()
     }
     return ranks.each({**own, **differing})
@@ -35,20 +43,17 @@ def part_of_rank(saved: list[Any], ranks: Ranks) -> dict[str, Any] | None:
 
 
 def states_of_rank(saved: list[Any], ranks: Ranks, kind: str, states: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states that a rank resumes: those of all ranks, with its own where ranks differ.
+    """Return the states that a rank resumes: those of all ranks, with its own entries where ranks differ.
 
-    A rank that the saved run did not have starts those afresh.
+    Of a run with another number of ranks, all resume what rank 0 had.
     """
-    part = part_of_rank(saved, ranks)
-    if part is not None:
-        return {**states, **part[kind]}
-    differing = {name for each in saved for name in each[kind]} if ranks.rank else set()
-    return {name: state for name, state in states.items() if name not in differing}
+    own = (part_of_rank(saved, ranks) or {}).get(kind, {})
+    return {name: {**states.get(name, {}), **own.get(name, {})} for name in {**states, **own}}
 
 
-def _differs(marks: list[Any], kind: str, name: str) -> bool:
-    """Do the ranks that have this state have different ones? A rank may lack a callback."""
-    return len({each[kind][name] for each in marks if name in each[kind]}) > 1
+def _differs(marks: list[Any], kind: str, name: str, key: str) -> bool:
+    """Do the ranks that have this state differ in an entry? A rank may lack a callback, and with it its state."""
+    return len({each[kind][name].get(key) for each in marks if name in each[kind]}) > 1
 
 
 def _mark(state: Any) -> int:
