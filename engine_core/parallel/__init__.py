@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .checks import check_spread
+from .failures import ends_with
 from .group import join
 from .rows import bounds, indices_of, part_of
 from .settings import DDP, FSDP, Parallel, spread_of
@@ -15,6 +17,8 @@ __all__ = [
     "Wrapping",
     "as_in",
     "bounds",
+    "check_spread",
+    "ends_with",
     "gathered",
     "in_pieces",
     "indices_of",

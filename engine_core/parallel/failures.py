@@ -1,67 +1,199 @@
-"""A rank that fails ends the others: it says why in the group's store, and the others look there."""
+"""A rank that fails ends the others: it writes why on the board, and a thread of each rank looks there."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import re
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ..errors import RankError
+from .board import Board, Failure, Place, in_words
 
-_READ_S = 2.0
-"""How long the rank whose process holds the store lives on for the others to read it."""
-_LONGEST = 500
+_LOOK_S = 1.0
+"""How often the thread looks at the board."""
+_LEAVE_S = 5.0
+"""How long the main thread may take from there to raise a RankError."""
+_CLOSE_S = 6.0
+"""How long the process may live on after that: all have ended within 15 seconds."""
+_OF_MESSAGES = re.compile(r"gloo|nccl|connection (was )?(closed|reset)|broken pipe|operation timed out", re.IGNORECASE)
+_TORCH, _HERE = (str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+_NOT_SHOWN = (_TORCH, _HERE, str(Path(os.__file__).parent) + os.sep)
+_WAITS_IN = (_HERE, f"{_TORCH}distributed{os.sep}", f"{_TORCH}autograd{os.sep}graph.py")
+"""Whose code waits for other ranks; the last is `backward`, where DistributedDataParallel does."""
 
 
 class Failures:
-    """What this rank tells the others when it fails, and what it learns of their failures."""
+    """What this rank tells the others when it fails, and what it learns of their failures.
 
-    def __init__(self, rank: int, size: int) -> None:
-        self._rank, self._size = rank, size
-        self._key = f"engine-core/failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        self._store: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no public way
+    The main thread raises what has happened. Where it can't, as it waits for the others or is in the user's code, the
+    thread that looks at the board ends the process.
+
+    Args:
+        leave: leaves the process group, so that nobody waits for this rank.
+        timeout: how long a rank waits for the others, in words.
+        end: ends the process with this exit code.
+    """
+
+    def __init__(
+        self, rank: int, board: Board, leave: Callable[[], None], timeout: str, end: Callable[[int], Any] = os._exit
+    ) -> None:
+        self._rank, self._board, self._leave, self._timeout, self._end = rank, board, leave, timeout, end
+        self._main = threading.get_ident()
+        self._is_ending, self._is_closed = threading.Event(), threading.Event()
         self._has_failed = False
+        self._thread = threading.Thread(target=self._watch, name="engine-core failures", daemon=True)
+        self._thread.start()
 
     def guard(self, communicate: Callable[[], Any]) -> None:
-        """Call a collective; raise a RankError if it failed because of another rank."""
+        """Call a collective; raise a RankError if it fails, which is because of another rank."""
         try:
             communicate()
         except RuntimeError as error:
-            raise self.blamed(error) from error
+            raise self._because_of_others(error)  # noqa: B904  which hides what it comes from
 
-    def blamed(self, error: BaseException) -> BaseException:
-        """Return a RankError if another rank has failed or is gone, else `error`."""
-        if (told := self._told()) is not None:
-            return RankError(f"rank {self._rank} ends because {told}")
-        return RankError(f"rank {self._rank} ends because another rank is gone: {str(error)[:_LONGEST]}")
+    def ends_with(self, error: BaseException) -> BaseException:
+        """Return the exception that this rank ends with, once the others know and the group is left.
 
-    def tell(self, error: BaseException) -> None:
-        """Tell the others, once, that this rank ends with `error`, and leave the group."""
-        if self._has_failed or isinstance(error, RankError):
+        It is a RankError if the end of another rank led to `error`, else `error`.
+        """
+        if self._is_ending.is_set():
+            return error
+        if isinstance(error, RuntimeError) and _OF_MESSAGES.search(str(error)):
+            return self._because_of_others(error)
+        self._has_failed = not isinstance(error, RankError)  # which tells what all know
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        if self._has_failed:
+            self._board.tell(f"rank {self._rank} failed: {type(error).__name__}: {error}", lines)
+        self._finish(error, lines, time.time())
+        if self._has_failed:
+            self._board.let_others_read()
+        return error
+
+    def are_known(self) -> bool:
+        """Is this rank ending, or has another one failed?"""
+        return self._is_ending.is_set() or self._board.is_told()
+
+    def close(self) -> None:
+        """End the thread, before the interpreter does: it might be in torch's code."""
+        self._is_closed.set()
+        self._thread.join(2 * _LOOK_S)
+
+    def _because_of_others(self, error: BaseException) -> RankError:
+        """Return the RankError for a collective that failed; if no rank has told why, ask where each is."""
+        failure = self._board.told()
+        if failure is None:
+            self._board.answer(Place(_place_of(error), waits=True))
+            places = self._board.ask()
+            if (failure := self._board.told()) is None:
+                failure = Failure(in_words(places, self._timeout, error))
+                self._board.tell(failure.what)
+        ended = RankError(f"rank {self._rank} ends because {failure.what}").with_traceback(error.__traceback__)
+        ended.__suppress_context__ = True  # that a connection closed says nothing more
+        self._finish(ended, _with_cause(ended, failure), max(time.time(), failure.at + 1))
+        return ended
+
+    def _finish(self, error: BaseException, lines: str, at: float) -> None:
+        self._is_ending.set()
+        _record(error, lines, at)
+        with suppress(Exception):  # nothing may replace the first error
+            self._leave()
+
+    def _watch(self) -> None:
+        """Look at the board until the process ends; if a rank has failed, see to it that it does."""
+        while not self._is_closed.wait(_LOOK_S):
+            if (failure := self._board.told()) is not None:
+                break
+            if self._board.is_asked():
+                frame = sys._current_frames().get(self._main)  # noqa: SLF001  torch has no public way either
+                self._board.answer(Place(_place_in(frame), waits=frame is not None and _waits(frame)))
+        else:
             return
-        self._has_failed = True
-        what = f"rank {self._rank} failed: {type(error).__name__}: {error}"
-        try:
-            self._store.set(self._key, json.dumps(what[:_LONGEST]))
-            dist.destroy_process_group()
-            ends_s = time.monotonic() + _READ_S
-            while self._rank == 0 and time.monotonic() < ends_s:
-                if self._store.add(f"{self._key}/read", 0) >= self._size - 1:
-                    break
-                time.sleep(0.05)
-        except Exception:  # noqa: BLE001, S110  nothing may replace the first error
-            pass
+        in_time = self._is_ending.wait(_LEAVE_S)
+        if self._is_closed.is_set() or self._has_failed or (in_time and self._is_closed.wait(_CLOSE_S)):
+            return
+        error = RankError(f"rank {self._rank} ends because {failure.what}")
+        if not in_time:
+            _record(error, _with_cause(error, failure), max(time.time(), failure.at + 1))
+        frame = sys._current_frames().get(self._main)  # noqa: SLF001
+        stack = "".join(traceback.format_stack(frame))
+        with suppress(Exception):
+            print(f"{stack}engine_core.errors.RankError: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            sys.stdout.flush()
+        self._end(1)
 
-    def _told(self) -> str | None:
-        try:
-            if not self._store.check([self._key]):
-                return None
-            told: str = json.loads(self._store.get(self._key))
-            self._store.add(f"{self._key}/read", 1)
-        except Exception:  # noqa: BLE001  the store may be gone with its process
-            return None
-        return told
+
+_of_group: tuple[Any, Failures] | None = None
+"""Those of the process group that this process is in, as torch has one too, and the group's store."""
+
+
+def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
+    """Return the failures of the ranks of the default process group, which a run after another shares.
+
+    Args:
+        timeout: how long a rank waits for the others, in words.
+        leaves: is the group ours, to be left after a failure?
+    """
+    global _of_group  # noqa: PLW0603
+    store: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no public way
+    if _of_group is None or _of_group[0] is not store:
+        if _of_group is not None:
+            _of_group[1].close()
+        own = store.clone() if hasattr(store, "clone") else store  # else it is locked while the main thread waits
+        board = Board(own, dist.get_rank(), dist.get_world_size())
+        leave = dist.destroy_process_group if leaves else lambda: None
+        _of_group = store, Failures(dist.get_rank(), board, leave, timeout)
+        atexit.register(_of_group[1].close)
+    return _of_group[1]
+
+
+def ends_with(error: BaseException) -> BaseException:
+    """Return the exception that this process ends with, once the other ranks, if there are any, know that it does.
+
+    It is a RankError if the end of another rank led to `error`, else `error`.
+    """
+    return error if _of_group is None else _of_group[1].ends_with(error)
+
+
+def _waits(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_WAITS_IN)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where a collective failed: in the frames that the error has left, or else in those above."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
+    return next((place for frame in [*frames, sys._getframe()] if (place := _place_in(frame))), "")  # noqa: SLF001
+
+
+def _place_in(frame: FrameType | None) -> str:
+    """Return the innermost place that is neither in torch or Python's library nor here."""
+    for found, line in traceback.walk_stack(frame):
+        code = found.f_code
+        if not code.co_filename.startswith(_NOT_SHOWN):
+            return f"{code.co_filename}:{line} in {code.co_name}"
+    return ""
+
+
+def _with_cause(error: BaseException, failure: Failure) -> str:
+    return f"{type(error).__name__}: {error}\n\n{failure.traceback}"
+
+
+def _record(error: BaseException, lines: str, at: float) -> None:
+    """Write the error where torchrun looks for what its summary shows; of several the earliest is called the cause."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        extra = {"py_callstack": lines, "timestamp": str(int(at))}
+        with suppress(OSError):
+            message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+            Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import datetime as dt
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..batch import slice_rows, take_rows
 from ..checkpoint import Tensors, flatten, restore
 from ..messages import warn
 from ..ranks import Ranks
-from .failures import Failures
+from .failures import Failures, failures_of_group
 from .moving import CAN_NOT_MOVE, Move, moved, signature_of
 from .rows import bounds
 from .settings import FSDP, Parallel, has_group, timeout_s
@@ -29,14 +30,32 @@ def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
     """Return the ranks of this run: those of the process group, joined here unless this process is in one."""
     if parallel is None:
         return Ranks()
-    if not has_group():
+    is_users = has_group()
+    if not is_users:
         uses_cuda = torch.cuda.is_available() and str(device).startswith(("auto", "cuda"))
         backend = "cpu:gloo,cuda:nccl" if uses_cuda else "gloo"
-        dist.init_process_group(backend, timeout=dt.timedelta(seconds=timeout_s(parallel)))
-        atexit.register(_leave)
+        _join(backend, dt.timedelta(seconds=timeout_s(parallel)))
     if dist.get_world_size() == 1:
         return Ranks()
-    return GroupRanks(is_sharded=isinstance(parallel, FSDP))
+    failures = failures_of_group("its timeout" if is_users else str(parallel.timeout), leaves=not is_users)
+    return GroupRanks(failures, is_sharded=isinstance(parallel, FSDP))
+
+
+_stores: list[Any] = []
+"""Those of the groups that this process has joined: after a failure that all ranks had alike, another may follow."""
+
+
+def _join(backend: str, timeout: dt.timedelta) -> None:
+    if not _stores:
+        dist.init_process_group(backend, timeout=timeout)
+        atexit.register(_leave)
+    else:
+        # The keys of the group before are still there, and its addresses lead nowhere.
+        torchs: Any = dist  # whose hints leave out the next name, which its docs have
+        store = torchs.PrefixStore(f"engine-core/{len(_stores)}", _stores[0])
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
+    _stores.append(dist.distributed_c10d._get_default_store())  # noqa: SLF001  torch has no public way
 
 
 def _leave() -> None:
@@ -48,13 +67,14 @@ class GroupRanks(Ranks):
     """The ranks of the default process group.
 
     Args:
+        failures: raises what a collective's failure means.
         is_sharded: see `Ranks`.
     """
 
-    def __init__(self, *, is_sharded: bool) -> None:
+    def __init__(self, failures: Failures, *, is_sharded: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.is_sharded = is_sharded
-        self.failures = Failures(self.rank, self.size)
+        self._failures = failures
         self._has_warned = False
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
@@ -103,6 +123,10 @@ class GroupRanks(Ranks):
         counts = [int(count) for (count,) in self.table([len(own)])]
         return [_unpacked(part) for part in self._gathered(own, counts)]
 
+    def is_lost(self) -> bool:
+        """Return whether another rank is known to have ended."""
+        return self._failures.are_known()
+
     def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
         """Return this rank's part of the rows at `index` (k,) of the global batch, and whether it is a placeholder."""
         held = rows or 1
@@ -143,7 +167,7 @@ class GroupRanks(Ranks):
         self._has_warned = True
 
     def _call(self, communicate: Callable[[], Any]) -> None:
-        self.failures.guard(communicate)
+        self._failures.guard(communicate)
 
 
 def _packed(value: Any) -> torch.Tensor:

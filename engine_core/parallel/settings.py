@@ -101,7 +101,9 @@ def spread_of(given: object) -> Parallel | None:
         known = ["auto", *_KINDS]
         raise ArgumentError(f"parallel is 'auto', 'ddp', 'fsdp' or None, not {given!r}{did_you_mean(given, known)}")
     else:
-        raise ArgumentTypeError(f"parallel is 'auto', 'ddp', 'fsdp', DDP(...), FSDP(...) or None, not {given!r}")
+        raise ArgumentTypeError(
+            f"parallel is 'auto', 'ddp', 'fsdp', DDP(...), FSDP(...) or None, not {given!r}{_meant(given)}"
+        )
     if "RANK" not in os.environ and not has_group():
         raise ArgumentError(
             f"parallel={parallel.name!r} needs the processes that torchrun starts: "
@@ -134,6 +136,15 @@ def command_line() -> str:
     return (
         "-m engine_core train CONFIG.yaml" if not script or script.endswith(("engine-core", "__main__.py")) else script
     )
+
+
+def _meant(given: object) -> str:
+    """Return what to write instead of a class."""
+    if given in (DDP, FSDP):
+        return f"; write {given.__name__}()"
+    theirs = {"DistributedDataParallel": "DDP()", "FullyShardedDataParallel": "FSDP(blocks=[...])"}
+    name = getattr(given, "__name__", type(given).__name__)
+    return f"; write {theirs[name]} of engine_core.parallel" if name in theirs else ""
 
 
 def _of_mapping(given: Mapping[Any, Any]) -> Parallel:

@@ -24,7 +24,7 @@ from ..parallel import Parallel, join, spread_of
 from ..ranks import Ranks
 from ..state import State
 from ..time import Timestamp
-from ..trainer import Trainer, clock_in, is_between_batches, surgery_of, versions_of
+from ..trainer import Trainer, clock_in, ending_together, is_between_batches, surgery_of, versions_of
 from .folder import choose_folder, claimed, settle, write_whole
 from .making import check_can_train, make_trainer, parallel_of
 from .models import remove_model, write_model
@@ -46,6 +46,7 @@ class Run:
         EngineError: for what the engine refuses. Exceptions of the run's own code pass through.
     """
 
+    @ending_together
     def __init__(
         self,
         config: Config,
@@ -71,6 +72,7 @@ class Run:
         self._written: tuple[Path | None, Path | None] = (None, None)
         self._results: RunResults | None = None
 
+    @ending_together
     def train(self) -> Ending:
         """Train to the end, write what the run leaves, and say what that is.
 

@@ -17,6 +17,7 @@ from ..checkpoint import read_content, resolve
 from ..config import Config
 from ..errors import ArgumentError
 from ..parallel import join, spread_of
+from ..trainer import ending_together
 from .folder import choose_folder
 from .making import assemble, check_can_train, make_parts, parallel_of, savers_of
 from .models import write_model
@@ -32,6 +33,7 @@ class Trial:
     seconds: float
 
 
+@ending_together
 def try_config(config: Config, folder: Path | str | None = None) -> Trial:
     """Make everything that `config` describes, run one batch of training and of each evaluation loader, save and read.
 

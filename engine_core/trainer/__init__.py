@@ -3,7 +3,7 @@
 from .arguments import check_seed, new_name
 from .averages import find_average
 from .data import why_inexact
-from .interruption import is_between_batches
+from .interruption import ending_together, is_between_batches
 from .metrics import Measurement, as_numbers, check_metrics, look_at_values
 from .objective import weight_of
 from .precision import Precision
@@ -19,6 +19,7 @@ __all__ = [
     "check_seed",
     "clock_in",
     "copy_weights",
+    "ending_together",
     "find_average",
     "is_between_batches",
     "load_weights",

@@ -12,6 +12,7 @@ from ..event import Event
 from ..parallel import spread_model
 from ..randomness import seed_generators
 from ..surgery import follow_parameters
+from .alike import check_model, check_settings, check_training
 from .optimizers import check_trained, make_optimizers, make_schedulers
 from .resume import hyperparameters_of
 from .session import Session
@@ -24,6 +25,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     given = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Optimizer)]
     check_trained(given, before.values())
     state.optimizers = list(given)  # surgery updates them, or is refused before it starts
+    check_settings(session)
     seed_generators(state.seed)  # the same on all ranks: so are the draws of INIT
     session.engine.run_event(Event.INIT)
     if optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
@@ -34,6 +36,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     for part in (state.model, state.loss_fn, *state.metric_objects.values()):
         if callable(getattr(part, "to", None)):
             part.to(session.device)
+    check_model(session)
     moved = _parameters(state.model)
     finds_unused = session.engine.find_unused_parameters
     session.wrapping = spread_model(
@@ -43,6 +46,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     state.optimizers = make_optimizers(optimizers, state.model) or list(state.optimizers)
     session.schedulers = make_schedulers(schedulers, state)
     state.schedulers = [schedule.scheduler for schedule in session.schedulers]
+    check_training(session)
     session.engine.logger.log_hyperparameters(hyperparameters_of(session))
     if state.rank:
         seed_generators(state.derive_seed("rank"))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ..callback import saver_folders
+from ..parallel import ends_with
 from ..state import State
 from .agreement import Agreement
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BETWEEN_BATCHES = "is_between_batches"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class EvaluationInterrupted(BaseException):
@@ -73,3 +80,21 @@ def raise_if_interrupted(state: State) -> None:
 def is_between_batches(error: BaseException) -> bool:
     """Did an interruption wait for the batch, so that the model is as after a whole step?"""
     return getattr(error, _BETWEEN_BATCHES, False) is True
+
+
+def ended_together(error: BaseException) -> BaseException:
+    """Return the exception that this rank ends with, once the others know; what all agreed on is no failure."""
+    return error if is_between_batches(error) or isinstance(error, GeneratorExit) else ends_with(error)
+
+
+def ending_together(function: Callable[P, T]) -> Callable[P, T]:
+    """Let the function's exceptions end the other ranks too, which raise a RankError."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001  raised below, mostly as it is
+            raise ended_together(error)  # noqa: B904
+
+    return wrapper

@@ -13,6 +13,7 @@ from ..parallel import mean_buffers
 from ..state import State
 from .arguments import check_loader
 from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loader, run_batch
+from .interruption import ended_together
 from .objective import compute_predictions
 from .session import Session
 from .status import Phase
@@ -67,10 +68,10 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
                 session.engine.run_event(Event.EVAL_END)
         finally:
             end()
-    except BaseException as error:  # again, since a signal may have cut what is done above
+    except BaseException as error:  # noqa: BLE001  again, since a signal may have cut what is done above
         session.engine.undo(error, EVAL_EVENTS)
         end()
-        raise
+        raise ended_together(error)  # noqa: B904  mostly the same one
 
 
 def _forward(state: State) -> None:

@@ -14,7 +14,7 @@ from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
 from ..messages import warn
 from ..needs import EVERYTHING, FSDP_OFFERS
-from ..parallel import DDP, FSDP, join, spread_of
+from ..parallel import DDP, FSDP, check_spread, join, spread_of
 from ..passes import PassArgument
 from ..randomness import seed_generators
 from ..state import State
@@ -34,6 +34,7 @@ from .data import Feed
 from .evaluation import ModuleModes, as_loaders
 from .fitting import check_trainable, run_fit
 from .initialising import initialise
+from .interruption import ended_together, ending_together
 from .loss_log import LossReader
 from .metrics import check_metrics
 from .objective import check_objective
@@ -96,6 +97,7 @@ class Trainer:
         2
     """
 
+    @ending_together
     def __init__(  # noqa: PLR0913  frozen by a test: a new argument has to show why a callback can't do it
         self,
         model: torch.nn.Module,
@@ -128,6 +130,7 @@ class Trainer:
     ) -> None:
         spread = spread_of(parallel)
         self._device = choose_device(device, check_model(model), spread)
+        check_spread(model, spread, precision)
         ranks = join(spread, self._device)
         self._precision = Precision(precision, self._device)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
@@ -182,10 +185,12 @@ class Trainer:
                 start_over([*callbacks, *self.logger.destinations])
             if resumed is not None:
                 resumed.resume(self._session, seed)
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001  raised below
+            ended = ended_together(error)  # first: closing may take long
             self.close()
-            raise
+            raise ended  # noqa: B904  mostly the same one
 
+    @ending_together
     def fit(self, duration: Time | str | None = None) -> None:
         """Train to `max_duration`, or for `duration` from here; the next call continues where this one ended.
 
@@ -213,6 +218,7 @@ class Trainer:
             seed_generators(state.derive_seed("rank") if state.rank else state.seed)
         run_fit(self._session, end)
 
+    @ending_together
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
         """Evaluate on the given loaders, or else the trainer's, and return `{"<label>/<metric>": value}`.
 
@@ -258,7 +264,9 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            ended_together(error)
         self.close()
 
     def _check_open(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .manifest import hyperparameters_of, surgery_of, versions_of
+from .manifest import describe_run, hyperparameters_of, surgery_of, versions_of
 from .restoring import go_back
 from .resuming import Loading, clock_in, find_resumed, start_over
 from .snapshot import copy_weights, take_snapshot
@@ -12,6 +12,7 @@ __all__ = [
     "Loading",
     "clock_in",
     "copy_weights",
+    "describe_run",
     "find_resumed",
     "go_back",
     "hyperparameters_of",

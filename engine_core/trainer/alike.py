@@ -1,0 +1,98 @@
+"""The ranks of a run have to be alike: each compares what it has with rank 0's, and all raise the same error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import ArgumentError
+from ..ranks import Ranks
+from ..state import length_of
+from .resume import describe_run
+from .session import Session
+
+_MOST = 8
+"""How many differences are shown."""
+
+
+def check_settings(session: Session) -> None:
+    """Raise on all ranks if they differ in algorithms, their order, versions or the Trainer's settings."""
+    if session.state.world_size == 1:
+        return
+    run = describe_run(session)
+    settings = run["settings"] | {
+        "device": session.device.type,
+        "eval_interval": str(session.eval_interval.length),
+        "max_duration": str(session.state.max_duration),
+        "parallel": run["parallel"],
+        "data": "local" if session.feed.is_local else "global",
+    }
+    algorithms = {
+        entry["name"]: entry["settings"] | {"from": entry["distribution"], "version": entry["version"]}
+        for entry in run["algorithms"]
+    }
+    _check(
+        session.state.ranks,
+        {"version": run["versions"], "Trainer": settings, "algorithm": algorithms, "order at": run["order"]},
+    )
+
+
+def check_model(session: Session) -> None:
+    """Raise on all ranks if their models differ in names, classes, shapes, dtypes or what is trained."""
+    if session.state.world_size == 1:
+        return
+    model: Any = session.state.model
+    tensors = {
+        name: f"{tuple(tensor.shape)} {tensor.dtype}{', trained' if tensor.requires_grad else ''}"
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+    }
+    modules = {name: type(module).__name__ for name, module in model.named_modules()}
+    _check(session.state.ranks, {"model": {"class": modules.pop("")} | modules, "model's tensor": tensors})
+
+
+def check_training(session: Session) -> None:
+    """Raise on all ranks if they differ in the loss, in optimizers, what these were given, or schedulers."""
+    if session.state.world_size == 1:
+        return
+    training = describe_run(session)["training"]
+    _check(session.state.ranks, {"training": training})
+
+
+def check_lengths(session: Session) -> None:
+    """Raise on all ranks if their loaders, which are to give the same batches, say different lengths."""
+    state = session.state
+    if state.world_size == 1 or session.feed.is_local:
+        return
+    length = length_of(state.train_dataloader)
+    lengths = [int(own) for (own,) in state.ranks.table([-1 if length is None else length])]
+    if len({*lengths}) > 1:
+        each = ", ".join(f"{'no length' if n < 0 else n} on rank {rank}" for rank, n in enumerate(lengths))
+        raise ArgumentError(
+            f"the train_dataloader has a different number of batches on the ranks ({each}): each rank has to read the "
+            "same data; for a loader of a rank's own rows give Trainer(parallel=DDP(data='local'))"
+        )
+
+
+def _check(ranks: Ranks, own: Mapping[str, Any]) -> None:
+    mine = dict(_leaves("", own))
+    first = ranks.first(mine)
+    found = [
+        f"{name} is {mine.get(name, 'absent')} on rank {ranks.rank} and {first.get(name, 'absent')} on rank 0"
+        for name in {**first, **mine}
+        if mine.get(name) != first.get(name)
+    ]
+    told = [line for lines in ranks.each(found) for line in lines]
+    if told:
+        more = f"\n  and {len(told) - _MOST} more" if len(told) > _MOST else ""
+        raise ArgumentError(
+            "the ranks of a run have to be alike, and they differ:\n  " + "\n  ".join(told[:_MOST]) + more
+        )
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield what is in nested mappings, each under its path in words."""
+    if isinstance(value, Mapping) and value:
+        for key, part in value.items():
+            yield from _leaves(f"{name} {key}".strip(), part)
+    else:
+        yield name, str(value)

@@ -1,0 +1,94 @@
+"""Ask one of several ranks for the end, in many ways, one run after the other; write what each rank did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils import data
+
+from engine_core import Callback, Trainer
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import ArgumentError
+
+RANK = int(os.environ["RANK"])
+OUT = Path(sys.argv[1])
+
+
+class Asking(Callback):
+    """Asks for the end on rank 1 after three batches, or in the evaluation that follows the second."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def batch_end(self, state, logger):
+        if RANK == 1 and state.timestamp.batch == 3 and not self.how.startswith("eval"):
+            self.ask(state)
+
+    def eval_batch_end(self, state, logger):
+        if RANK == 1 and state.eval_timestamp.batch == 2 and self.how.startswith("eval"):
+            self.ask(state)
+
+    def ask(self, state):
+        how = self.how.split()[-1]
+        if how.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, how))
+        elif how == "stop":
+            state.stop_training("enough")
+        elif how == "pause":
+            state.pause_training("later")
+        elif how == "skip":
+            state.skip_step()
+
+
+def train(how, **settings):
+    """Train; return how it ended, at which batch, and what was saved."""
+    torch.manual_seed(0)
+    rows = data.TensorDataset(torch.randn(53, 6), torch.randint(0, 4, (53,)))
+    folder = OUT.parent / how.replace(" ", "-")
+    model = nn.Linear(6, 4)
+    settings = {"callbacks": [Asking(how), CheckpointSaver(folder, "100ba")]} | settings
+    trainer = Trainer(
+        model,
+        data.DataLoader(rows, batch_size=8),
+        max_duration="2ep",
+        loss_fn=nn.CrossEntropyLoss(),
+        optimizers=lambda p: torch.optim.SGD(p, lr=0.1),
+        eval_dataloader=data.DataLoader(rows, batch_size=8),
+        eval_interval="2ba",
+        device="cpu",
+        **settings,
+    )
+    ended = "returned"
+    with trainer:
+        try:
+            trainer.fit()
+        except (SystemExit, KeyboardInterrupt) as error:
+            ended = repr(error)
+    return [ended, trainer.state.timestamp.batch, (folder / "latest").exists() or any(folder.glob("*"))]
+
+
+def differing(**settings):
+    """Return the error that ranks with different settings get."""
+    try:
+        train("differs", **settings)
+    except ArgumentError as error:
+        return str(error)
+    return None
+
+
+def main():
+    """Run the cases; the last ones are refused on all ranks alike, which does not end the process."""
+    cases = ["stop", "pause", "SIGTERM", "SIGINT", "eval SIGTERM", "eval stop", "eval pause"]
+    results = {how: train(how) for how in cases}
+    results["clip"] = differing(grad_clip_norm=1.0 + RANK)
+    results["again"] = train("again")
+    (OUT.parent / f"rank-{RANK}.json").write_text(json.dumps(results))
+
+
+main()

@@ -1,0 +1,76 @@
+"""What one rank is asked for, all do at the same batch; and torchrun's summary shows the failure of the first."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.ranks, pytest.mark.full]
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+FAILING = """
+import os, time, torch
+from engine_core import Callback, Trainer
+class Slow(Callback):
+    def batch_start(self, state, logger):
+        if state.rank == 1 and state.timestamp.batch == 2:
+            raise ValueError("boom")
+    def close(self, state, logger):
+        time.sleep(60 * state.rank)
+model = torch.nn.Linear(2, 1)
+with Trainer(model, [(torch.ones(4, 2), torch.ones(4, 1))] * 5, max_duration="2ep", loss_fn=torch.nn.MSELoss(),
+             optimizers=torch.optim.SGD(model.parameters(), lr=0.1), callbacks=[Slow()], device="cpu") as trainer:
+    trainer.fit()
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Return what each rank did in the cases of the program."""
+    folder = tmp_path_factory.mktemp("ending")
+    program = [str(Path(__file__).parent / "ending.py"), str(folder / "out.json")]
+    subprocess.run([*TORCHRUN, *program], check=True, timeout=200)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("stop", ["returned", 3, True]),
+        ("pause", ["returned", 3, True]),
+        ("SIGTERM", ["SystemExit(143)", 3, True]),
+        ("SIGINT", ["KeyboardInterrupt('ended after batch 3')", 3, True]),
+        ("eval SIGTERM", ["SystemExit(143)", 2, True]),
+        ("eval stop", ["returned", 2, True]),
+        ("eval pause", ["returned", 2, True]),
+    ],
+)
+def test_all_ranks_end_at_the_batch_at_which_one_is_asked_to_and_it_is_saved(ended, how, expected):
+    assert [rank[how] for rank in ended] == [expected, expected]
+
+
+def test_ranks_that_differ_get_one_error_which_names_rank_and_difference(ended):
+    said = "the ranks of a run have to be alike, and they differ:"
+    assert [rank["clip"].splitlines() for rank in ended] == [
+        [said, "  Trainer grad_clip_norm is 2.0 on rank 1 and 1.0 on rank 0"]
+    ] * 2
+
+
+def test_another_run_follows_after_a_failure_that_all_ranks_had_alike(ended):
+    assert [rank["again"][:2] for rank in ended] == [["returned", 14]] * 2
+
+
+def test_the_summary_of_torchrun_has_the_first_failure_though_that_rank_lives_on_in_close(tmp_path):
+    program = tmp_path / "failing.py"
+    program.write_text(FAILING)
+    done = subprocess.run(
+        [*TORCHRUN, str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False
+    )
+    cause = done.stdout.partition("Root Cause")[2]
+    assert done.returncode == 1
+    assert "rank      : 1" in cause
+    assert 'raise ValueError("boom")' in cause
+    assert "RankError: rank 0 ends because rank 1 failed: ValueError: boom" in done.stdout

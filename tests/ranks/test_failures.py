@@ -1,0 +1,72 @@
+"""A rank that fails, in any way and at any time, ends the others: soon, with the reason, and torchrun shows it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .failing import EVENTS
+
+pytestmark = [pytest.mark.ranks, pytest.mark.full]
+
+RAISED = [*EVENTS, "model", "backward", "loader", "loader workers", "memory", "close", "close of all"]
+RAISED += ["predict", "between"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Return how each pair of processes ended."""
+    out = tmp_path_factory.mktemp("failing") / "out.json"
+    program = Path(__file__).parent / "failing.py"
+    subprocess.run([sys.executable, str(program), str(out)], check=True, timeout=400)
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_the_others_say_who_failed_and_why(results, case):
+    first, second = results[case]["records"]
+    kind = {"memory": "OutOfMemoryError", "loader workers": "ValueError: Caught ValueError"}.get(
+        case, "ValueError: boom"
+    )
+    assert first["message"].startswith(f"RankError: rank 0 ends because rank 1 failed: {kind}")
+    assert second["message"].startswith(kind)
+    assert first["extraInfo"]["timestamp"] > second["extraInfo"]["timestamp"]  # else torchrun calls it the cause
+    assert "Traceback" in first["extraInfo"]["py_callstack"]
+    assert 0 not in results[case]["codes"]
+
+
+def test_every_process_has_ended_within_15_seconds(results):
+    late = {case: round(ended["seconds"], 1) for case, ended in results.items() if ended["seconds"] > 15}
+    assert late == {}
+
+
+def test_the_rank_that_holds_the_store_lives_until_it_is_read(results):
+    assert (
+        results["model@0"]["records"][1]["message"] == "RankError: rank 1 ends because rank 0 failed: ValueError: boom"
+    )
+
+
+def test_a_rank_in_the_users_code_is_ended_and_shows_where_it_was(results):
+    assert results["sleep"]["codes"] == [1, 1]
+    assert "time.sleep(" in results["sleep"]["outputs"][0]
+
+
+def test_a_killed_rank_is_named(results):
+    assert results["kill"]["codes"] == [1, -9]
+    assert results["kill"]["records"][0]["message"] == "RankError: rank 0 ends because rank 1 is gone"
+
+
+def test_a_rank_that_hangs_is_named_with_its_place(results):
+    message = results["hang"]["records"][0]["message"]
+    assert message.startswith("RankError: rank 0 ends because rank 1 is late by more than 3sec: rank 1 is at ")
+    assert message.endswith(" in hang")
+    assert results["hang"]["codes"] == [1, 1]
+
+
+def test_an_exit_of_one_rank_alone_is_a_failure(results):
+    assert results["exit"]["codes"] == [1, 0]
+    assert results["exit"]["records"][0]["message"].startswith(
+        "RankError: rank 0 ends because rank 1 failed: SystemExit"
+    )
