@@ -40,6 +40,8 @@ INSTALLED = {"docs/quickstart.md": {"engine-core", "sb-plugin"}}
 """The distributions that the reader of a page has; elsewhere all of this repository."""
 
 NOT_COMPARED = {
+    ("docs/howto/scale.md", "engine_core.errors.RankError"): "a message between processes; tests/ranks has it",
+    ("docs/howto/scale.md", "ArgumentError: the ranks"): "a message between processes; tests/ranks has it",
     ("docs/howto/resume.md", "interrupted at batch"): "it takes a signal, see tests/train/test_endings.py",
     ("docs/howto/screen.md", "model  "): "an excerpt of what docs/quickstart.md shows",
     ("docs/howto/screen.md", "epoch 1/10"): "an excerpt of what docs/quickstart.md shows",
