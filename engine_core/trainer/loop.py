@@ -122,12 +122,12 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         except Exception as error:
             explain_out_of_memory(error, state, *place_in_training(state, samples, microbatch_size))
             raise
-        before, now_s = state.timestamp, time.perf_counter()
-        if together is not None:
-            samples, now_s = together.rows, session.counted_s + together.seconds
+        before, seconds = state.timestamp, time.perf_counter() - session.counted_s
+        if together is not None:  # rank 0's, to the bit: durations in seconds end at the same batch everywhere
+            samples, seconds = together.rows, together.seconds
         # The clock first: schedulers, callbacks and savers see the batch as done.
-        state.timestamp = after = before.to_next_batch(samples, 0, now_s - session.counted_s)
-        session.counted_s = now_s
+        state.timestamp = after = before.to_next_batch(samples, 0, seconds)
+        session.counted_s += seconds
         if counts_batches:
             step_schedulers(before, after)
         "batch_end" in unheard or fire("batch_end")
