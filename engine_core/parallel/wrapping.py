@@ -49,13 +49,25 @@ class Replicated(Wrapping):
         keeps = {_SYNCS_BUFFERS: False, "init_sync": False, "find_unused_parameters": finds_unused}
         self._args = {**keeps, **own, **parallel.args}
         self._trained: list[int] = []
+        self._modules: list[torch.nn.Module] = []
+        self._parameters: list[torch.nn.Parameter] = []
+        self._seen: tuple[list[int], list[bool]] | None = None
 
     def follow(self) -> None:
         """Wrap the model anew if the trained parameters are others now: a wrapper waits for those it was made for."""
-        trained = [id(parameter) for parameter in self.model.parameters() if parameter.requires_grad]
+        if self._look() == self._seen:
+            return
+        self._modules, self._parameters = list(self.model.modules()), list(self.model.parameters())
+        self._seen = self._look()
+        trained = [id(parameter) for parameter in self._parameters if parameter.requires_grad]
         if trained != self._trained:
             self._trained, self.called = trained, None  # the former one's hooks go first
             self.called = _WRAPPER(self.model, **self._args)
+
+    def _look(self) -> tuple[list[int], list[bool]]:
+        """Return what the model is made of, and what trains: each step looks, and a walk through the model is slow."""
+        parts = (of for m in self._modules for of in (m._modules, m._parameters))  # noqa: SLF001  its methods are slow
+        return [id(part) for of in parts for part in of.values()], [p.requires_grad for p in self._parameters]
 
     def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return DistributedDataParallel's `no_sync` for all microbatches but the last."""

@@ -13,11 +13,11 @@ from ..batch import count_rows, split_batch
 from ..errors import EngineError
 from ..state import State
 from .data import Feed
-from .objective import counts_by_rows, divisor_of
+from .objective import counts_by_rows, divisor_of, reduce_loss
 
 
 class Agreement:
-    """One message before the microbatches, one after them and, where somebody may ask for the end, one at the end.
+    """One message at the loss, or one before the microbatches and one after them; more where somebody listens later.
 
     A request counts from the message that carries it: until then it has no effect on its own rank either.
 
@@ -41,70 +41,122 @@ class Agreement:
         self._state, self._ranks = state, state.ranks
         self._unheard, self._feed = unheard, feed
         self._whole: Any = None
-        self._pieces: list[tuple[Any, float]] = []
-        self._awaits_skip = self._is_settled = False
+        self._pieces: list[tuple[Any, float | None]] = []
+        self._own: list[float] = []
+        self._sums: list[float] | None = None
+        self._awaits_step = self._is_settled = False
+        self._asked: tuple[Any, Any] | None = None
 
-    def share(self, batch: Any, size: int | None) -> list[tuple[Any, float]]:
+    def share(self, batch: Any, size: int | None) -> list[tuple[Any, float | None]]:
         """Return this rank's microbatches, each with its share of the global batch's loss; the shares add up to 1.
 
-        A sum has shares of 1. At least one microbatch is returned: gradients wait for one of each rank. A second pass
-        over the batch gets what the first got.
+        A batch that is not split has None, and gets its share in `reduce`. A sum has shares of 1. At least one
+        microbatch is returned: gradients wait for one of each rank. A second pass over the batch gets what the first
+        got.
         """
         if batch is self._whole:
             return self._pieces
         state, loss_fn = self._state, self._state.loss_fn
         pieces = [piece for piece, _ in split_batch(batch, count_rows(batch) if size is None else size)]
         rows = [0.0 if state.is_placeholder else float(count_rows(piece)) for piece in pieces]
-        divisor, knows = divisor_of(loss_fn), state.is_placeholder or not counts_by_rows(loss_fn, batch)
-        is_sum = divisor is None
+        divisor, knows = self._divisor_of(loss_fn), state.is_placeholder or not counts_by_rows(loss_fn, batch)
         divisors = (
             rows
             if divisor is None or not knows
             else [n and float(divisor(p)) for p, n in zip(pieces, rows, strict=True)]
         )
-        table = self._ranks.table([knows, sum(divisors), sum(rows), self._feed.rows, len(pieces)])
-        self._count(table)
-        by_rows = is_sum or not all(row[0] for row in table)  # if one rank can't tell its divisor
-        weights, self.weight = (rows if by_rows else divisors), sum(row[2 if by_rows else 1] for row in table)
-        state.loss_weight = self.weight
-        # Without a target that counts the loss is what it is on one process, which weights nothing.
-        no_weights = is_sum or not self.weight
+        self._own = [knows, sum(divisors), sum(rows), self._feed.rows, len(pieces)]
+        if size is None:  # one piece on each rank, which is weighted once its loss is known
+            self._whole, self._pieces = batch, [(batch, None)]
+            return self._pieces
+        table = self._ranks.table(self._own)
+        by_rows, no_weights = self._weigh(table)
+        weights = rows if by_rows else divisors
         shares = [float(n > 0) if no_weights else weight / self.weight for n, weight in zip(rows, weights, strict=True)]
         dealt = list(zip(pieces, shares, strict=True))
         dealt = [(piece, share) for piece, share in dealt if share] or dealt[:1]
         if self._ranks.is_sharded:
             most = int(max(row[4] for row in table))
             dealt += [(dealt[-1][0], 0.0)] * (most - len(dealt))
-        self._whole, self._pieces = batch, dealt
-        return dealt
+        self._whole, self._pieces = batch, [*dealt]
+        return self._pieces
+
+    def reduce(self, loss: Any, share: float | None, began_s: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return a microbatch's loss and its parts as `reduce_loss` does; a whole batch gets its share here.
+
+        The same message adds the losses up, unless something between here and `add_up` may change them.
+        """
+        if share is not None:
+            return reduce_loss(loss, share)
+        total, parts = reduce_loss(loss, None)
+        changes = self._hears("before_backward", "after_backward")
+        losses = [total.item(), *(part.item() for part in parts.values())]
+        table = self._ranks.table([*self._own, changes, *self._so_far(began_s), *losses])
+        by_rows, no_weights = self._weigh(table)
+        shares = [float(row[2] > 0) if no_weights else row[2 if by_rows else 1] / self.weight for row in table]
+        self._sums = None
+        if not any(row[5] for row in table):
+            sums = self._learn([row[6:] for row in table])
+            self._sums = [sum(own * value for own, value in zip(shares, column, strict=True) if own) for column in sums]
+        share = shares[self._ranks.rank]
+        self._pieces = [(self._whole, share)]
+        return reduce_loss({**parts, "total": total} if parts else total, share)
 
     def add_up(
         self, loss: torch.Tensor, parts: Mapping[str, torch.Tensor], began_s: float
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the loss of the global batch and its parts; requests made so far count from here."""
-        state, unheard = self._state, self._unheard
-        hears_step, hears_end = ("after_train_batch" not in unheard), ("batch_end" not in unheard)
-        own = [time.perf_counter() - began_s, *self._requests(), state.skip_requested, hears_step, hears_end]
-        table = self._ranks.table([*own, loss.item(), *(part.item() for part in parts.values())])
-        self.seconds = table[0][0]
-        self._obey(row[1:4] for row in table)
-        skips, heard, ended, *sums = (sum(column) for column in list(zip(*table, strict=True))[4:])
-        state.skip_requested = bool(skips)
-        self._awaits_skip, self._is_settled = bool(heard), not (heard or ended)
+        sums, self._sums = self._sums, None
+        if sums is None:
+            losses = [loss.item(), *(part.item() for part in parts.values())]
+            sums = [sum(column) for column in self._learn(self._ranks.table([*self._so_far(began_s), *losses]))]
         total, *values = (loss.new_tensor(value) for value in sums)
         return total, dict(zip(parts, values, strict=True))
 
     def agree_on_step(self) -> None:
-        """Skip the step everywhere if a rank asked for it at AFTER_TRAIN_BATCH; the batch needs no second pass."""
+        """Obey what any rank asked for at AFTER_TRAIN_BATCH, such as to skip the step; the batch has no second pass."""
         self._whole = None
-        if self._awaits_skip:
-            self._state.skip_requested = self._ranks.any(self._state.skip_requested)
+        if self._awaits_step:
+            table = self._ranks.table([*self._requests(), self._state.skip_requested])
+            self._obey(row[:3] for row in table)
+            self._state.skip_requested = any(row[3] for row in table)
 
     def agree_on_end(self, *, is_settled: bool = False) -> None:
         """Obey what any rank has asked for, unless nothing could ask since the last message."""
         if is_settled and self._is_settled:
             return
         self._obey(self._ranks.table(self._requests()))
+
+    def _divisor_of(self, loss_fn: Any) -> Any:
+        if self._asked is None or self._asked[0] is not loss_fn:  # asking a loss for its settings is slow
+            self._asked = loss_fn, divisor_of(loss_fn)
+        return self._asked[1]
+
+    def _weigh(self, table: list[list[float]]) -> tuple[bool, bool]:
+        """Take rows and weight of the global batch; return whether shares go by rows, and whether they are all 1."""
+        self._count(table)
+        is_sum = self._divisor_of(self._state.loss_fn) is None
+        by_rows = is_sum or not all(row[0] for row in table)  # if one rank can't tell its divisor
+        self.weight = self._state.loss_weight = sum(row[2 if by_rows else 1] for row in table)
+        # Without a target that counts the loss is what it is on one process, which weights nothing.
+        return by_rows, is_sum or not self.weight
+
+    def _so_far(self, began_s: float) -> list[float]:
+        """Return what the others have to know before the step."""
+        seconds, skips = time.perf_counter() - began_s, self._state.skip_requested
+        return [seconds, *self._requests(), skips, self._hears("after_train_batch"), self._hears("batch_end")]
+
+    def _learn(self, table: list[list[float]]) -> list[tuple[float, ...]]:
+        """Take what `_so_far` returned on each rank; return the columns after it."""
+        self.seconds = table[0][0]
+        self._obey(row[1:4] for row in table)
+        columns = list(zip(*table, strict=True))
+        self._state.skip_requested, self._awaits_step, ended = map(any, columns[4:7])
+        self._is_settled = not ended
+        return columns[7:]
+
+    def _hears(self, *events: str) -> bool:
+        return any(event not in self._unheard for event in events)
 
     def _requests(self) -> list[float]:
         state = self._state

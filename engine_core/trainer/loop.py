@@ -15,7 +15,7 @@ from ..event import Event
 from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted, raise_if_interrupted
-from .objective import backward_with_first_graph, compute_loss, reduce_loss
+from .objective import backward_with_first_graph, compute_loss
 from .optimizers import pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
@@ -34,7 +34,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     fire, unheard = engine.run_event, engine.unheard
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
     outputs_of, loss_of = session.precision.wrap(session.outputs_of), session.precision.wrap(compute_loss)
-    together = session.together  # None: one process
+    together, reduce = session.together, session.reduce  # None: one process
     at_end = session.end_test(end)
     first_gradient = None if together is None else torch.full((), float(state.world_size), device=device)
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(s.interval for s in session.schedulers)))
@@ -217,7 +217,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         "before_loss" in unheard or fire("before_loss")
         state.loss = loss_of(state)
         "after_loss" in unheard or fire("after_loss")
-        state.loss, parts = reduce_loss(state.loss, share)
+        state.loss, parts = reduce(state.loss, share)
         "before_backward" in unheard or fire("before_backward")
         loss: Any = state.loss
         scaled: Any = loss if scaler is None else scaler.scale(loss)

@@ -18,7 +18,7 @@ from .data import Feed, deal
 from .evaluation import run_eval
 from .loss_log import LossReader
 from .microbatches import split_with_shares
-from .objective import compute_outputs
+from .objective import compute_outputs, reduce_loss
 from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
 from .precision import Precision
 from .status import Phase, RunStatus
@@ -73,6 +73,14 @@ class Session:
         if self.together is None:
             return compute_outputs
         return lambda state: compute_outputs(state, self.wrapping.called)
+
+    @property
+    def reduce(self) -> Callable[[Any, float | None], tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+        """What makes a microbatch's loss one weighted scalar."""
+        together = self.together
+        if together is None:
+            return reduce_loss
+        return lambda loss, share: together.reduce(loss, share, self.counted_s)
 
     def split(self, batch: Any) -> Sequence[tuple[Any, float | None]]:
         """Return the batch's microbatches, each with the factor for its loss, None for no factor."""

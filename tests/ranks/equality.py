@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Algorithm, Callback, LoggerDestination, State, Trainer
 from engine_core.batch import count_rows
-from engine_core.parallel.group import GroupRanks
+from engine_core.parallel import DDP, join
 from engine_core.registry import Registry
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -213,7 +213,7 @@ def main() -> None:
             results[name] = run(name)
         except Exception as error:
             raise RuntimeError(f"case {name}") from error
-    ranks = GroupRanks(is_sharded=False)
+    ranks = join(DDP(), "cpu")
     results["moves"], results["laws"] = wrong_moves(ranks), draws(ranks)
     if ranks.rank == 0:
         Path(out).write_text(json.dumps(results))
