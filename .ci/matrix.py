@@ -245,7 +245,7 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     elif has_torch and at_floors:
         tests = [*tests, "tests/docs", *(path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))]
     elif has_torch:
-        tests = [*tests, "tests/docs", "tests/composition"]  # `alone` runs the plugins' own
+        tests = [*tests, "tests/docs", "tests/composition", "tests/ranks"]  # `alone` runs the plugins' own
     return tests
 
 

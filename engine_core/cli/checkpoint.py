@@ -87,7 +87,11 @@ def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         *((name, str(version)) for name, version in manifest["versions"].items()),
         *((name, str(value)) for name, value in manifest.get("machine", {}).items()),
         *(("algorithm", _described(entry)) for entry in manifest["algorithms"]),
-        *((name, str(manifest[name])) for name in ("world_size", "parallel") if name in manifest),
+        *(
+            [("processes", f"{size} ({manifest.get('parallel')})")]
+            if (size := manifest.get("world_size", 1)) != 1
+            else []
+        ),
         *_rows_of_files(manifest["files"]),
         ("evaluated", f"with the average of {average['algorithm']}" if average else "with the weights as trained"),
     ]

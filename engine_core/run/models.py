@@ -55,8 +55,12 @@ def write_model(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
     # The model last: with an average, neither is whole without the other.
     for name, values in ((AVERAGE, averaged), (MODEL, weights)):
         if values is not None:
-            write_gathered(trainer.state.ranks, values, partial(write_weights, folder / name, about=about))
+            write_gathered(trainer.state.ranks, values, partial(_write, folder / name, about))
     return folder / MODEL, None if average is None else folder / AVERAGE
+
+
+def _write(file: Path, about: Mapping[str, str], weights: Mapping[str, Any]) -> None:
+    write_weights(file, weights, about)
 
 
 def remove_model(folder: Path) -> None:
