@@ -61,7 +61,7 @@ def test_a_sharded_checkpoint_is_shown_and_verified_in_one_process(tmp_path: Pat
     shards.write(folder, shards.CONTENT.described(**described, parallel="fsdp"))
     kinds = ("average/model-*-of-00004.safetensors", "model-*-of-00004.safetensors", "state-*-of-00004.safetensors")
     expected = [
-        *("run r", "clock batch 3", "seed 7", "world_size 4", "parallel fsdp"),
+        *("run r", "clock batch 3", "seed 7", "processes 4 (fsdp)"),
         *(f"{kind} {sum(file.stat().st_size for file in folder.glob(kind))} bytes in 4 files" for kind in kinds),
         f"state.json {(folder / 'state.json').stat().st_size} bytes",
         "evaluated with the average of EMA",
