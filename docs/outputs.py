@@ -40,13 +40,13 @@ INSTALLED = {"docs/quickstart.md": {"engine-core", "sb-plugin"}}
 """The distributions that the reader of a page has; elsewhere all of this repository."""
 
 NOT_COMPARED = {
-    ("docs/howto/scale.md", "engine_core.errors.RankError"): "a message between processes; tests/ranks has it",
-    ("docs/howto/scale.md", "ArgumentError: the ranks"): "a message between processes; tests/ranks has it",
     ("docs/howto/resume.md", "interrupted at batch"): "it takes a signal, see tests/train/test_endings.py",
     ("docs/howto/screen.md", "model  "): "an excerpt of what docs/quickstart.md shows",
     ("docs/howto/screen.md", "epoch 1/10"): "an excerpt of what docs/quickstart.md shows",
     ("docs/howto/screen.md", "results\n"): "an excerpt of what docs/quickstart.md shows",
     ("docs/howto/screen.md", "epoch 4/10"): "a line that a run shorter than 30 seconds does not print",
+    ("docs/howto/scale.md", "engine_core.errors.RankError"): "it takes processes, see tests/ranks/test_failures.py",
+    ("docs/howto/scale.md", "ArgumentError: the ranks"): "it takes processes, see tests/ranks/test_endings.py",
     ("docs/howto/wrong.md", "out of memory"): "it takes a GPU whose memory runs out",
     ("docs/howto/plugins.md", "$ engine-core plugins doctor"): "its faulty plugins are not installed",
     ("docs/authors/publishing.md", "FutureWarning: MyCallback"): "nothing is deprecated at present",

@@ -6,13 +6,14 @@ from .checks import check_spread
 from .failures import ends_with
 from .group import join
 from .rows import bounds, indices_of, part_of
-from .settings import DDP, FSDP, Parallel, spread_of
+from .settings import DDP, FSDP, OnRanks, Parallel, spread_of
 from .sharding import as_in, gathered, in_pieces, is_sharded, write_gathered
-from .wrapping import Wrapping, mean_buffers, spread_model
+from .wrapping import Wrapping, spread_model
 
 __all__ = [
     "DDP",
     "FSDP",
+    "OnRanks",
     "Parallel",
     "Wrapping",
     "as_in",
@@ -24,7 +25,6 @@ __all__ = [
     "indices_of",
     "is_sharded",
     "join",
-    "mean_buffers",
     "part_of",
     "spread_model",
     "spread_of",

@@ -20,7 +20,7 @@ from ..ranks import Ranks
 from .failures import Failures, failures_of_group
 from .moving import CAN_NOT_MOVE, Move, moved, signature_of
 from .rows import bounds
-from .settings import FSDP, Parallel, has_group, timeout_s
+from .settings import FSDP, OnRanks, Parallel, has_group, timeout_s
 
 _FIRST_PART = 4096
 """Bytes of the first message of `first` and `gather`: what is longer needs a second one."""
@@ -30,6 +30,8 @@ def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
     """Return the ranks of this run: those of the process group, joined here unless this process is in one."""
     if parallel is None:
         return Ranks()
+    if isinstance(parallel, OnRanks):
+        return parallel.ranks
     is_users = has_group()
     if not is_users:
         uses_cuda = torch.cuda.is_available() and str(device).startswith(("auto", "cuda"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..ranks import Ranks
 from ..time import Interval, Time, TimeUnit
 
 _DATA = ("global", "local")
@@ -68,6 +69,19 @@ class FSDP:
         _check(self)
 
 
+@dataclass(frozen=True)
+class OnRanks(DDP):
+    """Ranks that are there already, such as threads in a test; no process group is joined.
+
+    Args:
+        ranks: those of the run.
+        wrap: `wrap(model, ranks)` gives the model rank 0's weights, and returns the `Wrapping` that adds up gradients.
+    """
+
+    ranks: Ranks = field(default_factory=Ranks)
+    wrap: Any = None
+
+
 Parallel: TypeAlias = DDP | FSDP
 
 _KINDS: dict[str, type[Parallel]] = {"ddp": DDP, "fsdp": FSDP}
@@ -104,7 +118,7 @@ def spread_of(given: object) -> Parallel | None:
         raise ArgumentTypeError(
             f"parallel is 'auto', 'ddp', 'fsdp', DDP(...), FSDP(...) or None, not {given!r}{_meant(given)}"
         )
-    if "RANK" not in os.environ and not has_group():
+    if "RANK" not in os.environ and not has_group() and not isinstance(parallel, OnRanks):
         raise ArgumentError(
             f"parallel={parallel.name!r} needs the processes that torchrun starts: "
             f"torchrun --nproc-per-node 2 {command_line()}, or give parallel=None for one process"

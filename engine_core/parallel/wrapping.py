@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ..errors import ArgumentError
 from ..messages import warn
 from ..ranks import Ranks
-from .settings import DDP, FSDP, Parallel
+from .settings import DDP, FSDP, OnRanks, Parallel
 
 _WRAPPER = torch.nn.parallel.DistributedDataParallel
 _KNOWN = inspect.signature(_WRAPPER).parameters
@@ -38,8 +38,25 @@ class Wrapping:
         """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
         return nullcontext()
 
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
 
-class Replicated(Wrapping):
+
+class _InGroup(Wrapping):
+    """The model of a rank in a process group."""
+
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+        for buffer in self.model.buffers():
+            if buffer.is_floating_point():
+                total = buffer.detach().to(torch.float64 if buffer.dtype is torch.float64 else torch.float32, copy=True)
+                dist.all_reduce(total)
+                buffer.copy_(total / dist.get_world_size())
+            else:
+                _take_from_first(buffer)
+
+
+class Replicated(_InGroup):
     """The model on each rank, with gradients added up over the ranks."""
 
     def __init__(self, model: torch.nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
@@ -74,7 +91,7 @@ class Replicated(Wrapping):
         return nullcontext() if is_last else self.called.no_sync()
 
 
-class Sharded(Wrapping):
+class Sharded(_InGroup):
     """A model of which each rank has a part; it is gathered block by block."""
 
     def __init__(self, model: Any, parallel: FSDP, ranks: Ranks, device: torch.device) -> None:
@@ -100,6 +117,9 @@ def spread_model(
     """Give all ranks rank 0's weights and buffers, and wrap or shard the model."""
     if parallel is None or ranks.size == 1:
         return Wrapping(model)
+    if isinstance(parallel, OnRanks):
+        wrapping: Wrapping = parallel.wrap(model, ranks)
+        return wrapping
     for tensor in [*model.parameters(), *model.buffers()]:
         _take_from_first(tensor.detach())
     if ranks.rank == 0:
@@ -107,19 +127,6 @@ def spread_model(
     if isinstance(parallel, FSDP):
         return Sharded(model, parallel, ranks, device)
     return Replicated(model, parallel, device, finds_unused=finds_unused)
-
-
-def mean_buffers(model: torch.nn.Module, ranks: Ranks) -> None:
-    """Let running statistics be the mean over ranks, and other buffers rank 0's."""
-    if ranks.size == 1:
-        return
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            total = buffer.detach().to(torch.float64 if buffer.dtype is torch.float64 else torch.float32, copy=True)
-            dist.all_reduce(total)
-            buffer.copy_(total / ranks.size)
-        else:
-            _take_from_first(buffer)
 
 
 def _take_from_first(tensor: torch.Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..algorithm import Algorithm
 from ..passes import AlgorithmPass
@@ -21,7 +21,15 @@ class Fault(NamedTuple):
 
 
 class AlgorithmKit:
-    """Makes an algorithm and the parts to train with."""
+    """Makes an algorithm and the parts to train with.
+
+    Attributes:
+        on_ranks: what two ranks do. `equal`: the same as one process. `microbatches`: the same as one process with a
+            microbatch for each rank, for what acts on a microbatch or draws once for it. `law`: the same on average
+            only, for what draws for each row.
+    """
+
+    on_ranks: Literal["equal", "microbatches", "law"] = "equal"
 
     def make_algorithm(self) -> Algorithm:
         """Return a new instance, made the same way each time; it has to match within a few steps."""

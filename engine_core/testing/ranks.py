@@ -9,16 +9,19 @@ from typing import Any, TypeVar
 import torch
 
 from ..batch import take_rows
-from ..errors import EngineError
+from ..errors import RankError
+from ..randomness import GlobalGenerators, preserve_generators
 from ..ranks import Ranks
 
 T = TypeVar("T")
+_CPU = torch.device("cpu")
 
 
 class ThreadRanks(Ranks):
     """One of several ranks that run in threads; a rank that waits in vain fails, and says for what.
 
-    Threads share the global random generators, the model and whatever else is not made by each of them.
+    They take turns: one runs until it waits for the others, so that a program does the same each time. Each has global
+    random generators of its own. They share the model and whatever else is not made by each of them.
 
     Example:
         >>> ThreadRanks.run(lambda ranks: ranks.sum(ranks.rank + 1), size=3)
@@ -31,17 +34,18 @@ class ThreadRanks(Ranks):
 
     @classmethod
     def run(cls, program: Callable[[ThreadRanks], T], size: int = 2, timeout_s: float = 30.0) -> list[T]:
-        """Call `program` on each rank, at the same time, and return what each returned.
+        """Call `program` on each rank, in turns, and return what each returned.
 
         Raises:
-            EngineError: if the ranks call different methods, or one calls none; what else a rank raises, as it is.
+            RankError: if the ranks call different methods, or one calls none; what else a rank raises, as it is.
         """
         meeting = _Meeting(size, timeout_s)
         threads = [threading.Thread(target=meeting.attend, args=(program, cls(rank, meeting))) for rank in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with preserve_generators(_CPU):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
         if meeting.errors:
             raise meeting.errors[0]
         return [meeting.returned[rank] for rank in range(size)]
@@ -50,7 +54,7 @@ class ThreadRanks(Ranks):
         """Return the rows (n, ...) of all ranks in the order of the global batch, and where this rank's are."""
         parts = self._meeting.exchange("gather", self.rank, rows.detach().clone())
         if len(shapes := {(part.dtype, part.shape[1:]) for part in parts}) > 1:
-            raise EngineError(f"the ranks gather rows that differ in more than their number: {shapes}")
+            raise RankError(f"the ranks gather rows that differ in more than their number: {shapes}")
         start = sum(len(part) for part in parts[: self.rank])
         return torch.cat(parts), slice(start, start + len(rows))
 
@@ -58,7 +62,7 @@ class ThreadRanks(Ranks):
         """Return the numbers of each rank, as float64: counts are exact up to 2**53."""
         table = self._meeting.exchange("table", self.rank, [float(number) for number in numbers])
         if len({len(row) for row in table}) > 1:
-            raise EngineError(f"the ranks give tables of different lengths: {table}")
+            raise RankError(f"the ranks give tables of different lengths: {table}")
         return [[*row] for row in table]
 
     def first(self, value: Any) -> Any:
@@ -87,29 +91,47 @@ class _Meeting:
         self._calls: dict[int, tuple[str, Any]] = {}
         self._ended: set[int] = set()
         self._taken: list[Any] = []
-        self._round, self._problem = 0, ""
+        self._round, self._problem, self._turn = 0, "", 0
+        self._generators = GlobalGenerators.capture(_CPU)
 
     def attend(self, program: Callable[[Any], Any], ranks: ThreadRanks) -> None:
         """Run the program of one rank, and let no other wait for it afterwards."""
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._turn == ranks.rank or self._problem)
+            self._generators.restore()
             self.returned[ranks.rank] = program(ranks)
         except BaseException as error:  # noqa: BLE001  it is raised where the ranks were started
             self.errors.append(error)
         with self._changed:
             self._ended.add(ranks.rank)
             self._settle()
+            self._pass_on()
 
     def exchange(self, method: str, rank: int, value: Any) -> list[Any]:
         """Return what all ranks give to the same method."""
+        own = GlobalGenerators.capture(_CPU)
+
+        def is_next() -> bool:
+            return bool(self._problem) or (self._round > now and self._turn == rank)
+
         with self._changed:
             now = self._round
             self._calls[rank] = (method, value)
             self._settle()
-            if not self._changed.wait_for(lambda: self._round > now or self._problem, self._timeout_s):
+            self._pass_on()
+            if not self._changed.wait_for(is_next, self._timeout_s):
                 self._problem = f"rank {rank} has waited {self._timeout_s:g} s in {method}"
+                self._changed.notify_all()
             if self._round == now:
-                raise EngineError(f"all ranks call the same methods of Ranks in the same order: {self._problem}")
+                raise RankError(f"all ranks call the same methods of Ranks in the same order: {self._problem}")
+            own.restore()
             return self._taken
+
+    def _pass_on(self) -> None:
+        """Let the first rank run that neither waits nor has ended."""
+        self._turn = next((r for r in range(self.size) if r not in self._calls and r not in self._ended), self._turn)
+        self._changed.notify_all()
 
     def _settle(self) -> None:
         """Hand out what all have put down, or say why that will not come."""
@@ -122,4 +144,3 @@ class _Meeting:
         else:
             self._taken, self._calls = [self._calls[rank][1] for rank in range(self.size)], {}
             self._round += 1
-        self._changed.notify_all()

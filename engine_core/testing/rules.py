@@ -167,6 +167,14 @@ ALGORITHM_RULES = {
         "Keep nothing from the whole batch for use inside a microbatch, and do at AFTER_TRAIN_BATCH what should "
         "happen once.",
     ),
+    "test_two_ranks": Rule(
+        "On two ranks it ends with the results of one process, or with what `on_ranks` of the test class says, or is "
+        "refused when the Trainer is made.",
+        "Users start the same program with torchrun. A method that sees one rank's rows alone is a different method "
+        "there, and a message that one rank waits for alone ends the run.",
+        "Choose among the rows that state.ranks.gather returns, divide a sum over ranks by a count over ranks, draw "
+        "from an OwnGenerator, and let all ranks call a method of state.ranks, or none.",
+    ),
     "test_autocast": Rule(
         "It works under bf16 autocast, and leaves the weights in the dtype they had.",
         "Most runs train in mixed precision: outputs are bfloat16 there while weights are float32.",

@@ -9,7 +9,6 @@ import torch
 
 from ..errors import ArgumentTypeError
 from ..event import Event
-from ..parallel import mean_buffers
 from ..state import State
 from .arguments import check_loader
 from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loader, run_batch
@@ -50,7 +49,7 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
         try:
             status.phase, state.loss = Phase.PREDICTING, None
             enter_eval_mode(state)
-            mean_buffers(session.wrapping.model, state.ranks)
+            session.wrapping.mean_buffers()
             enter_loader(state, "predict", loader)
             with session.engine.restoring():
                 session.engine.run_event(Event.EVAL_START)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from ..engine import Engine
-from ..parallel import Parallel, Wrapping, mean_buffers
+from ..parallel import Parallel, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
@@ -125,7 +125,7 @@ class Session:
         started_s, former = time.perf_counter(), self.status.phase
         self.status.phase = Phase.EVALUATING
         try:
-            mean_buffers(self.wrapping.model, self.state.ranks)
+            self.wrapping.mean_buffers()
             return run_eval(self, loaders, begun)
         finally:
             self.status.phase = former

@@ -61,3 +61,23 @@ def test_what_a_rank_raises_is_raised_as_it_is():
 def test_a_rank_that_hangs_is_named():
     with pytest.raises(EngineError, match=r"rank 0 has waited 0\.1 s in table"):
         ThreadRanks.run(lambda ranks: time.sleep(0.5) if ranks.rank else ranks.sum(1), timeout_s=0.1)
+
+
+def test_ranks_take_turns_and_each_draws_as_a_process_of_its_own():
+    seen = []
+
+    def program(ranks):
+        torch.manual_seed(3)
+        drawn = [torch.rand(()).item()]
+        for _ in range(2):
+            seen.append(ranks.rank)
+            ranks.sum(1)
+            drawn.append(torch.rand(()).item())
+        return drawn
+
+    before = torch.get_rng_state()
+    one, other = ThreadRanks.run(program)
+
+    assert seen == [0, 1, 0, 1]
+    assert one == other
+    assert torch.equal(torch.get_rng_state(), before)

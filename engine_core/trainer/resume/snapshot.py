@@ -10,7 +10,7 @@ import torch
 from ...algorithm import unique_names
 from ...checkpoint import Content, Piece, Share, Snapshot, Tensors, check_tensor, flatten
 from ...errors import add_note
-from ...parallel import gathered, in_pieces, is_sharded, mean_buffers
+from ...parallel import gathered, in_pieces, is_sharded
 from ...randomness import GlobalGenerators
 from ..averages import find_average, place_of_average
 from ..data import own_generators
@@ -29,7 +29,7 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
         CheckpointError: for a state that a checkpoint can't hold, with its path.
     """
     session.readings.flush()  # first: it logs, and the destinations' states have to contain that
-    mean_buffers(session.wrapping.model, session.state.ranks)
+    session.wrapping.mean_buffers()
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
     parts, weights = {**_parts(session), "model": extra}, weights_of(model)

@@ -10,6 +10,8 @@ from engine_core.testing import AlgorithmConformance
 class TestCutMix(AlgorithmConformance):
     """Its targets are mixed."""
 
+    on_ranks = "microbatches"
+
     def make_algorithm(self) -> CutMix:
         return CutMix()
 

@@ -7,11 +7,13 @@ from engine_core.testing import AlgorithmConformance
 class TestCutOut(AlgorithmConformance):
     """With the defaults."""
 
+    on_ranks = "law"
+
     def make_algorithm(self) -> CutOut:
         return CutOut()
 
 
-class TestCutOutWithSmallHoles(AlgorithmConformance):
+class TestCutOutWithSmallHoles(TestCutOut):
     """With several small holes."""
 
     def make_algorithm(self) -> CutOut:

@@ -10,6 +10,8 @@ from engine_core.testing import AlgorithmConformance
 class TestMixUp(AlgorithmConformance):
     """Its targets are mixed."""
 
+    on_ranks = "microbatches"
+
     def make_algorithm(self) -> MixUp:
         return MixUp(alpha=0.5)
 

@@ -21,6 +21,8 @@ class BasicBlock(nn.Module):
 class TestStochasticDepth(AlgorithmConformance):
     """One draw for each sample."""
 
+    on_ranks = "law"
+
     def make_algorithm(self) -> StochasticDepth:
         return StochasticDepth(drop_rate=0.5)
 
@@ -30,6 +32,8 @@ class TestStochasticDepth(AlgorithmConformance):
 
 class TestStochasticDepthPerBatch(TestStochasticDepth):
     """One for all."""
+
+    on_ranks = "equal"
 
     def make_algorithm(self) -> StochasticDepth:
         return StochasticDepth(drop_rate=0.5, drop_distribution="uniform", drop_per="batch")

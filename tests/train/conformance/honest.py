@@ -124,7 +124,7 @@ class NoisyLoss(Algorithm):
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
-            self.generator = torch.Generator().manual_seed(state.derive_seed("noisy_loss"))
+            self.generator = torch.Generator().manual_seed(state.derive_seed("noisy_loss", shared=True))
             return
         state.loss = state.loss * (1 + self.std * torch.randn((), generator=self.generator))
 

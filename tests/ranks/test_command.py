@@ -1,0 +1,35 @@
+"""`engine-core train` under torchrun: the one start of several processes in the quick ring."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.ranks
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def test_the_example_trains_on_two_processes_and_leaves_one_run(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    command = [*TORCHRUN, "-m", "engine_core", "train", "--example", "digits", "--max-duration", "2ba"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False
+    )
+
+    assert ended.returncode == 0, ended.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    written = json.loads((folder / "manifest.json").read_text())
+    results = json.loads((folder / "results.json").read_text())
+    assert (written["world_size"], written["parallel"]) == (2, "ddp")
+    assert [path.name for path in sorted(folder.glob("checkpoints/*/*"))] == [
+        "manifest.json",
+        "model.safetensors",
+        "state.json",
+        "state.safetensors",
+    ]
+    assert results["samples"] == 128  # two global batches
+    assert ended.stdout.count("results in runs/") == 1
