@@ -15,8 +15,8 @@ from ..messages import warn
 from ..state import State
 from ..time import Time, Timestamp
 from .monitor import Monitor
-from .ranking import Ranking
-from .savable import check_states
+from .ranking import Ranking, is_of_interval
+from .savable import check_folder, check_states
 
 if TYPE_CHECKING:
     from ..checkpoint import Share, Snapshot
@@ -89,7 +89,8 @@ class CheckpointSaver(Callback):
         """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact.
 
         Raises:
-            CheckpointError: for a state that a checkpoint can't hold, with its path, whatever `on_error` says.
+            CheckpointError: for a state that a checkpoint can't hold, with its path, and for a rank that does not see
+                the folder, whatever `on_error` says.
         """
         if state.snapshot is None:
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
@@ -100,6 +101,7 @@ class CheckpointSaver(Callback):
         self._due_at = state.timestamp if is_due else None
         if self._is_off:
             return
+        check_folder(self.checkpoint_folder, state.ranks, writes=self._is_in_parts(state))
         from ..trainer import why_inexact  # noqa: PLC0415
 
         if state.train_dataloader is not None and (why := why_inexact(state.train_dataloader)):
@@ -145,7 +147,9 @@ class CheckpointSaver(Callback):
             self._count_failures()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the folder's identity, the best checkpoints, and whether a result has yet to be counted."""
+        """Return the folder's identity, the best checkpoints, and whether a result has yet to be counted; rank 0's."""
+        if self._rank:
+            return {}
         best = [list(pair) for pair in self._ranking.best]
         return {"folder": self._store.identity, "best": best, "awaits": self._ranking.awaits}
 
@@ -193,7 +197,7 @@ class CheckpointSaver(Callback):
                 f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, such as {saved[-1].name}: "
                 "resume from them with Trainer(autoresume=True), or save elsewhere"
             )
-        return here.exists() and self._is_regular(here)
+        return here.exists() and is_of_interval(here)
 
     def _was_measured_later(self, state: State) -> bool:
         """Did an evaluation end after this position was saved, such as the last or an interrupted one?"""
@@ -205,7 +209,10 @@ class CheckpointSaver(Callback):
 
     def _save(self, state: State) -> None:
         self._finish(self._writer.wait, state)
-        self._finish(lambda: self._begin(state), state)
+        if state.world_size == 1:
+            self._finish(lambda: self._begin(state), state)
+        else:  # the ranks wait for each other in it, so none may pass over an error
+            self._begin(state)
 
     def _begin(self, state: State) -> None:
         """Copy the run and start writing it; only a written checkpoint counts as saved and can be among the best."""
@@ -218,7 +225,8 @@ class CheckpointSaver(Callback):
         ranking.awaits = ranking.awaits_checkpoint(state)
         former, ranking.best = ranking.best, best  # the snapshot holds what a run resumed from it will have
         try:
-            taken = snapshot(whole=True) if state.ranks.is_sharded and self.sharded is False else snapshot()
+            whole = state.ranks.is_sharded and not self._is_in_parts(state)
+            taken = snapshot(whole=True) if whole else snapshot()
         finally:
             ranking.best = former
         save = self._in_parts(state, taken.content.described(is_regular=is_regular))
@@ -236,7 +244,7 @@ class CheckpointSaver(Callback):
                 saved = self._store.saved()
                 place = saved.index(path) + 1
                 # Those beyond come first: this run was resumed from before them, so they won't be continued.
-                regular = [path for path in (*saved[place:], *saved[:place]) if self._is_regular(path)]
+                regular = [path for path in (*saved[place:], *saved[:place]) if is_of_interval(path)]
                 others = (self.checkpoint_folder / name for _, name in best)
                 self._store.keep([path, *regular[-self.keep_last :], *others])
 
@@ -247,22 +255,25 @@ class CheckpointSaver(Callback):
         from ..checkpoint import Content, Writers, cut_content  # noqa: PLC0415  as above
 
         ranks, store = state.ranks, self._store
-        if isinstance(content, Content) and not (self.sharded and ranks.size > 1):
+        if isinstance(content, Content) and not self._is_in_parts(state):
             return None if ranks.rank else partial(store.save, content=content)
         share = cut_content(content, ranks.rank, ranks.size) if isinstance(content, Content) else content
-        name = ranks.decide(lambda: store.begin(state.timestamp))
+
+        def begin() -> str | None:
+            try:
+                return store.begin(state.timestamp)
+            except OSError as error:
+                self._fail(error, state)
+                return None
+
+        if (name := ranks.decide(begin)) is None:
+            return None
         writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost)
         return partial(store.save_share, share=share, writers=writers)
 
-    @staticmethod
-    def _is_regular(checkpoint: Path) -> bool:
-        """Was it saved because an interval had passed? Unreadable ones count as if they were."""
-        from ..checkpoint import read_manifest  # noqa: PLC0415
-
-        try:
-            return bool(read_manifest(checkpoint).get("is_regular", True))
-        except CheckpointError:
-            return True
+    def _is_in_parts(self, state: State) -> bool:
+        """Does each of several ranks write a part?"""
+        return state.world_size > 1 and (state.ranks.is_sharded if self.sharded is None else self.sharded)
 
     def _finish(self, write: Any, state: State | None = None) -> None:
         """Call `write`, and apply `on_error` if a checkpoint can't be written."""

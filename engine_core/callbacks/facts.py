@@ -102,6 +102,11 @@ class Facts(Callback):
         return {**trained, "metrics": dict(metrics), "best": best, "improved": improved}
 
 
+def _class_of(model: object) -> type:
+    """Return a model's class, and not the one that torch derives from it when it shards the model."""
+    return next(kind for kind in type(model).__mro__ if not kind.__module__.startswith("torch.distributed."))
+
+
 def _one(_: Any) -> int:
     return 1
 
@@ -121,7 +126,7 @@ def header_of(state: State) -> dict[str, Any]:
     epochs, steps = totals_of(state)
     length = None if state.max_duration is None else str(state.max_duration)
     return {
-        "model": None if state.model is None else type(state.model).__name__,
+        "model": None if state.model is None else _class_of(state.model).__name__,
         "parameters": _parameters_of(state.model),
         "device": None if state.device is None else str(state.device),
         "precision": state.precision,

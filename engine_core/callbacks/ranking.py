@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import ArgumentError, CheckpointWarning, did_you_mean
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning, did_you_mean
 from ..messages import warn
 from ..state import State
 from .monitor import Monitor
@@ -93,3 +93,13 @@ def _is_rank(pair: Any) -> bool:
         case [int() | float() as value, str()]:
             return not isinstance(value, bool)
     return False
+
+
+def is_of_interval(checkpoint: Path) -> bool:
+    """Was it saved because an interval had passed? Unreadable ones count as if they were."""
+    from ..checkpoint import read_manifest  # noqa: PLC0415  the saver can be listed without torch
+
+    try:
+        return bool(read_manifest(checkpoint).get("is_regular", True))
+    except CheckpointError:
+        return True

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from ..errors import CheckpointError
 from .files import SHARDED, Content, Share, complete, read_json, sync, taking_place, write_json
 from .pieces import cut
-from .shards import SHAPES, open_sets, shapes_of, write_own
+from .shards import SHAPES, open_sets, shapes_of, tensors_of_average, write_own
 from .tensor_file import Written
 
 _LOOK_S = 0.02
+_ALIKE = "optimizers."
 
 
 class Writers(NamedTuple):
@@ -39,9 +40,16 @@ class Writers(NamedTuple):
 
 
 def cut_content(content: Content, rank: int, size: int) -> Share:
-    """Return a rank's share of what all ranks hold whole: its piece of each tensor."""
+    """Return a rank's share of what all ranks hold whole: its piece of weights, averages and optimizers' tensors.
+
+    The rest is rank 0's, since ranks may differ in it, as in their random generators.
+    """
+    alike = {*tensors_of_average(content.manifest).values()}
     model = {name: cut(tensor, rank, size) for name, tensor in content.model.items()}
-    tensors = {name: cut(tensor, rank, size) for name, tensor in content.tensors.items()}
+    tensors = {
+        name: cut(tensor, rank, size) if name in alike or name.startswith(_ALIKE) else tensor
+        for name, tensor in content.tensors.items()
+    }
     return Share(model, content.state, tensors, content.manifest)
 
 
@@ -84,6 +92,8 @@ def _write_part(begun: Path, share: Share, writers: Writers) -> None:
         if not begun.is_dir():
             why = CheckpointError("rank 0 did not begin it, has given it up, or does not share this file system")
         with suppress(OSError):  # then rank 0 waits in vain, until its time is up
+            for file in begun.rglob(f"*-{writers.rank + 1:05}-of-*"):  # a full disk has room for the reason then
+                file.unlink()
             _tell(begun, writers.rank, {"error": f"{why}"[:500]})
         raise CheckpointError(f"the share of rank {writers.rank} can't be written in {str(begun)!r}: {why}") from error
 

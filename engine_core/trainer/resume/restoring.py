@@ -46,12 +46,13 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
     state.results.load(saved.get("results", {}))  # older versions saved none
     session.status.load_state_dict(saved)
     session.readings.load_state_dict(saved)
-    of_ranks = saved.get("ranks", [])
-    algorithms, listeners = (
-        states_of_rank(of_ranks, state.ranks, kind, saved[kind]) for kind in ("algorithms", "listeners")
-    )
+    algorithms = _states_in(saved, "algorithms", session)
     _load_named("algorithm", algorithms_of(session), {k: own for k, own in algorithms.items() if k not in of_weights})
-    _load_named("callback", listeners_of(session), listeners)
+    _load_named("callback", listeners_of(session), _states_in(saved, "listeners", session))
+
+
+def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[str, Any]:
+    return states_of_rank(saved.get("ranks", []), session.state.ranks, kind, saved[kind])
 
 
 def _restored(session: Session, content: Content | Opened) -> Any:
@@ -85,19 +86,21 @@ def _by_name(value: Any, weights: Mapping[str, Any], name: str = "") -> Any:
 
 def resume_feed(session: Session, content: Content | Opened) -> None:
     """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
-    parts = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
-    saved, state = _by_name(restore(parts, content.tensors), {}), session.state
-    own = part_of_rank(saved["ranks"] or [], state.ranks) if state.world_size > 1 else None
-    if session.feed.is_local and own is None and saved["feed"]["in_epoch"]:
+    needed = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
+    saved, state = _by_name(restore(needed, content.tensors), {}), session.state
+    parts = saved["ranks"] or []
+    own = part_of_rank(parts, state.ranks) if state.world_size > 1 else None
+    was_local, is_local = any("feed" in part for part in parts), session.feed.is_local
+    is_same = was_local == is_local and (own is not None or not is_local)
+    if saved["feed"]["in_epoch"] and not is_same:
+        now = "gives each rank its own rows" if is_local else "gives the rows of all ranks"
         warn(
-            "each rank's loader gives its own rows, and the saved run had other ranks: the epoch begins anew",
+            f"the train_dataloader {now}, and that of the saved run gave others: the epoch begins anew",
             CheckpointWarning,
         )
         state.timestamp = state.timestamp._replace(batch_in_epoch=0, sample_in_epoch=0)
     else:
-        session.batches = session.feed.resume(
-            own["feed"] if own is not None and session.feed.is_local else saved["feed"]
-        )
+        session.batches = session.feed.resume(own["feed"] if own and is_local and is_same else saved["feed"])
     # Last: to restart an epoch, the feed sets these and draws from them.
     own = saved if state.rank == 0 else own
     if own is None:  # the saved run had another number of ranks
@@ -124,7 +127,7 @@ def go_back(session: Session, content: Content) -> None:
             group.update(kept)
     _load_scaler(session, saved["scaler"])
     _load_loss(session.state.loss_fn, saved["loss"])
-    _load_named("algorithm", algorithms_of(session), saved["algorithms"])
+    _load_named("algorithm", algorithms_of(session), _states_in(saved, "algorithms", session))
 
 
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")

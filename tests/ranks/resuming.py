@@ -1,0 +1,275 @@
+"""Save and resume runs on several ranks, one after the other: the program of test_resuming.
+
+`resuming.py OUT.json FOLDER whole` runs each case to its end, and cut and resumed; `... moved` resumes what another
+number of processes saved; `... killed` is killed while it saves, and started again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import data as torch_data
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from engine_core import Algorithm, Callback, Event, LoggerDestination, Trainer
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.callbacks.loss_guard import LossGuard
+from engine_core.checkpoint import parts, store
+from engine_core.errors import CheckpointError
+from engine_core.parallel import DDP, FSDP, join
+from engine_core.randomness import OwnGenerator
+from engine_core.ranks import Ranks
+
+ROWS, CUT = 53, 5
+PAUSE = 10
+"""In mid-epoch for loaders of 7 batches and of 4."""
+WAYS: dict[str, Any] = {"ddp": "ddp", "fsdp": FSDP(blocks=["Linear"]), "local": DDP(data="local")}
+SB = ("selective_backprop", {"start": 0, "end": 1, "interrupt": 0, "scorer": "carried", "index_key": 2})
+CASES: dict[str, dict[str, Any]] = {
+    "dropout": {"dropout": 0.3, "shuffle": True},
+    "two workers": {"num_workers": 2, "shuffle": True, "adam": True},
+    "workers that persist": {"num_workers": 2, "persistent_workers": True, "shuffle": True, "dropout": 0.3},
+    "a loader with a state": {"stateful": True, "shuffle": True, "num_workers": 2},
+    "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3},
+    "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
+    "noise for each row": {"noise": True, "shuffle": True},
+    "rows of its own": {"way": "local", "dropout": 0.3},
+    "sharded": {"way": "fsdp", "adam": True, "algorithms": [("ema", {"decay": 0.9})], "dropout": 0.3, "shuffle": True},
+    "sharded, in one file": {"way": "fsdp", "adam": True, "sharded": False, "shuffle": True},
+    "whole, in shards": {"sharded": True, "adam": True, "algorithms": [("ema", {"decay": 0.9})], "shuffle": True},
+}
+MOVED = {name: {"way": way, "shuffle": True, **given} for name, way, given in (
+    ("from ddp", "ddp", {}),
+    ("from fsdp", "fsdp", {}),
+    ("from ddp in shards", "ddp", {"sharded": True}),
+    ("local", "local", {"shuffle": False}),
+)}  # fmt: skip
+
+UNITS = [("2ep", "1ep"), ("11ba", "0.3dur"), ("61sp", "20sp"), ("0.4sec", "0.1sec")]
+
+
+class Noise(Algorithm):
+    """Adds to each row what it draws on this rank alone."""
+
+    def __init__(self) -> None:
+        self.own = OwnGenerator("noise", shared=False)
+
+    def match(self, event: Event, state: Any) -> bool:
+        return event is Event.BATCH_START
+
+    def apply(self, event: Event, state: Any, logger: Any) -> None:
+        x, *rest = state.batch
+        state.batch = (x + torch.randn(x.shape, generator=self.own.of(state, self)) / 4, *rest)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.own.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.own.load_state_dict(state)
+
+
+class Logs(LoggerDestination):
+    """Keeps what is logged, but for times."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+
+    def log_metrics(self, metrics: Any, step: int | None) -> None:
+        kept = {name: float(value) for name, value in metrics.items() if "time/" not in name and "_s" not in name}
+        self.rows += [[step, kept]] if kept else []
+
+
+class Pause(Callback):
+    """Pauses on one rank, which ends the fit for all, without an evaluation."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == self.at and state.rank == state.world_size - 1:
+            state.pause_training("enough")
+
+
+def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> tuple[Trainer, Logs]:
+    """Return the trainer of a case, which saves in a folder, if one is given, and resumes from there."""
+    rate, logs = case.pop("dropout", 0.0), Logs()
+    torch.manual_seed(0)
+    x, y = torch.randn(ROWS, 6), torch.randint(0, 4, (ROWS,))
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(rate), nn.Linear(16, 4))
+    way, adam, noise = case.pop("way", "ddp"), case.pop("adam", False), case.pop("noise", False)
+    rows: Any = torch_data.TensorDataset(x, y, torch.arange(ROWS))
+    if way == "local":
+        rows = torch_data.Subset(rows, range(ranks.rank, ROWS - 1, ranks.size))
+    kind: Any = StatefulDataLoader if case.pop("stateful", False) else torch_data.DataLoader
+    loads = ("shuffle", "num_workers", "persistent_workers")
+    given = {name: case.pop(name) for name in loads if name in case}
+    evaluated = torch_data.DataLoader(torch_data.TensorDataset(x, y), batch_size=20)
+    saving = {"interval": case.pop("interval", "100ba"), "keep_best": 1, "metric": "eval/loss"}
+    savers = [] if folder is None else [CheckpointSaver(folder, sharded=case.pop("sharded", None), **saving)]
+    case.pop("sharded", None)
+    settings: dict[str, Any] = {
+        "optimizers": lambda p: torch.optim.AdamW(p, lr=0.02) if adam else torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "schedulers": (lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.8), "1ba"),
+        "eval_dataloader": evaluated,
+        "algorithms": [*case.pop("algorithms", ()), *([Noise()] if noise else [])],
+        "callbacks": [("early_stopper", {"metric": "eval/loss", "patience": 9}), *savers, *callbacks],
+        "autoresume": folder is not None,
+        "parallel": WAYS[way] if ranks.size > 1 or way == "local" else None,
+        "max_duration": "3ep",
+        **case,
+    }
+    loader = kind(rows, batch_size=8, **given)
+    settings |= {"loss_fn": nn.CrossEntropyLoss(), "loggers": [logs], "progress_bar": False}
+    return Trainer(model, loader, **{"seed": 3, "device": "cpu", **settings}), logs
+
+
+def run(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> dict[str, Any]:
+    """Train a case; return the weights, what was logged, and what was warned of on this rank."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer, logs = make(folder, ranks, callbacks, **case)
+        with trainer:
+            trainer.fit()
+    state: Any = trainer.state
+    whole = {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in state.model.state_dict().items()}
+    return {
+        "weights": {name: value.tolist() for name, value in whole.items()},
+        "logs": logs.rows,
+        "clock": [*state.timestamp[:5]],
+        "warned": [str(warning.message) for warning in caught if "torch" not in str(warning.category.__module__)],
+        "noise": [generator.tolist() for a in state.algorithms for generator in _generators(a)],
+        "next": torch.rand(3).tolist(),
+    }
+
+
+def _generators(algorithm: Any) -> list[torch.Tensor]:
+    return [algorithm.own.state_dict()["generator"]] if isinstance(algorithm, Noise) else []
+
+
+def whole(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """Train each case to its end, and again with a pause in the second epoch, after which another trainer resumes."""
+    found = {}
+    for name, case in CASES.items():
+        place = folder / name
+        found[name] = [run(place / "whole", ranks, **case), run(place / "cut", ranks, [Pause(PAUSE)], **case)]
+        found[name].append(run(place / "cut", ranks, **case))
+    for name, case in MOVED.items():
+        run(folder / name, ranks, [Pause(CUT)], **case)
+        for way in ("ddp", "fsdp") if case["way"] != "local" else ():
+            found[f"{name} to {way}"] = [run(None, ranks, **{**case, "load_path": folder / name, "way": way})]
+    spoiled = Spoiled()
+    guarded = run(folder / "spoiled", ranks, [spoiled, LossGuard("rollback")], noise=True, interval="3ba")
+    found["rolled back"] = [spoiled.drawn, guarded["warned"], guarded["weights"]]
+    found["units"] = [units(ranks, unit) for unit in UNITS]
+    for rank, failing in enumerate([(store.Store, "begin"), (parts, "write_own")]):
+        with no_room(*failing) if ranks.rank == rank else nullcontext():
+            found[f"no room on rank {rank}"] = [run(folder / f"no room {rank}", ranks, **CASES["sharded"])]
+    return found
+
+
+class Spoiled(Callback):
+    """Spoils a batch on rank 0, and keeps the generators of the noise after each batch."""
+
+    def __init__(self) -> None:
+        self.drawn: list[list[int]] = []
+
+    def before_train_batch(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == 4 and state.rank == 0:
+            state.batch = (state.batch[0] * torch.nan, *state.batch[1:])
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        self.drawn += [generator.tolist() for a in state.algorithms for generator in _generators(a)]
+
+
+class Noted(Callback):
+    """Notes where evaluations fall."""
+
+    def __init__(self) -> None:
+        self.clocks: list[list[int]] = []
+
+    def eval_end(self, state: Any, logger: Any) -> None:
+        self.clocks.append([*state.timestamp[:3]])
+
+
+def units(ranks: Ranks, unit: tuple[str, str]) -> list[Any]:
+    """Return seed and name, which nobody gave, where a run ended, and where it was evaluated."""
+    noted, (length, interval) = Noted(), unit
+    torch.manual_seed(ranks.rank)
+    trainer, _ = make(None, ranks, [noted], seed=None, shuffle=True, max_duration=length, eval_interval=interval)
+    with trainer:
+        trainer.fit()
+    state = trainer.state
+    return [state.seed, state.run_name, [*state.timestamp], noted.clocks]
+
+
+@contextmanager
+def no_room(owner: Any, name: str) -> Iterator[None]:
+    """Let the disk be full for what writes a checkpoint."""
+    former = getattr(owner, name)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    setattr(owner, name, full)
+    try:
+        yield
+    finally:
+        setattr(owner, name, former)
+
+
+def moved(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """Resume on this number of ranks what was saved by another."""
+    found: dict[str, Any] = {}
+    for name, case in MOVED.items():
+        for way in ("ddp", "fsdp") if case["way"] != "local" else ("local",):
+            resumed = run(None, ranks, shuffle=way != "local", load_path=folder / name, way=way)
+            found[f"{name} to {way}"] = [resumed]
+    saved = folder / "from fsdp"
+    try:
+        run(None, ranks, load_path=saved, load_changed="error")
+    except CheckpointError as error:
+        found["refused"] = str(error)
+    with make(None, ranks, load_path=saved, load_weights_only=True)[0] as trainer:
+        own: Any = trainer.state.model
+        found["weights alone"] = [[*trainer.state.timestamp[:2]], {k: v.tolist() for k, v in own.state_dict().items()}]
+    return found
+
+
+class Killed(Callback):
+    """Kills the process in a save: the attempt says on which rank, and before which of its files."""
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        if attempt < 2 and state.rank == 1 - attempt and state.timestamp.batch == 6 + 5 * attempt:
+
+            def die(*_: Any, **__: Any) -> None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            setattr(parts, ("complete", "_tell")[state.rank], die)
+
+
+def main() -> None:
+    ranks = join(DDP(), "cpu")
+    out, folder, action = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    if action == "killed":
+        found = {"killed": [run(folder, ranks, [Killed()], interval="1ba", **CASES["sharded"])]}
+    else:
+        found = {"whole": whole, "moved": moved}[action](folder, ranks)
+    every = ranks.each(json.dumps(found))
+    if ranks.rank == 0:
+        out.write_text(json.dumps([json.loads(each) for each in every]))
+
+
+if __name__ == "__main__":
+    main()
