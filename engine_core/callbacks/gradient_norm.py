@@ -62,7 +62,7 @@ class GradientNorm(Callback):
         if state.gradient_norm is None:
             state.gradient_norm = norm
         else:
-            state.gradient_norm, self._clipped = _whole(state.gradient_norm), norm
+            self._clipped = norm
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Log; only now is it known that no listener of AFTER_TRAIN_BATCH has skipped the step."""

@@ -7,7 +7,7 @@ from .failures import ends_with
 from .group import join
 from .rows import bounds, indices_of, part_of
 from .settings import DDP, FSDP, OnRanks, Parallel, spread_of
-from .sharding import as_in, gathered, in_pieces, is_sharded, write_gathered
+from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, write_gathered
 from .wrapping import Wrapping, spread_model
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "indices_of",
     "is_sharded",
     "join",
+    "kept_as_in",
     "part_of",
     "spread_model",
     "spread_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -104,6 +104,47 @@ def _spread_by(module: torch.nn.Module) -> str | None:
     if fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ())):
         return "fully_shard"
     return None
+
+
+def check_parts(model: torch.nn.Module, parts: Sequence[torch.nn.Module]) -> None:
+    """Raise for weights with which torch shards no model, or fails at the first step.
+
+    Args:
+        parts: the modules that are sharded one by one: blocks, and last the model, which has the rest.
+    """
+    part_at = {name: part for name, part in model.named_modules(remove_duplicate=False) if part in set(parts)}
+    for name, part in part_at.items():
+        if type(part).forward is torch.nn.Module.forward:
+            raise ArgumentError(
+                f"FSDP: the block {name!r} is a {type(part).__name__}, which has no forward: give the class of the "
+                "modules in it"
+            )
+    found: dict[torch.nn.Parameter, tuple[torch.nn.Module, str]] = {}
+    kinds: dict[torch.nn.Module, tuple[str, torch.dtype]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        part = next(part_at[place] for place in _places(name) if place in part_at)
+        former, first = found.setdefault(parameter, (part, name))
+        if former is not part:
+            raise ArgumentError(
+                f"FSDP: {first!r} and {name!r} are one weight in two blocks, and each block is sharded by itself: "
+                "leave out the class of one, or give one that has both in it"
+            )
+        if not parameter.dim():
+            raise ArgumentError(f"FSDP: {name!r} has no dimensions, and can't be sharded: give it the shape (1,)")
+        if not parameter.requires_grad:
+            continue
+        other, dtype = kinds.setdefault(part, (name, parameter.dtype))
+        if parameter.dtype is not dtype:
+            raise ArgumentError(
+                f"FSDP: {other!r} is {dtype} and {name!r} is {parameter.dtype}, and the weights that are gathered "
+                "together have one dtype: make those of another one a block, or give all of them the same"
+            )
+
+
+def _places(name: str) -> list[str]:
+    """Return the qualified names of the modules around a parameter, the nearest first and "" last."""
+    parts = name.split(".")[:-1]
+    return [".".join(parts[:count]) for count in range(len(parts), -1, -1)]
 
 
 def _check_args(parallel: Parallel, function: Callable[..., Any]) -> None:

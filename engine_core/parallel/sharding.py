@@ -55,6 +55,11 @@ def as_in(value: Any, own: object) -> Any:
     return _sharded_as(value, own)
 
 
+def kept_as_in(values: Mapping[str, Any], own: torch.Tensor) -> dict[str, Any]:
+    """Return what an optimizer keeps for a parameter: what has its shape, as it is sharded."""
+    return {k: as_in(v, own if getattr(v, "shape", None) == own.shape else None) for k, v in values.items()}
+
+
 def write_gathered(
     ranks: Ranks, weights: Mapping[str, torch.Tensor], write: Callable[[Mapping[str, Any]], None]
 ) -> None:

@@ -12,12 +12,15 @@ import torch.distributed as dist
 from ..errors import ArgumentError
 from ..messages import warn
 from ..ranks import Ranks
+from .checks import check_parts
 from .settings import DDP, FSDP, OnRanks, Parallel
 
 _WRAPPER = torch.nn.parallel.DistributedDataParallel
 _KNOWN = inspect.signature(_WRAPPER).parameters
 _SYNCS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
 """Its name from torch 2.13 on, and before."""
+# Weights are rank 0's already: another copy of them in place would look like a change of them.
+_AS_IT_IS = {_SYNCS_BUFFERS: False, **({"init_sync": False} if "init_sync" in _KNOWN else {})}
 
 
 class Wrapping:
@@ -33,6 +36,9 @@ class Wrapping:
 
     def follow(self) -> None:
         """Make what is called anew if the trained parameters are others now."""
+
+    def rest(self) -> None:
+        """Keep of the weights only what this rank has of them between two forwards."""
 
     def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
@@ -62,9 +68,7 @@ class Replicated(_InGroup):
     def __init__(self, model: torch.nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
         super().__init__(model)
         own = {"device_ids": [device]} if device.type == "cuda" else {}
-        # Weights are rank 0's already: another copy of them in place would look like a change of them.
-        keeps = {_SYNCS_BUFFERS: False, "init_sync": False, "find_unused_parameters": finds_unused}
-        self._args = {**keeps, **own, **parallel.args}
+        self._args = {**_AS_IT_IS, "find_unused_parameters": finds_unused, **own, **parallel.args}
         self._trained: list[int] = []
         self._modules: list[torch.nn.Module] = []
         self._parameters: list[torch.nn.Parameter] = []
@@ -97,12 +101,22 @@ class Sharded(_InGroup):
     def __init__(self, model: Any, parallel: FSDP, ranks: Ranks, device: torch.device) -> None:
         super().__init__(model)
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  only sharded runs need these
-        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # noqa: PLC0415
 
+        self._parts = [*_blocks(model, parallel), model]
+        check_parts(model, self._parts)
         mesh = init_device_mesh(device.type, (ranks.size,))
-        for module in _blocks(model, parallel):
+        for module in self._parts:
             fully_shard(module, mesh=mesh, **parallel.args)
-        fully_shard(model, mesh=mesh, **parallel.args)
+        if hasattr(model, "eval_forward"):
+            register_fsdp_forward_method(model, "eval_forward")
+        # A forward without a backward leaves weights whole, and the next one would take them as they were then.
+        model.register_forward_pre_hook(lambda *_: self.rest(), prepend=True)
+
+    def rest(self) -> None:
+        """Free the whole weights that a forward without a backward has left."""
+        for module in self._parts:
+            module.reshard()
 
     def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Let gradients be reduced in the last microbatch only."""

@@ -13,6 +13,7 @@ from ..batch import count_rows, split_batch
 from ..errors import EngineError
 from ..state import State
 from .data import Feed
+from .microbatches import ONCE_MORE
 from .objective import counts_by_rows, divisor_of, reduce_loss
 
 
@@ -77,7 +78,7 @@ class Agreement:
         dealt = [(piece, share) for piece, share in dealt if share] or dealt[:1]
         if self._ranks.is_sharded:
             most = int(max(row[4] for row in table))
-            dealt += [(dealt[-1][0], 0.0)] * (most - len(dealt))
+            dealt += [(dealt[-1][0], ONCE_MORE)] * (most - len(dealt))
         self._whole, self._pieces = batch, [*dealt]
         return self._pieces
 

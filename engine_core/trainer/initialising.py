@@ -9,11 +9,11 @@ import torch
 
 from ..errors import ArgumentError
 from ..event import Event
-from ..parallel import spread_model
+from ..parallel import kept_as_in, spread_model
 from ..randomness import seed_generators
 from ..surgery import follow_parameters
 from .alike import check_model, check_settings, check_training
-from .optimizers import check_trained, make_optimizers, make_schedulers
+from .optimizers import check_of_loss, check_trained, make_optimizers, make_schedulers
 from .resume import hyperparameters_of
 from .session import Session
 
@@ -24,6 +24,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     before = _parameters(state.model)
     given = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Optimizer)]
     check_trained(given, before.values())
+    check_of_loss(given, state)
     state.optimizers = list(given)  # surgery updates them, or is refused before it starts
     check_settings(session)
     seed_generators(state.seed)  # the same on all ranks: so are the draws of INIT
@@ -42,7 +43,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     session.wrapping = spread_model(
         state.model, session.parallel, state.ranks, session.device, finds_unused=finds_unused
     )
-    follow_parameters(given, moved, _parameters(state.model))
+    _follow_sharded(given, moved, _parameters(state.model))
     state.optimizers = make_optimizers(optimizers, state.model) or list(state.optimizers)
     session.schedulers = make_schedulers(schedulers, state)
     state.schedulers = [schedule.scheduler for schedule in session.schedulers]
@@ -50,6 +51,15 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     session.engine.logger.log_hyperparameters(hyperparameters_of(session))
     if state.rank:
         seed_generators(state.derive_seed("rank"))
+
+
+def _follow_sharded(optimizers: Sequence[Any], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Give optimizers the sharded parameters, and of what they keep for the whole ones the same part."""
+    for optimizer in optimizers:
+        for name, parameter in before.items():
+            if after[name] is not parameter and parameter in optimizer.state:
+                optimizer.state[after[name]] = kept_as_in(optimizer.state[parameter], after[name])
+    follow_parameters(optimizers, before, after)
 
 
 def _parameters(model: Any) -> dict[str, torch.nn.Parameter]:

@@ -15,8 +15,9 @@ from ..event import Event
 from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted, raise_if_interrupted
+from .microbatches import ONCE_MORE, take_part
 from .objective import backward_with_first_graph, compute_loss
-from .optimizers import pass_for_stepped
+from .optimizers import clip_gradients, pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
 from .status import Phase
@@ -188,9 +189,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             for optimizer in state.optimizers:
                 scaler.unscale_(optimizer)
         if grad_clip_norm is not None:
-            groups = [group for optimizer in state.optimizers for group in optimizer.param_groups]
-            clipped = [p for group in groups for p in group["params"]]
-            state.gradient_norm = torch.nn.utils.clip_grad_norm_(clipped, grad_clip_norm)
+            state.gradient_norm = clip_gradients(state.optimizers, grad_clip_norm)
         return loss, parts
 
     def microbatches(whole: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -200,7 +199,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         for number, (piece, share) in enumerate(pieces, 1):
             state.batch = piece
             with session.wrapping.until_last(is_last=number == len(pieces)):
-                loss, own_parts = microbatch(share)
+                loss, own_parts = microbatch(share) if share != ONCE_MORE else take_part(state, outputs_of, loss_of)
             total = total + loss.detach()
             parts = {name: part.detach() + parts.get(name, 0) for name, part in own_parts.items()}
         if together is not None:

@@ -12,6 +12,7 @@ import torch
 from ..arguments import interval_in_run, length_in_run
 from ..errors import ArgumentError, ArgumentTypeError, DurationWarning, UntrainedParametersWarning
 from ..messages import counted, enumerated, warn
+from ..parallel import is_sharded
 from ..state import State
 from ..time import Interval, Time, TimeUnit, is_length
 
@@ -31,6 +32,13 @@ def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.
         _check_optimizer(item if isinstance(item, torch.optim.Optimizer) else item(model.parameters()))
         for item in items
     ]
+
+
+def clip_gradients(optimizers: Iterable[torch.optim.Optimizer], norm: float) -> torch.Tensor:
+    """Scale all gradients together so that their norm is at most `norm`; return what it was, over all ranks."""
+    clipped = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    former: Any = torch.nn.utils.clip_grad_norm_(clipped, norm)
+    return former.full_tensor() if is_sharded(former) else former  # type: ignore[no-any-return]
 
 
 def pass_for_stepped(optimizer: torch.optim.Optimizer) -> None:
@@ -57,6 +65,19 @@ def check_trained(optimizers: Iterable[torch.optim.Optimizer], parameters: Itera
             raise ArgumentError(
                 f"optimizers: {type(optimizer).__name__} has no parameter of this model; was it made for another one? "
                 "Parameters of the loss function go into an optimizer together with some of the model's"
+            )
+
+
+def check_of_loss(optimizers: Iterable[torch.optim.Optimizer], state: State) -> None:
+    """Raise if several ranks would each train a loss function of their own."""
+    if state.world_size == 1 or not isinstance(state.loss_fn, torch.nn.Module):
+        return
+    trained = {p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in state.loss_fn.named_parameters():
+        if parameter in trained:
+            raise ArgumentError(
+                f"optimizers: {name!r} of the loss function is trained, and several processes add up the gradients of "
+                "the model only: make the loss function a part of the model, which then has a loss(outputs, batch)"
             )
 
 

@@ -49,7 +49,6 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
         try:
             status.phase, state.loss = Phase.PREDICTING, None
             enter_eval_mode(state)
-            session.wrapping.mean_buffers()
             enter_loader(state, "predict", loader)
             with session.engine.restoring():
                 session.engine.run_event(Event.EVAL_START)

@@ -100,7 +100,11 @@ class Session:
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
         """Return this rank's part of each batch of an evaluation, see `data.deal`."""
         is_local = self.parallel is not None and self.parallel.data == "local"
-        return deal(loader, self.state, self.device, is_local=is_local, in_step=in_step)
+        self.wrapping.mean_buffers()  # after EVAL_START, which may put in averages of a rank
+        try:
+            yield from deal(loader, self.state, self.device, is_local=is_local, in_step=in_step)
+        finally:
+            self.wrapping.rest()
 
     def is_asked_to_pause(self) -> bool:
         """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""
@@ -125,7 +129,6 @@ class Session:
         started_s, former = time.perf_counter(), self.status.phase
         self.status.phase = Phase.EVALUATING
         try:
-            self.wrapping.mean_buffers()
             return run_eval(self, loaders, begun)
         finally:
             self.status.phase = former

@@ -11,7 +11,7 @@ import torch
 from ...checkpoint import Content, Opened, restore
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
-from ...parallel import as_in
+from ...parallel import as_in, kept_as_in
 from ...randomness import GlobalGenerators, seed_generators
 from ...time import Timestamp
 from ..data import own_generators
@@ -64,14 +64,9 @@ def _restored(session: Session, content: Content | Opened) -> Any:
     for optimizer, entry in zip(session.state.optimizers, saved["optimizers"], strict=False):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         values = entry["state"]["state"]
-        entry["state"]["state"] = {k: _in_shape(v, parameters[k]) for k, v in values.items() if k < len(parameters)}
+        entry["state"]["state"] = {k: kept_as_in(v, parameters[k]) for k, v in values.items() if k < len(parameters)}
     saved["algorithms"] = _by_name(saved["algorithms"], weights)
     return _by_name(saved, {})
-
-
-def _in_shape(values: Mapping[str, Any], own: torch.Tensor) -> dict[str, Any]:
-    """Return what an optimizer keeps for a parameter: what has its shape, as it is sharded."""
-    return {k: as_in(v, own if getattr(v, "shape", None) == own.shape else None) for k, v in values.items()}
 
 
 def _by_name(value: Any, weights: Mapping[str, Any], name: str = "") -> Any:

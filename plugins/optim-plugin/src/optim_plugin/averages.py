@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -103,6 +103,7 @@ class Average:
         self._tensors = [tensor for _, tensor in ordered]
         self._untied = _untied(places, given) if share and given is not None else []
         self._statistics = None if share else self._flatten_statistics()
+        self._is_sharded = any(hasattr(tensor, "to_local") for tensor in self._tensors)
         self._swapped: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
     @property
@@ -125,6 +126,8 @@ class Average:
         weights = self._weights()
         averages, first, last = self._tensors, self._guarded, self._copied
         own_type = [w if w.dtype is a.dtype else w.to(a.dtype) for a, w in zip(averages, weights, strict=True)]
+        if self._is_sharded:  # torch takes sharded tensors and others, such as buffers, only apart
+            averages, own_type = ([_part_of(tensor) for tensor in tensors] for tensors in (averages, own_type))
         if last:
             rule(averages[:last], own_type[:last], count)
         self._replace_infinite(own_type[first:last])
@@ -227,6 +230,12 @@ def _untied(places: list[Place], given: Mapping[str, torch.Tensor]) -> list[tupl
     """Return each tensor under a further name of tied weights, with its average: a copy may lose ties."""
     pairs = [(given[name], given[place.names[0]]) for place in places for name in place.names[1:]]
     return [(other, average) for other, average in pairs if other is not average]
+
+
+def _part_of(tensor: Any) -> torch.Tensor:
+    """Return this rank's part of a sharded tensor, in its memory; others as they are."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 def _kind(place: Place) -> int:

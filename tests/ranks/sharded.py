@@ -1,0 +1,257 @@
+"""The program of test_fsdp: trains a small transformer on all ranks with FSDP, and rank 0 writes what came out.
+
+`run(name)` trains a case in one process, which the others are compared with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from engine_core import Callback, State, Trainer
+from engine_core.errors import UnsupportedError
+from engine_core.parallel import FSDP, gathered, is_sharded
+
+sys.path.insert(0, str(Path(__file__).parent))
+from equality import ALONE, CARRIED, MIXED, SB, SB_CASES, Logs, algorithm
+from wrapped import with_averaged_batch_norm, with_batch_norm, with_unused
+
+LAYER = "TransformerEncoderLayer"
+REFUSED: dict[str, dict[str, Any]] = {
+    "sam": {},
+    "gradient_penalty": {},
+    "layer_freezing": {},
+    "channels_last": {},
+    "stochastic_depth": {"targets": [LAYER], "drop_per": "batch"},
+}
+LOOPS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "clipping": {"grad_clip_norm": 0.1, "callbacks": ["gradient_norm"]},
+    "microbatches": {"microbatch_size": 2},
+    "fewer rows than ranks": {"rows": 17},
+    "a class as block": {"blocks": [nn.TransformerEncoderLayer]},
+    "blocks in blocks": {"blocks": [LAYER, "TransformerEncoder", "Linear"]},
+    "no blocks": {"blocks": []},
+    "the model a block": {"blocks": ["Net", LAYER]},
+    "whole between forward and backward": {"args": {"reshard_after_forward": False}},
+    "tied weights": {"net": {"tied": True}},
+    "a block that runs twice": {"net": {"twice": True}},
+    "frozen weights": {"net": {"frozen": True}},
+    "bfloat16": {"net": {"dtype": torch.bfloat16}},
+    "its own loss": {"net": {"own_loss": True}},
+    "an optimizer made before": {"given": True},
+    "forwards between": {"peeks": True},
+    "saves after evaluations": {"eval_interval": "2ba"},
+}
+SAME_LAW: dict[str, dict[str, Any]] = {
+    "cutout": {},
+    "stochastic_depth": {"targets": [LAYER], "drop_rate": 0.5},
+}
+NAMES = [
+    *(f"loop/{name}" for name in LOOPS),
+    *(f"alone/{name}" for name in ALONE if name not in REFUSED),
+    *(f"sb/{name}" for name in (*SB_CASES, "carried in microbatches")),
+    *("pair/ema", "pair/swa", "pair/label_smoothing", "pair/gated_linear_units"),
+    *(f"mixed/{name}" for name in MIXED),
+]
+
+
+class Net(nn.Module):
+    """A small transformer for images of 8 x 8, whose rows don't see each other."""
+
+    def __init__(self, *, tied: bool = False, twice: bool = False, frozen: bool = False, dtype: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.MaxPool2d(2))
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm, self.mix, self.back, self.out = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 10)
+        self.register_buffer("scale", torch.ones(8))
+        if twice:
+            self.body.layers[1] = self.body.layers[0]
+        if tied:
+            self.back.weight = self.mix.weight
+        if frozen:
+            self.stem.requires_grad_(False)
+            self.body.layers[0].linear1.requires_grad_(False)  # type: ignore[union-attr]
+        self.to(dtype or torch.float32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.stem(x.to(self.scale.dtype)).flatten(2).transpose(1, 2)  # type: ignore[arg-type]  # (N, T, 8)
+        hidden = self.norm(self.body(tokens)).mean(1) * self.scale
+        return self.out(self.back(F.relu(self.mix(hidden)))).float()  # type: ignore[no-any-return]
+
+
+class WithLoss(Net):
+    """One with a loss of its own, which sees weights too, and an eval_forward that doesn't call the model."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch[0])
+
+    def loss(self, outputs: torch.Tensor, batch: Any) -> dict[str, torch.Tensor]:
+        return {"of classes": F.cross_entropy(outputs, batch[1]), "of weights": self.out.weight.square().mean()}
+
+    def eval_forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().forward(batch[0]), batch[1]
+
+
+class Watch(Callback):
+    """Counts the events of microbatches, and looks whether what is saved is what the model has."""
+
+    every_rank = True
+
+    def __init__(self, *, peeks: bool, saves: bool) -> None:
+        self.counts: Counter[str] = Counter()
+        self.peeks, self.saves, self.saved_wrongly = peeks, saves, 0
+
+    def before_forward(self, state: State, logger: Any) -> None:
+        self.counts["before_forward"] += 1
+
+    def after_backward(self, state: State, logger: Any) -> None:
+        self.counts["after_backward"] += 1
+
+    def after_train_batch(self, state: State, logger: Any) -> None:
+        assert not is_sharded(state.gradient_norm)
+        if self.peeks:
+            _forward(state)
+
+    def batch_checkpoint(self, state: State, logger: Any) -> None:
+        if not self.saves or state.timestamp.batch != 2:
+            return
+        assert state.snapshot is not None
+        before = whole_weights(state.model)
+        _forward(state)  # leaves the weights of the model itself whole
+        content: Any = state.snapshot(whole=True).content if state.ranks.is_sharded else state.snapshot().content
+        self.saved_wrongly += sum(not torch.equal(content.model[name], value) for name, value in before.items())
+        kept = [len(names) for entry in content.state["optimizers"] for names in entry["parameters"] if all(names)]
+        self.saved_wrongly += kept != [len(list(state.model.parameters()))]  # type: ignore[union-attr]
+
+
+def _forward(state: State) -> None:
+    model: Any = state.model
+    with torch.no_grad():
+        model(state.batch if state.loss_fn is None else state.batch[0])
+
+
+def whole_weights(model: Any) -> dict[str, torch.Tensor]:
+    return {name: gathered(v) if is_sharded(v) else v.clone() for name, v in model.state_dict().items()}
+
+
+def case_of(name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the algorithms and the options of a case, see `NAMES`."""
+    kind, what = name.split("/")
+    if kind == "loop":
+        return [], LOOPS[what]
+    if kind == "mixed":
+        return [algorithm(what, MIXED[what])], {"rows": 16}
+    if kind in ("law", "refused"):
+        return [algorithm(what, (SAME_LAW if kind == "law" else REFUSED)[what])], {}
+    if name == "sb/carried in microbatches":
+        return [algorithm("selective_backprop", {**SB, **CARRIED, "keep": 0.7})], {"microbatch_size": 2}
+    if kind == "sb":
+        return [algorithm("selective_backprop", {**SB, **SB_CASES[what]})], {}
+    pair = [algorithm("selective_backprop", SB)] if kind == "pair" else []
+    return [*pair, algorithm(what, ALONE[what])], {}
+
+
+def model_of(options: dict[str, Any]) -> nn.Module:
+    kinds = dict(options.pop("net", {}))
+    return (WithLoss if kinds.pop("own_loss", False) else Net)(**kinds)
+
+
+def parts(rows: int) -> TensorDataset:
+    data = load_digits()
+    images = torch.tensor(data.images[:rows], dtype=torch.float32)[:, None] / 16
+    return TensorDataset(images, torch.tensor(data.target[:rows]), torch.arange(rows))
+
+
+def run(name: str, **more: Any) -> dict[str, Any]:
+    """Train a case for two epochs, and return what came out on this rank."""
+    algorithms, options = case_of(name)
+    options = {**options, **more}
+    model, data = model_of(options), parts(options.pop("rows", 21))
+    spread = FSDP(options.pop("blocks", [LAYER]), args=options.pop("args", {}))
+    optimizers: Any = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    if options.pop("given", False):
+        body = list(model.body.parameters())  # type: ignore[union-attr, operator]
+        others = [p for p in model.parameters() if all(p is not other for other in body)]
+        optimizers = optimizers([{"params": body, "lr": 0.02}, {"params": others}])
+        model(data[:8][0]).square().mean().backward()
+        optimizers.step()  # so that it has a state
+        optimizers.zero_grad()
+    logs, watch = Logs(), Watch(peeks=options.pop("peeks", False), saves="eval_interval" in options)
+    with Trainer(
+        model,
+        DataLoader(data, batch_size=8, shuffle=True),
+        max_duration="2ep",
+        loss_fn=None if isinstance(model, WithLoss) else nn.CrossEntropyLoss(),
+        optimizers=optimizers,
+        eval_dataloader={"a": DataLoader(data, batch_size=20), "b": DataLoader(data, batch_size=17)},
+        algorithms=algorithms,
+        callbacks=[watch, *options.pop("callbacks", [])],
+        loggers=[logs],
+        seed=3,
+        device="cpu",
+        progress_bar=False,
+        parallel=spread if "RANK" in os.environ else None,
+        **options,
+    ) as trainer:
+        trainer.fit()
+        state = trainer.state
+        result = {
+            "is_sharded": all(map(is_sharded, model.parameters())),  # also after the evaluation with which it ends
+            "weights": {key: value.float().tolist() for key, value in whole_weights(model).items()},
+            "logs": logs.rows,
+            "saved_wrongly": watch.saved_wrongly,
+            "is_the_model": state.model is model,
+        }
+        result["alike"] = len(set(state.ranks.each(json.dumps([result["weights"], logs.rows])))) == 1
+        result["counts"] = state.ranks.each(dict(watch.counts))
+    return result
+
+
+def refused() -> dict[str, Any]:
+    """Return the errors of the algorithms that are refused, and whether the model is as it was."""
+    found: dict[str, Any] = {}
+    for name in REFUSED:
+        model = Net()
+        before, algorithms = [*map(type, model.modules())], case_of(f"refused/{name}")[0]
+        try:
+            Trainer(model, loss_fn=nn.CrossEntropyLoss(), algorithms=algorithms, parallel=FSDP([LAYER]), device="cpu")
+        except UnsupportedError as error:
+            found[name] = [str(error), before == [*map(type, model.modules())]]
+    return found
+
+
+def main() -> None:
+    out, *names = sys.argv[1:]
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # where a Linear is a block
+    results: dict[str, Any] = {}
+    others: dict[str, Any] = {
+        made.__name__: made for made in (refused, with_unused, with_batch_norm, with_averaged_batch_norm)
+    }
+    for name in names or [*NAMES, *(f"law/{name}" for name in SAME_LAW), *others]:
+        try:
+            results[name] = others[name]() if name in others else run(name)
+        except Exception as error:
+            raise RuntimeError(f"case {name}") from error
+    if os.environ["RANK"] == "0":
+        Path(out).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""FSDP is the run on one process too, for whatever it doesn't refuse; DistributedDataParallel gets what plugins say."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parent
+OF_WEIGHTS, OF_LOGS = 2e-6, 1e-5
+
+
+def _program(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"fsdp_{name}", FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sharded, starting = _program("sharded"), _program("starting")
+pytestmark = [pytest.mark.ranks, pytest.mark.full]
+
+
+@functools.cache
+def _started() -> Any:
+    try:
+        return starting.start(FOLDER / "sharded.py", 2, timeout_s=240)
+    except subprocess.TimeoutExpired as late:  # kept too: each test would wait as long
+        return starting.Ended(124, f"ranks waited for each other: {late}", None)
+
+
+def together() -> dict[str, Any]:
+    """Return what each case gave on two processes, all from one start."""
+    ended = _started()
+    assert ended.rc == 0, ended.output
+    written: dict[str, Any] = ended.written
+    return written
+
+
+def largest_difference(many: dict[str, Any], one: dict[str, Any]) -> float:
+    """Return the largest difference of tensors by name."""
+    assert [*many] == [*one]
+    pairs = ((torch.tensor(many[name]), torch.tensor(value)) for name, value in one.items())
+    return max((there - here).abs().max().item() for there, here in pairs)
+
+
+@pytest.mark.parametrize("name", sharded.NAMES)
+def test_weights_logs_and_saves_are_those_of_one_process(name: str) -> None:
+    many = together()[name]
+    one = sharded.run(name, **({"microbatch_size": 4} if name.startswith("mixed/") else {}))
+    roughly = 2000 if name == "loop/bfloat16" else 1  # eight bits of a weight
+    assert largest_difference(many["weights"], one["weights"]) <= OF_WEIGHTS * roughly
+    assert [step for step, _ in many["logs"]] == [step for step, _ in one["logs"]]
+    for (_, there), (_, here) in zip(many["logs"], one["logs"], strict=True):
+        assert largest_difference(there, here) <= OF_LOGS * roughly
+    assert many["alike"] and many["is_the_model"] and many["is_sharded"]
+    assert many["saved_wrongly"] == one["saved_wrongly"] == 0
+
+
+def test_a_rank_repeats_a_microbatch_for_the_others_without_its_events() -> None:
+    """Of 5 rows, in microbatches of 2, rank 0 has two microbatches and rank 1 has one."""
+    for name in ("loop/microbatches", "sb/carried in microbatches"):
+        first, second = together()[name]["counts"]
+        assert first["before_forward"] == first["after_backward"] > second["before_forward"]
+        assert second["before_forward"] == second["after_backward"]
+
+
+@pytest.mark.parametrize("name", sharded.SAME_LAW)
+def test_what_draws_for_each_row_trains(name: str) -> None:
+    result = together()[f"law/{name}"]
+    assert result["alike"]
+    assert all(math.isfinite(value) for _, metrics in result["logs"] for value in metrics.values())
+
+
+def test_what_fsdp_does_not_offer_is_refused_by_name_before_the_model_changes() -> None:
+    refused = together()["refused"]
+    assert refused.keys() == sharded.REFUSED.keys()
+    for name, (error, is_unchanged) in refused.items():
+        assert name.replace("_", "") in error.lower() and "can't work in fsdp: no " in error
+        assert is_unchanged
+
+
+def test_an_algorithm_may_leave_parameters_without_a_gradient_on_some_ranks() -> None:
+    many, one = together()["with_unused"], sharded.with_unused()
+    for size in ("None", "1"):
+        assert largest_difference(many[size], one[size]) <= OF_WEIGHTS
+
+
+def test_running_statistics_are_the_mean_of_the_ranks_and_counts_those_of_rank_0() -> None:
+    ranks = together()["with_batch_norm"]["ranks"]
+    own, seen = ([rank[part] for rank in ranks] for part in ("own", "seen"))
+    assert own[0]["1.running_mean"] != own[1]["1.running_mean"]
+    for name in ("1.running_mean", "1.running_var"):
+        mean = [(a + b) / 2 for a, b in zip(own[0][name], own[1][name], strict=True)]
+        assert seen[0][name] == seen[1][name] == pytest.approx(mean)
+    count = "1.num_batches_tracked"
+    assert own[1][count] > own[0][count]
+    assert seen[0][count] == seen[1][count] == own[0][count]
+
+
+def test_averages_of_running_statistics_are_the_mean_of_the_ranks_in_an_evaluation() -> None:
+    first, second = (rank["seen"] for rank in together()["with_averaged_batch_norm"]["ranks"])
+    assert first == second
+    assert first != together()["with_batch_norm"]["ranks"][0]["seen"]
+
+
+def test_batch_norm_is_warned_of_once() -> None:
+    told = [rank["told"] for rank in together()["with_batch_norm"]["ranks"]]
+    assert [len(each) for each in told] == [1, 0]
+    assert "torch.nn.SyncBatchNorm.convert_sync_batchnorm" in told[0][0]

@@ -1,0 +1,110 @@
+"""What of a model can't be sharded is told before it is; one process pays nothing for several."""
+
+import ast
+import builtins
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import engine_core
+from engine_core import State, Trainer
+from engine_core.parallel import FSDP
+from engine_core.parallel.checks import check_parts
+from engine_core.parallel.wrapping import _blocks
+from engine_core.trainer.optimizers import check_of_loss
+
+ONLY_PARALLEL = tuple(f"torch.distributed.{name}" for name in ("fsdp", "checkpoint", "elastic", "tensor"))
+
+
+class Block(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(2, 2))
+
+
+def tied_over_blocks():
+    model = nn.Sequential(Block(), Block())
+    model[1][0].weight = model[0][0].weight
+    return model
+
+
+def with_a_number():
+    model = nn.Sequential(Block())
+    model.register_parameter("factor", nn.Parameter(torch.ones(())))
+    return model
+
+
+def of_dtypes():
+    return nn.Sequential(Block(), nn.Linear(2, 2), nn.Bilinear(2, 2, 1, dtype=torch.bfloat16))
+
+
+def check(model, blocks):
+    check_parts(model, [*_blocks(model, FSDP(blocks)), model])
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks", "expected"),
+    [
+        (tied_over_blocks(), ["Block"], "'0.0.weight' and '1.0.weight' are one weight in two blocks"),
+        (
+            nn.Sequential(nn.ModuleList([Block()])),
+            ["ModuleList"],
+            "block '0' is a ModuleList, which has no forward",
+        ),
+        (with_a_number(), ["Block"], r"'factor' has no dimensions, and can't be sharded: give it the shape \(1,\)"),
+        (of_dtypes(), ["Block"], "'1.weight' is torch.float32 and '2.weight' is torch.bfloat16"),
+    ],
+)
+def test_weights_that_torch_would_refuse_in_a_step_are_refused_before_they_are_sharded(model, blocks, expected):
+    with pytest.raises(ValueError, match=f"^FSDP: .*{expected}"):
+        check(model, blocks)
+
+
+def test_ties_and_dtypes_within_what_is_gathered_together_are_no_problem():
+    check(tied_over_blocks(), [])
+    check(of_dtypes(), ["Bilinear"])
+    check(of_dtypes()[2:].requires_grad_(False).append(nn.Linear(2, 2)), [])
+
+
+def test_several_ranks_refuse_to_train_a_loss_function_of_each():
+    loss = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([*nn.Linear(1, 1).parameters(), *loss.parameters()], lr=0.1)
+    check_of_loss([optimizer], State(loss_fn=loss))
+    with pytest.raises(ValueError, match=r"'weight' of the loss function is trained.* which then has a loss\(outputs"):
+        check_of_loss([optimizer], State(loss_fn=loss, world_size=2))
+
+
+def test_one_process_imports_nothing_for_several(monkeypatch):
+    """Torch itself imports some of it, for its compiler; so what counts is who asks."""
+    asked = []
+    original = builtins.__import__
+
+    def noting(name, of=None, *more):
+        if name.startswith(ONLY_PARALLEL) and str((of or {}).get("__name__")).startswith("engine_core"):
+            asked.append(name)
+        return original(name, of, *more)
+
+    monkeypatch.setattr(builtins, "__import__", noting)
+    model, batch = nn.Linear(2, 1), (torch.ones(4, 2), torch.ones(4, 1))
+    with Trainer(
+        model,
+        [batch],
+        max_duration="1ep",
+        loss_fn=nn.MSELoss(),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        eval_dataloader=[batch],
+        grad_clip_norm=1.0,
+        device="cpu",
+    ) as trainer:
+        trainer.fit()
+    assert asked == []
+
+
+def test_no_module_imports_on_its_own_what_only_several_processes_need():
+    for path in Path(engine_core.__file__).parent.rglob("*.py"):
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.ImportFrom):
+                assert not str(statement.module).startswith(ONLY_PARALLEL), path
+            if isinstance(statement, ast.Import):
+                assert not any(alias.name.startswith(ONLY_PARALLEL) for alias in statement.names), path
