@@ -94,6 +94,7 @@ class Failures:
     def _because_of_others(self, error: BaseException) -> RankError:
         """Return the RankError for a collective that failed; if no rank has told why, ask where each is."""
         failure = self._board.told()
+        is_first_to_know = failure is None
         if failure is None:
             self._board.answer(Place(_place_of(error), waits=True))
             places = self._board.ask()
@@ -103,6 +104,8 @@ class Failures:
         ended = RankError(f"rank {self._rank} ends because {failure.what}").with_traceback(error.__traceback__)
         ended.__suppress_context__ = True  # that a connection closed says nothing more
         self._finish(ended, _with_cause(ended, failure), max(time.time(), failure.at + 1))
+        if is_first_to_know:
+            self._board.let_others_read()
         return ended
 
     def _finish(self, error: BaseException, lines: str, at: float) -> None:
