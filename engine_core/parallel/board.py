@@ -45,9 +45,9 @@ class Board:
     The store may be gone, with the process that holds it: then nothing is written, and nothing is found.
     """
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(self, store: Any, rank: int, size: int, number: int = 0) -> None:
         self._store, self._rank, self._size = store, rank, size
-        self._run = f"engine-core/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        self._run = f"engine-core/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{number}"
 
     def tell(self, what: str, traceback: str = "") -> None:
         """Tell the others why the run fails, unless somebody has before."""

@@ -54,6 +54,8 @@ class Failures:
         self._main = threading.get_ident()
         self._is_ending, self._is_closed = threading.Event(), threading.Event()
         self._has_failed = False
+        self.number = 0
+        """How many runs of this process have ended with an error before: each has entries of its own on the board."""
         self._thread = threading.Thread(target=self._watch, name="engine-core failures", daemon=True)
         self._thread.start()
 
@@ -71,7 +73,7 @@ class Failures:
         """
         if self._is_ending.is_set():
             return error
-        if isinstance(error, RuntimeError) and _OF_MESSAGES.search(str(error)):
+        if isinstance(error, RuntimeError) and _OF_MESSAGES.search(str(error)) and _is_torchs(error):
             return self._because_of_others(error)
         self._has_failed = not isinstance(error, RankError)  # which tells what all know
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -81,6 +83,11 @@ class Failures:
         if self._has_failed:
             self._board.let_others_read()
         return error
+
+    @property
+    def has_ended(self) -> bool:
+        """Has a run ended with an error, which all ranks may have caught?"""
+        return self._is_ending.is_set()
 
     def are_known(self) -> bool:
         """Is this rank ending, or has another one failed?"""
@@ -151,13 +158,16 @@ def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
     """
     global _of_group  # noqa: PLW0603
     store: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no public way
-    if _of_group is None or _of_group[0] is not store:
+    if _of_group is None or _of_group[0] is not store or _of_group[1].has_ended:
+        number = 0
         if _of_group is not None:
             _of_group[1].close()
+            number = _of_group[1].number + 1
         own = store.clone() if hasattr(store, "clone") else store  # else it is locked while the main thread waits
-        board = Board(own, dist.get_rank(), dist.get_world_size())
+        board = Board(own, dist.get_rank(), dist.get_world_size(), number)
         leave = dist.destroy_process_group if leaves else lambda: None
         _of_group = store, Failures(dist.get_rank(), board, leave, timeout)
+        _of_group[1].number = number
         atexit.register(_of_group[1].close)
     return _of_group[1]
 
@@ -168,6 +178,12 @@ def ends_with(error: BaseException) -> BaseException:
     It is a RankError if the end of another rank led to `error`, else `error`.
     """
     return error if _of_group is None else _of_group[1].ends_with(error)
+
+
+def _is_torchs(error: BaseException) -> bool:
+    """Was it raised in torch's code, rather than by what says something similar elsewhere?"""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_code.co_filename.startswith((_TORCH, _HERE))
 
 
 def _waits(frame: FrameType) -> bool:

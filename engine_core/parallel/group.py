@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..batch import slice_rows, take_rows
 from ..checkpoint import Tensors, flatten, restore
+from ..errors import EngineError
 from ..messages import warn
 from ..ranks import Ranks
 from .failures import Failures, failures_of_group
@@ -22,6 +23,8 @@ from .moving import CAN_NOT_MOVE, Move, moved, signature_of
 from .rows import bounds
 from .settings import FSDP, OnRanks, Parallel, has_group, timeout_s
 
+_FRAME = 32
+"""Numbers in a message of `table`, the first of which is how many follow; longer ones take a multiple."""
 _FIRST_PART = 4096
 """Bytes of the first message of `first` and `gather`: what is longer needs a second one."""
 
@@ -100,10 +103,21 @@ class GroupRanks(Ranks):
 
     def table(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers of each rank, as float64: counts are exact up to 2**53."""
-        own = torch.tensor(numbers, dtype=torch.float64)
+        length = len(numbers)
+        # Of one size, so that ranks which send different messages learn of it, and no backend ends the process.
+        own = torch.zeros(-(-(length + 1) // _FRAME) * _FRAME, dtype=torch.float64)
+        own[0] = length
+        own[1 : length + 1] = torch.tensor(numbers, dtype=torch.float64)
         found = [torch.empty_like(own) for _ in range(self.size)]
         self._call(lambda: dist.all_gather(found, own))
-        return [numbers.tolist() for numbers in found]
+        table: list[list[float]] = [row.tolist() for row in found]
+        if any(row[0] != length for row in table):
+            each = ", ".join(f"rank {rank} sent {int(row[0])} numbers" for rank, row in enumerate(table))
+            raise EngineError(
+                f"the ranks are at different messages ({each}): all of them call the same methods of state.ranks in "
+                "the same order, and none behind `if state.rank == 0`; losses have the same parts on all ranks"
+            )
+        return [row[1 : length + 1] for row in table]
 
     def first(self, value: Any) -> Any:
         """Return rank 0's value."""

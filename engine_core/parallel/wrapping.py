@@ -53,13 +53,23 @@ class _InGroup(Wrapping):
 
     def mean_buffers(self) -> None:
         """Let running statistics be the mean over ranks, and other buffers rank 0's."""
-        for buffer in self.model.buffers():
-            if buffer.is_floating_point():
-                total = buffer.detach().to(torch.float64 if buffer.dtype is torch.float64 else torch.float32, copy=True)
-                dist.all_reduce(total)
-                buffer.copy_(total / dist.get_world_size())
-            else:
+        own = [buffer.detach() for buffer in self.model.buffers()]
+        floating = [buffer for buffer in own if buffer.is_floating_point() and buffer.numel()]
+        for buffer in own:
+            if not buffer.is_floating_point():
                 _take_from_first(buffer)
+        if not floating:
+            return
+        flat = torch.cat([buffer.reshape(-1).double() for buffer in floating])
+        lowest, highest, total = flat.clone(), flat.clone(), flat
+        dist.all_reduce(lowest, dist.ReduceOp.MIN)
+        dist.all_reduce(highest, dist.ReduceOp.MAX)
+        dist.all_reduce(total)
+        # Constants, such as a mask of the lowest number, stay as they are: a mean of equals may round, or overflow.
+        means = torch.where(lowest == highest, lowest, total / dist.get_world_size())
+        parts = torch.split(means, [buffer.numel() for buffer in floating])
+        for buffer, mean in zip(floating, parts, strict=True):
+            buffer.copy_(mean.view_as(buffer))
 
 
 class Replicated(_InGroup):
@@ -105,6 +115,8 @@ class Sharded(_InGroup):
 
         self._parts = [*_blocks(model, parallel), model]
         check_parts(model, self._parts)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # where torch puts the parts
         mesh = init_device_mesh(device.type, (ranks.size,))
         for module in self._parts:
             fully_shard(module, mesh=mesh, **parallel.args)

@@ -48,6 +48,10 @@ class Agreement:
         self._awaits_step = self._is_settled = False
         self._asked: tuple[Any, Any] | None = None
 
+    def begin_fit(self) -> None:
+        """Forget what ended an earlier fit."""
+        self.stop, self.signal = self._state.stop_requested, None
+
     def share(self, batch: Any, size: int | None) -> list[tuple[Any, float | None]]:
         """Return this rank's microbatches, each with its share of the global batch's loss; the shares add up to 1.
 
@@ -169,7 +173,9 @@ class Agreement:
         self.stop = state.stop_requested = any(stops)
         # A stop that is not a pause wins, as it does within one process.
         state.pause_requested = any(pauses) and not any(s and not p for s, p in zip(stops, pauses, strict=True))
-        state.interrupted_by = self.signal = int(max(signals)) or None
+        state.interrupted_by = int(max(signals)) or None
+        # One that came while this rank waited for the message is in none yet: it stays noted for the next.
+        self.signal = state.interrupted_by or self.signal
 
     def _count(self, table: list[list[float]]) -> None:
         """Take the rows of the global batch: the same on all ranks, or the sum of their parts."""

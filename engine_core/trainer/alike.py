@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..callback import is_used_on
 from ..errors import ArgumentError
 from ..ranks import Ranks
 from ..state import length_of
@@ -26,6 +27,11 @@ def check_settings(session: Session) -> None:
         "max_duration": str(session.state.max_duration),
         "parallel": run["parallel"],
         "data": "local" if session.feed.is_local else "global",
+        "evaluation loaders": ", ".join(session.state.evaluators),
+        "metrics": ", ".join(session.state.metric_objects),
+        "callbacks of all ranks": ", ".join(
+            type(callback).__name__ for callback in session.state.callbacks if is_used_on(1, callback)
+        ),
     }
     algorithms = {
         entry["name"]: entry["settings"] | {"from": entry["distribution"], "version": entry["version"]}

@@ -53,6 +53,8 @@ def run_fit(session: Session, end: Time) -> None:
     try:
         try:
             status.begin_fit()
+            if session.together is not None:
+                session.together.begin_fit()
             session.counted_s = time.perf_counter()
             fit, state.closure = loop_of(session, end)
             state.snapshot = partial(take_snapshot, session)

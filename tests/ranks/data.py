@@ -37,6 +37,13 @@ class Rows(torch_data.Dataset[Any]):
         return torch.full((2,), index / self.size), torch.tensor(index % 3), torch.tensor(index)
 
 
+class Noisy(Rows):
+    """Examples with inputs that are drawn in the worker."""
+
+    def __getitem__(self, index: int) -> Batch:
+        return torch.rand(2), *super().__getitem__(index)[1:]
+
+
 class Stream(torch_data.IterableDataset[Any]):
     """The same examples one by one, without a length."""
 
@@ -65,10 +72,11 @@ class Seen(Callback):
     """Keeps the numbers of the rows of each batch, and none of a placeholder's."""
 
     def __init__(self) -> None:
-        self.rows, self.samples = list[list[int]](), list[int]()
+        self.rows, self.samples, self.inputs = list[list[int]](), list[int](), list[list[list[float]]]()
 
     def batch_start(self, state: State, logger: Logger) -> None:
         self.rows.append([] if state.is_placeholder else state.batch[2].tolist())
+        self.inputs.append(state.batch[0].tolist())
 
     def batch_end(self, state: State, logger: Logger) -> None:
         self.samples.append(state.timestamp.sample)
@@ -92,6 +100,7 @@ def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
         "weighted": {"train_dataloader": loader(sampler=weighted)},
         "workers": {"train_dataloader": loader(shuffle=True, num_workers=2)},
         "workers that persist": {"train_dataloader": loader(shuffle=True, num_workers=2, persistent_workers=True)},
+        "workers that draw": {"train_dataloader": loader(Noisy(), num_workers=2)},
         "fewer rows than ranks": {"train_dataloader": loader(Rows(7), batch_size=2, shuffle=True)},
         "a list": {"train_dataloader": ragged},
         "a stream": {"train_dataloader": loader(Stream())},
@@ -118,6 +127,7 @@ def seen(arguments: dict[str, Any]) -> dict[str, Any]:
     given = arguments["train_dataloader"]
     return {
         "rows": watch.rows,
+        "inputs": watch.inputs[0],
         "samples": watch.samples,
         "read": getattr(getattr(given, "dataset", None), "read", []),
         "clock": list(trainer.state.timestamp)[:3],

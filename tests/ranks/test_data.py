@@ -50,6 +50,13 @@ def test_no_rank_reads_the_rows_of_another_but_the_first_as_a_placeholder(found:
         assert len(rank["read"]) == len(own) + placeholders
 
 
+def test_the_workers_of_each_rank_draw_other_numbers_and_those_of_rank_0_what_one_process_draws(found: Any) -> None:
+    first, *others = (rank["inputs"] for rank in found["workers that draw"])
+    alone = data.seen(data.cases(Ranks())["workers that draw"])["inputs"]
+    assert first == alone[: len(first)]
+    assert not any(row in alone or row in first for rank in others for row in rank)
+
+
 def test_a_local_loader_is_taken_as_it_is_and_ends_for_all_where_it_ends_for_one(found: Any) -> None:
     ranks = found["local"]
     shortest = 4 - (len(ranks) - 1)

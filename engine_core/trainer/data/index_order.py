@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils import data as torch_data
 
+from ...errors import ArgumentError
 from ...parallel import indices_of
+from ...randomness import seed_generators
 from ...ranks import Ranks
 
 
@@ -28,6 +31,10 @@ class IndexOrder:
     """
 
     def __init__(self, loader: torch_data.DataLoader[Any], ranks: Ranks | None = None) -> None:
+        if ranks is not None and not getattr(loader, "in_order", True):
+            raise ArgumentError(
+                "a DataLoader with in_order=False gives each rank its batches in another order: leave in_order out"
+            )
         self._ranks = ranks
         self.sizes: deque[int] = deque()
         self._name = "sampler" if loader.batch_sampler is None else "batch_sampler"
@@ -66,15 +73,31 @@ class IndexOrder:
 
     def _iterate(self, loader: torch_data.DataLoader[Any]) -> Iterator[Any]:
         attributes = vars(loader)  # a DataLoader forbids setting these, to protect live iterators
+        given = attributes["worker_init_fn"]
         attributes[self._name] = self
+        if self._ranks is not None and self._ranks.rank:
+            attributes["worker_init_fn"] = _DrawingApart(self._ranks.rank, given)
         try:
             if (running := getattr(loader, "_iterator", None)) is not None:
                 running._index_sampler = self  # noqa: SLF001  persistent workers keep that of their first epoch
             return iter(loader)
         finally:
-            attributes[self._name] = self._whole
+            attributes[self._name], attributes["worker_init_fn"] = self._whole, given
             if (running := getattr(loader, "_iterator", None)) is not None:
                 running._index_sampler = self._whole  # noqa: SLF001
+
+
+class _DrawingApart:
+    """Lets the workers of a rank draw other numbers than those of rank 0, whose seed they have."""
+
+    def __init__(self, rank: int, given: Callable[[int], None] | None) -> None:
+        self._rank, self._given = rank, given
+
+    def __call__(self, worker: int) -> None:
+        digest = hashlib.sha256(f"{torch.initial_seed()}/rank/{self._rank}".encode()).digest()
+        seed_generators(int.from_bytes(digest[:8], "big") >> 1)
+        if self._given is not None:
+            self._given(worker)
 
 
 class _Rest:

@@ -128,7 +128,7 @@ class SelectiveBackprop(Algorithm):
         self._generator = OwnGenerator(_NAME, self.generator_seed, shared=self.scope == "global")
         if self.scorer == "carried" and self.scope == "global":
             events = (*(self.metadata.events or ()), Event.BATCH_END)
-            self.metadata = self.metadata.model_copy(update={"events": events})  # type: ignore[misc]  # its own
+            self.metadata = self.metadata.replace(events=events)  # type: ignore[misc]  # its own
         self._run: _Run | None = None
         self._loaded: Mapping[str, Any] = {}
 
