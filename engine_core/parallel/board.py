@@ -50,7 +50,7 @@ class Board:
         self._run = f"engine-core/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{number}"
 
     def tell(self, what: str, traceback: str = "") -> None:
-        """Tell the others why the run fails, unless somebody has before."""
+        """Tell the others why the run fails, unless another rank has done so."""
         told = {"what": what[:_LONGEST], "traceback": traceback[-_LONGEST_TRACEBACK:], "at": time.time()}
         self._set("failed", json.dumps(told))
 

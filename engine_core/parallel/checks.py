@@ -77,7 +77,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _check_model(model: torch.nn.Module) -> None:
-    """Raise if somebody else spreads the model already, or has compiled it."""
+    """Raise if the model is wrapped or sharded already, or has compiled it."""
     for name, module in model.named_modules():
         place = f"its {name!r}" if name else "the model"
         if (kind := _spread_by(module)) is not None:

@@ -42,7 +42,7 @@ class Failures:
     thread that looks at the board ends the process.
 
     Args:
-        leave: leaves the process group, so that nobody waits for this rank.
+        leave: leaves the process group, so that no other rank waits for this one.
         timeout: how long a rank waits for the others, in words.
         end: ends the process with this exit code.
     """

@@ -18,7 +18,7 @@ from .objective import counts_by_rows, divisor_of, reduce_loss
 
 
 class Agreement:
-    """One message at the loss, or one before the microbatches and one after them; more where somebody listens later.
+    """One message at the loss, or one before the microbatches and one after them; more where listeners may ask later.
 
     A request counts from the message that carries it: until then it has no effect on its own rank either.
 
@@ -28,7 +28,6 @@ class Agreement:
 
     Attributes:
         rows: of the global batch, as loaded.
-        weight: what the loss of the batch counts in the epoch's mean.
         seconds: rank 0's time in the batch.
         stop: did a rank ask for the end, with a stop or a pause?
         signal: which was noted on this rank and that others don't know of yet.
@@ -36,7 +35,7 @@ class Agreement:
 
     def __init__(self, state: State, unheard: AbstractSet[str], feed: Feed) -> None:
         self.rows = 0
-        self.weight = self.seconds = 0.0
+        self.seconds = 0.0
         self.stop = False
         self.signal: int | None = None
         self._state, self._ranks = state, state.ranks
@@ -75,9 +74,9 @@ class Agreement:
             self._whole, self._pieces = batch, [(batch, None)]
             return self._pieces
         table = self._ranks.table(self._own)
-        by_rows, no_weights = self._weigh(table)
+        by_rows, total = self._weigh(table)
         weights = rows if by_rows else divisors
-        shares = [float(n > 0) if no_weights else weight / self.weight for n, weight in zip(rows, weights, strict=True)]
+        shares = [weight / total if total else float(n > 0) for n, weight in zip(rows, weights, strict=True)]
         dealt = list(zip(pieces, shares, strict=True))
         dealt = [(piece, share) for piece, share in dealt if share] or dealt[:1]
         if self._ranks.is_sharded:
@@ -97,8 +96,8 @@ class Agreement:
         changes = self._hears("before_backward", "after_backward")
         losses = [total.item(), *(part.item() for part in parts.values())]
         table = self._ranks.table([*self._own, changes, *self._so_far(began_s), *losses])
-        by_rows, no_weights = self._weigh(table)
-        shares = [float(row[2] > 0) if no_weights else row[2 if by_rows else 1] / self.weight for row in table]
+        by_rows, whole = self._weigh(table)
+        shares = [row[2 if by_rows else 1] / whole if whole else float(row[2] > 0) for row in table]
         self._sums = None
         if not any(row[5] for row in table):
             sums = self._learn([row[6:] for row in table])
@@ -137,14 +136,16 @@ class Agreement:
             self._asked = loss_fn, divisor_of(loss_fn)
         return self._asked[1]
 
-    def _weigh(self, table: list[list[float]]) -> tuple[bool, bool]:
-        """Take rows and weight of the global batch; return whether shares go by rows, and whether they are all 1."""
+    def _weigh(self, table: list[list[float]]) -> tuple[bool, float]:
+        """Take rows and weight of the global batch; return whether weights go by rows, and by what they are divided.
+
+        That is 0 where shares are 1: for a sum, and without a target that counts, where one process weights nothing.
+        """
         self._count(table)
         is_sum = self._divisor_of(self._state.loss_fn) is None
         by_rows = is_sum or not all(row[0] for row in table)  # if one rank can't tell its divisor
-        self.weight = self._state.loss_weight = sum(row[2 if by_rows else 1] for row in table)
-        # Without a target that counts the loss is what it is on one process, which weights nothing.
-        return by_rows, is_sum or not self.weight
+        weight = self._state.loss_weight = sum(row[2 if by_rows else 1] for row in table)
+        return by_rows, 0.0 if is_sum else weight
 
     def _so_far(self, began_s: float) -> list[float]:
         """Return what the others have to know before the step."""

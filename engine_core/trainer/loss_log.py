@@ -12,7 +12,6 @@ from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
 from ..messages import warn
 from ..state import State
-from .agreement import Agreement
 from .objective import weight_of
 
 
@@ -39,8 +38,6 @@ class LossReader:
         self.was_finite = True
         self._sum = self._weight = 0.0
         self._loss_fn: Any = None
-        self.together: Agreement | None = None
-        """Knows the weight of a batch over all ranks; None in one process."""
         self._weigh: Callable[[Any], int | torch.Tensor] | None = None
         self._is_sum = False
 
@@ -112,8 +109,8 @@ class LossReader:
         loss_fn = self._state.loss_fn
         if self._weigh is None or loss_fn is not self._loss_fn:  # asking a loss for its settings is slow
             self._loss_fn, (self._weigh, self._is_sum) = loss_fn, weight_of(loss_fn)
-        weight = self._weigh(batch) if self.together is None else self.together.weight
-        return weight, self._is_sum
+        weight = self._state.loss_weight
+        return self._weigh(batch) if weight is None else weight, self._is_sum
 
     def _rates(self) -> dict[str, float]:
         groups = [group for optimizer in self._state.optimizers for group in optimizer.param_groups]

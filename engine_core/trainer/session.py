@@ -65,7 +65,7 @@ class Session:
 
     def __post_init__(self) -> None:
         if self.state.world_size > 1:
-            self.together = self.readings.together = Agreement(self.state, self.engine.unheard, self.feed)
+            self.together = Agreement(self.state, self.engine.unheard, self.feed)
 
     @property
     def outputs_of(self) -> Callable[[State], Any]:

@@ -203,7 +203,7 @@ class Noted(Callback):
 
 
 def units(ranks: Ranks, unit: tuple[str, str]) -> list[Any]:
-    """Return seed and name, which nobody gave, where a run ended, and where it was evaluated."""
+    """Return seed and name, which were not given, where a run ended, and where it was evaluated."""
     noted, (length, interval) = Noted(), unit
     torch.manual_seed(ranks.rank)
     trainer, _ = make(None, ranks, [noted], seed=None, shuffle=True, max_duration=length, eval_interval=interval)

@@ -12,12 +12,12 @@ import torch
 from ...batch import count_rows, slice_rows
 from ...errors import EngineError
 from ...messages import counted, warn
-from ...parallel import bounds, part_of
 from ...randomness import GlobalGenerators, preserve_generators
 from ...ranks import Ranks
 from ...state import State, length_of
 from .index_order import IndexOrder
 from .loaders import is_of_rank, is_skippable, own_generators, with_the_first
+from .of_rank import take_part_of
 
 
 def deal(
@@ -76,13 +76,7 @@ def _begun(loader: Any, ranks: Ranks, device: torch.device) -> tuple[Iterator[An
 def _parts(batches: Iterator[Any], sizes: deque[int] | None, state: State) -> Iterator[tuple[Any, int]]:
     """Yield this rank's part of each global batch, or what the loader has read of it, with the rows of the whole."""
     for batch in batches:
-        if sizes is None:
-            part, rows, state.is_placeholder = part_of(batch, state.ranks)
-        else:
-            part, rows = batch, sizes.popleft()
-            start, stop = bounds(rows, state.ranks)
-            state.is_placeholder = start == stop
-        yield part, rows
+        yield take_part_of(batch, sizes, state)
 
 
 def _as_given(loader: Iterable[Any]) -> Iterator[tuple[Any, int]]:

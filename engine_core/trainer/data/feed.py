@@ -37,7 +37,6 @@ class Feed:
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
-        self._order: IndexOrder | None = None
         self._gives_own_rows = is_local
 
     @property
@@ -65,16 +64,10 @@ class Feed:
                 return self._begin_at(iter(loader), 0)
             # torch would draw the order at the first batch, after whatever callbacks draw before it.
             order = IndexOrder(loader, ranks)
-            if ranks is not None:  # workers that persist ask the order with which they were started
-                self._order = order = self._known_order(loader) or order
             return self._begin_at(order.skip(loader, 0), 0, order)
         except Exception:
             self._restart_epoch(loader, self._began)  # a run that is saved now starts the epoch again
             raise
-
-    def _known_order(self, loader: Any) -> IndexOrder | None:
-        known = self._order if has_persistent_workers(loader) else None
-        return known if known is not None and known.is_of(loader) else None
 
     def position(self, *, in_epoch: bool) -> dict[str, Any]:
         """Return what `resume` needs, between two batches of an epoch or between two epochs."""
@@ -112,7 +105,7 @@ class Feed:
         if in_epoch:
             return self._resume_epoch(position, own)
         # Starting them draws. Here only the loader's own generators are put back; the caller restores the global ones.
-        self._order = restart_workers(loader, persists=persists, ranks=self._dealing)
+        restart_workers(loader, persists=persists, ranks=self._dealing)
         if len(own) == len(own_generators(loader)):
             _put_back(loader, own)
         return None
@@ -157,7 +150,7 @@ class Feed:
         if taken < 0 or (length is not None and taken > length and (has_order or isinstance(loader, (list, tuple)))):
             raise CheckpointError(f"the checkpoint was saved after {taken} of {length} batches of the epoch")
         # Before the generators go back: starting workers draws, and the saved run did so in an earlier epoch.
-        self._order = order = restart_workers(loader, persists=_entry(began, "persists", bool), ranks=self._dealing)
+        order = restart_workers(loader, persists=_entry(began, "persists", bool), ranks=self._dealing)
         self._restart_epoch(loader, began)
         iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
         _put_back(loader, own)  # last: skipping draws from them, and so may a collate_fn

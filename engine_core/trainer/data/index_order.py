@@ -54,10 +54,6 @@ class IndexOrder:
     def __len__(self) -> int:
         return len(self._whole)
 
-    def is_of(self, loader: Any) -> bool:
-        """Is this the order of that loader?"""
-        return getattr(loader, self._name, None) is self._whole
-
     def pass_by(self, loader: torch_data.DataLoader[Any]) -> None:
         """Make the loader create an iterator that reads nothing."""
         self._passes.append(iter(()))

@@ -23,11 +23,26 @@ class Dealing(Protocol):
         ...
 
 
+def take_part_of(batch: Any, sizes: deque[int] | None, state: State) -> tuple[Any, int]:
+    """Return this rank's part of a batch and the rows of the whole one; State says if it is a placeholder.
+
+    Args:
+        sizes: rows of the global batches, where the loader reads this rank's rows only; None: it reads all of them.
+    """
+    if sizes is None:
+        part, rows, state.is_placeholder = part_of(batch, state.ranks)
+        return part, rows
+    rows = sizes.popleft()
+    start, stop = bounds(rows, state.ranks)
+    state.is_placeholder = start == stop
+    return batch, rows
+
+
 class OfRank:
     """An iterator over this rank's rows of each batch; it tells the feed and State how many there are.
 
     Args:
-        sizes: rows of the global batches, where the loader reads this rank's rows only; None: it reads all of them.
+        sizes: see `take_part_of`.
     """
 
     def __init__(self, batches: Iterator[Any], feed: Dealing, state: State, sizes: deque[int] | None) -> None:
@@ -42,12 +57,8 @@ class OfRank:
         feed, state = self._feed, self._state
         if feed.is_local:
             feed.rows, state.is_placeholder = count_rows(batch), False
-        elif self._sizes is None:
-            batch, feed.rows, state.is_placeholder = part_of(batch, state.ranks)
         else:
-            feed.rows = self._sizes.popleft()
-            start, stop = bounds(feed.rows, state.ranks)
-            state.is_placeholder = start == stop
+            batch, feed.rows = take_part_of(batch, self._sizes, state)
         return batch
 
     def _agreed(self) -> Any:
