@@ -49,9 +49,9 @@ class Board:
         self._store, self._rank, self._size = store, rank, size
         self._run = f"engine-core/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{number}"
 
-    def tell(self, what: str, traceback: str = "") -> None:
-        """Tell the others why the run fails, unless another rank has done so."""
-        told = {"what": what[:_LONGEST], "traceback": traceback[-_LONGEST_TRACEBACK:], "at": time.time()}
+    def tell(self, what: str, traceback: str, at: float) -> None:
+        """Tell the others why the run fails and since when, unless another rank has done so."""
+        told = {"what": what[:_LONGEST], "traceback": traceback[-_LONGEST_TRACEBACK:], "at": at}
         self._set("failed", json.dumps(told))
 
     def told(self) -> Failure | None:

@@ -76,10 +76,10 @@ class Failures:
         if isinstance(error, RuntimeError) and _OF_MESSAGES.search(str(error)) and _is_torchs(error):
             return self._because_of_others(error)
         self._has_failed = not isinstance(error, RankError)  # which tells what all know
-        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        lines, at = "".join(traceback.format_exception(type(error), error, error.__traceback__)), time.time()
         if self._has_failed:
-            self._board.tell(f"rank {self._rank} failed: {type(error).__name__}: {error}", lines)
-        self._finish(error, lines, time.time())
+            self._board.tell(f"rank {self._rank} failed: {type(error).__name__}: {error}", lines, at)
+        self._finish(error, lines, at)  # what the others record is later than what they are told
         if self._has_failed:
             self._board.let_others_read()
         return error
@@ -106,8 +106,8 @@ class Failures:
             self._board.answer(Place(_place_of(error), waits=True))
             places = self._board.ask()
             if (failure := self._board.told()) is None:
-                failure = Failure(in_words(places, self._timeout, error))
-                self._board.tell(failure.what)
+                failure = Failure(in_words(places, self._timeout, error), at=time.time())
+                self._board.tell(failure.what, failure.traceback, failure.at)
         ended = RankError(f"rank {self._rank} ends because {failure.what}").with_traceback(error.__traceback__)
         ended.__suppress_context__ = True  # that a connection closed says nothing more
         self._finish(ended, _with_cause(ended, failure), max(time.time(), failure.at + 1))

@@ -147,7 +147,7 @@ class GroupRanks(Ranks):
         """Return this rank's part of the rows at `index` (k,) of the global batch, and whether it is a placeholder."""
         held = rows or 1
         table = self.table([rows, signature_of(batch, held) if moves else CAN_NOT_MOVE])
-        move = Move([int(count) for count, _ in table], index.tolist(), self)
+        move = Move([int(count) for count, _ in table], index, self)
         kinds = {int(kind) for _, kind in table}
         can_move = len(kinds) == 1 and CAN_NOT_MOVE not in kinds
         if moves and move.is_needed and not can_move:
@@ -158,7 +158,7 @@ class GroupRanks(Ranks):
             is_placeholder = start == stop
         else:
             staying = move.staying()
-            dealt, is_placeholder = take_rows(batch, held, torch.tensor(staying, dtype=torch.long)), not staying
+            dealt, is_placeholder = take_rows(batch, held, staying), not len(staying)
         return (slice_rows(batch, held, 0, 1) if is_placeholder else dealt), is_placeholder
 
     def _gathered(self, rows: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -28,38 +27,37 @@ class Move:
         index: of the rows that are dealt; rank r gets part r of them.
     """
 
-    def __init__(self, counts: Sequence[int], index: Sequence[int], ranks: Ranks) -> None:
-        ends = list(accumulate(counts))
-        self._ranks = ranks
-        self._start = ends[ranks.rank] - counts[ranks.rank]
-        self._index = index
-        self._owners = [bisect_right(ends, row) for row in index]
-        self._parts = [range(*bounds(len(index), ranks, rank)) for rank in range(ranks.size)]
+    def __init__(self, counts: Sequence[int], index: torch.Tensor, ranks: Ranks) -> None:
+        self._index = index.cpu()
+        ends = torch.tensor([*accumulate(counts)])
+        self._start = sum(counts[: ranks.rank])
+        parts = torch.tensor(
+            [stop - start for start, stop in (bounds(len(index), ranks, r) for r in range(ranks.size))]
+        )
+        self._owners = torch.searchsorted(ends, self._index, right=True)
+        self._receivers = torch.repeat_interleave(parts)
+        self._is_mine, self._is_for_me = self._owners == ranks.rank, self._receivers == ranks.rank
 
     @property
     def is_needed(self) -> bool:
         """Does any row change ranks?"""
-        return any(self._owners[place] != rank for rank, part in enumerate(self._parts) for place in part)
+        return not torch.equal(self._owners, self._receivers)
 
-    def rows_for(self, rank: int) -> list[int]:
+    def rows_for(self, rank: int) -> torch.Tensor:
         """Return which of this rank's rows another one gets, or those that it keeps."""
-        me = self._ranks.rank
-        return [self._index[place] - self._start for place in self._parts[rank] if self._owners[place] == me]
+        return self._index[self._is_mine & (self._receivers == rank)] - self._start
 
-    def staying(self) -> list[int]:
+    def staying(self) -> torch.Tensor:
         """Return which of this rank's rows are dealt, to whichever rank."""
-        me = self._ranks.rank
-        return [row - self._start for row, owner in zip(self._index, self._owners, strict=True) if owner == me]
+        return self._index[self._is_mine] - self._start
 
     def number_from(self, rank: int) -> int:
         """Return how many rows this rank gets from another one."""
-        return sum(self._owners[place] == rank for place in self._parts[self._ranks.rank])
+        return int((self._is_for_me & (self._owners == rank)).sum())
 
-    def order(self) -> list[int]:
+    def order(self) -> torch.Tensor:
         """Return, for rows that lie in the order of the ranks that gave them, the order of the index."""
-        part = [self._owners[place] for place in self._parts[self._ranks.rank]]
-        lie = sorted(range(len(part)), key=part.__getitem__)
-        return sorted(range(len(part)), key=lie.__getitem__)
+        return self._owners[self._is_for_me].argsort(stable=True).argsort()
 
 
 def signature_of(batch: Any, held: int) -> int:
@@ -97,12 +95,13 @@ def moved(batch: Any, held: int, move: Move, ranks: Ranks, call: Callable[[Calla
     others = {str(n): leaf for n, leaf in enumerate(leaves) if n not in got}
     if others:
         offers = {
-            n: [[leaf[row] for row in move.rows_for(rank)] for rank in range(ranks.size)] for n, leaf in others.items()
+            n: [[leaf[row] for row in move.rows_for(rank).tolist()] for rank in range(ranks.size)]
+            for n, leaf in others.items()
         }
         given = ranks.each(offers)
         for n, leaf in others.items():
             rows = [row for offer in given for row in offer[n][ranks.rank]]
-            got[int(n)] = type(leaf)(rows[place] for place in move.order())
+            got[int(n)] = type(leaf)(rows[place] for place in move.order().tolist())
     numbered = iter(range(len(leaves)))
     return map_rows(batch, held, lambda _: got[next(numbered)])
 
@@ -124,13 +123,13 @@ def _moved_tensors(
     sent, received = [0] * ranks.size, [0] * ranks.size
     packed = [torch.empty(0, dtype=torch.uint8, device=device)]
     for rank in others:
-        index = torch.tensor(move.rows_for(rank), dtype=torch.long, device=device)
+        index = move.rows_for(rank).to(device)
         packed += [leaf.detach().index_select(0, index).flatten().view(torch.uint8) for leaf in leaves.values()]
         sent[rank] = len(index) * sum(widths.values())
         received[rank] = move.number_from(rank) * sum(widths.values())
     buffer = torch.empty(sum(received), dtype=torch.uint8, device=device)
     call(lambda: dist.all_to_all_single(buffer, torch.cat(packed), received, sent))
-    own = torch.tensor(move.rows_for(ranks.rank), dtype=torch.long, device=device)
+    own = move.rows_for(ranks.rank).to(device)
     pieces: dict[int, list[torch.Tensor]] = {n: [] for n in leaves}
     place = 0
     for rank in range(ranks.size):
@@ -142,8 +141,11 @@ def _moved_tensors(
             piece = buffer[place : place + rows * widths[n]].clone()  # a view of other values needs a start of its own
             pieces[n].append(piece.view(leaf.dtype).view(rows, *leaf.shape[1:]))
             place += rows * widths[n]
-    order = torch.tensor(move.order(), dtype=torch.long, device=device)
-    return {n: _like(leaf, torch.cat(pieces[n]).index_select(0, order)) for n, leaf in leaves.items()}
+    whole = {n: torch.cat(pieces[n]) for n in leaves}
+    order = move.order()
+    if not torch.equal(order, torch.arange(len(order))):  # an index that ascends needs no second copy
+        whole = {n: rows.index_select(0, order.to(device)) for n, rows in whole.items()}
+    return {n: _like(leaf, whole[n]) for n, leaf in leaves.items()}
 
 
 def _like(leaf: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """What a rank learns of the others' failures, with torch's own store within one process."""
 
+import itertools
 import json
 import threading
 
@@ -28,8 +29,8 @@ def quick(monkeypatch):
 
 
 def test_the_first_failure_is_the_one_that_all_learn_of(boards):
-    boards[1].tell("rank 1 failed: ValueError: first")
-    boards[0].tell("rank 0 failed: ValueError: second")
+    boards[1].tell("rank 1 failed: ValueError: first", "", 0.0)
+    boards[0].tell("rank 0 failed: ValueError: second", "", 0.0)
     assert [board.told().what for board in boards] == ["rank 1 failed: ValueError: first"] * 2
 
 
@@ -41,7 +42,7 @@ def test_a_store_that_is_gone_tells_nothing():
         compare_set = get = check
 
     board = Board(Gone(), 0, 2)
-    board.tell("rank 0 failed")
+    board.tell("rank 0 failed", "", 0.0)
     assert board.told() is None
     assert not board.is_asked()
 
@@ -73,17 +74,22 @@ def test_a_failure_is_told_and_recorded_and_the_group_left(boards, tmp_path, mon
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     own = Failures(0, boards[0], lambda: left.append(True), "10m")
     error = ValueError("boom")
+    clock = itertools.count(100.8, 0.4)  # each look at it is in another second
+    monkeypatch.setattr(failures.time, "time", lambda: next(clock))
     assert own.ends_with(error) is error
     assert own.ends_with(error) is error  # from the loop, then from the Trainer
     own.close()
     assert left == [True]
     assert boards[1].told().what == "rank 0 failed: ValueError: boom"
-    assert json.loads(record.read_text())["message"]["message"] == "ValueError: boom"
+    written = json.loads(record.read_text())["message"]
+    assert written["message"] == "ValueError: boom"
+    # What the others record is a second later than what they were told, and torchrun shows the earliest.
+    assert written["extraInfo"]["timestamp"] == str(int(boards[1].told().at))
 
 
 def test_an_error_of_a_collective_is_the_failure_of_another_rank(boards):
     own = Failures(0, boards[0], lambda: None, "10m")
-    boards[1].tell("rank 1 failed: ValueError: boom")
+    boards[1].tell("rank 1 failed: ValueError: boom", "", 0.0)
 
     def communicate():
         raise CLOSED
@@ -96,7 +102,7 @@ def test_an_error_of_a_collective_is_the_failure_of_another_rank(boards):
 def test_a_process_whose_main_thread_does_not_hear_of_it_is_ended(boards, capfd):
     codes, ended = [], threading.Event()
     own = Failures(0, boards[0], lambda: None, "10m", end=lambda code: (codes.append(code), ended.set()))
-    boards[1].tell("rank 1 failed: ValueError: boom")
+    boards[1].tell("rank 1 failed: ValueError: boom", "", 0.0)
     assert ended.wait(10)
     own.close()
     assert codes == [1]

@@ -218,19 +218,19 @@ class HidesCtrlC(OfAPair):
             state.batch, self.kept = self.kept or state.batch, None
 
 
-@caught_by("test_no_global_random_draw")
+@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
 class DrawsFromTorch(AtLoss):
     def factor(self, state):
         return 1 + 0.1 * torch.rand(()).item()
 
 
-@caught_by("test_no_global_random_draw")
+@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
 class DrawsFromPython(AtLoss):
     def factor(self, state):
         return 1 + 0.1 * random.random()
 
 
-@caught_by("test_no_global_random_draw")
+@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
 class DrawsFromNumPy(AtLoss):
     def factor(self, state):
         import numpy as np  # noqa: PLC0415  it need not be there for the other tests

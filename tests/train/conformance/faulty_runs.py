@@ -65,7 +65,7 @@ class ForgetsItsCount(Counting):
         pass
 
 
-@caught_by("test_resume")
+@caught_by("test_resume", also=["test_two_ranks"])
 class ForgetsItsGenerator(Counting):
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -88,7 +88,7 @@ class BeginsAnewAtFitStart(Counting):
         super().apply(Event.INIT if event is Event.FIT_START else event, state, logger)
 
 
-@caught_by("test_two_instances")
+@caught_by("test_two_instances", also=["test_two_ranks"])
 class SharesItsCount(Counting):
     shared = [0]  # noqa: RUF012  the fault
 
@@ -145,7 +145,7 @@ class PassesDictsOver(OfAPair):
         pass
 
 
-@caught_by("test_ragged_batches")
+@caught_by("test_ragged_batches", also=["test_two_ranks"])
 class NeedsEqualBatches(OnTuples):
     metadata = AlgorithmMetadata(events=("init", "after_dataloader"), writes=("batch",))
     weights = None
@@ -198,7 +198,7 @@ class MixesFormats(Algorithm):
         state.outputs = state.outputs @ torch.eye(state.outputs.shape[1])
 
 
-@caught_by("test_order_independent")
+@caught_by("test_order_independent", also=["test_two_ranks"])
 class SquaresTheLoss(AtLoss):
     def factor(self, state):
         return state.loss.detach()

@@ -4,13 +4,15 @@ from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError
 
 CLASSES = {}
+ALSO = {}
 
 
-def caught_by(check):
-    """Enter a class under the check that finds its fault."""
+def caught_by(check, *, also=()):
+    """Enter a class under the check that is made for its fault, and under those that find it too."""
 
     def enter(cls):
         CLASSES[cls] = check
+        ALSO[cls] = also
         return cls
 
     return enter
