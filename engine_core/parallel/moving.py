@@ -31,11 +31,9 @@ class Move:
         self._index = index.cpu()
         ends = torch.tensor([*accumulate(counts)])
         self._start = sum(counts[: ranks.rank])
-        parts = torch.tensor(
-            [stop - start for start, stop in (bounds(len(index), ranks, r) for r in range(ranks.size))]
-        )
+        ends_of_parts = torch.tensor([bounds(len(index), ranks, rank)[1] for rank in range(ranks.size)])
         self._owners = torch.searchsorted(ends, self._index, right=True)
-        self._receivers = torch.repeat_interleave(parts)
+        self._receivers = torch.searchsorted(ends_of_parts, torch.arange(len(index)), right=True)
         self._is_mine, self._is_for_me = self._owners == ranks.rank, self._receivers == ranks.rank
 
     @property
