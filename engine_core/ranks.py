@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .errors import RankError
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Ranks"]
 
 T = TypeVar("T")
+Deal: TypeAlias = "Callable[[torch.Tensor], tuple[Any, bool]]"
 
 
 class Ranks:
@@ -97,18 +98,24 @@ class Ranks:
         """Return the value of each rank, of the kinds that `first` takes."""
         return [value]
 
-    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
-        """Return this rank's part of the rows at `index` (k,) of the global batch, and whether it is a placeholder.
+    def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
+        """Return how many rows of the global batch each rank has, and a function that deals chosen ones anew.
 
-        Rows that change ranks are sent: rank r gets part r of the index, and numbers differ by at most one. Where there
-        are none for a rank it keeps row 0 of its batch as a placeholder: `State.is_placeholder` has to say so.
+        That function takes the positions (k,) of rows in what `gather` puts together, the same on all ranks. It returns
+        this rank's part of them and whether that is a placeholder, which `State.is_placeholder` has to say: where there
+        is no row for a rank, it keeps row 0 of its batch. Rank r gets part r of the rows; the numbers of rows differ by
+        at most one, and rows that change ranks are sent. All ranks call the function, or none does.
 
         Args:
             batch: this rank's rows of the global batch, or its placeholder.
             rows: how many these are; 0 if the batch is a placeholder.
-            index: the same on all ranks; positions in what `gather` puts together.
-            moves: may rows change ranks? If not, each rank keeps those of its own that are at `index`.
+            moves: may rows change ranks? If not, each rank keeps those of its own that are chosen.
+
+        Example:
+            >>> counts, deal = Ranks().parts(["a", "b", "c"], 3)
+            >>> counts
+            [3]
         """
         from .batch import take_rows  # noqa: PLC0415  it needs torch
 
-        return take_rows(batch, rows, index), False
+        return [rows], lambda index: (take_rows(batch, rows, index), False)

@@ -17,7 +17,7 @@ from ..batch import slice_rows, take_rows
 from ..checkpoint import Tensors, flatten, restore
 from ..errors import EngineError
 from ..messages import warn
-from ..ranks import Ranks
+from ..ranks import Deal, Ranks
 from .failures import Failures, failures_of_group
 from .moving import CAN_NOT_MOVE, Move, moved, signature_of
 from .rows import bounds
@@ -25,8 +25,8 @@ from .settings import FSDP, OnRanks, Parallel, has_group, timeout_s
 
 _FRAME = 32
 """Numbers in a message of `table`, the first of which is how many follow; longer ones take a multiple."""
-_FIRST_PART = 4096
-"""Bytes of the first message of `first` and `gather`: what is longer needs a second one."""
+_ROOM, _MOST_ROOM = 984, 1 << 15
+"""Bytes in the first message of `first` and `gather`: what is longer needs a second one."""
 
 
 def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
@@ -80,20 +80,21 @@ class GroupRanks(Ranks):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.is_sharded = is_sharded
         self._failures = failures
+        self._room_to_gather = _ROOM
         self._has_warned = False
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
         """Return the rows (n, ...) of all ranks in the order of the global batch, and where this rank's are."""
         own = rows.detach().contiguous()
         size, width = own.shape[0], own.element_size() * own.shape[1:].numel()
-        head = torch.zeros(8 + _FIRST_PART, dtype=torch.uint8)
-        head[:8] = torch.tensor([size]).view(torch.uint8)
-        if size * width <= _FIRST_PART:
-            head[8 : 8 + size * width] = own.flatten().view(torch.uint8)
+        room = self._room_to_gather
+        head = _head(size, own.flatten().view(torch.uint8) if size * width <= room else None, room)
         heads = [torch.empty_like(head) for _ in range(self.size)]
         self._call(lambda: dist.all_gather(heads, head))
         counts = [int(head[:8].view(torch.int64)) for head in heads]
-        if max(counts) * width <= _FIRST_PART:
+        # All ranks know it, and the next rows, such as the scores of a batch, are often as many.
+        self._room_to_gather = min(max(_ROOM, max(counts) * width), _MOST_ROOM)
+        if max(counts) * width <= room:
             cut = [head[8 : 8 + n * width].clone() for head, n in zip(heads, counts, strict=True)]
             found = torch.cat(cut).view(own.dtype).view(sum(counts), *own.shape[1:]).to(own.device)
         else:
@@ -122,14 +123,12 @@ class GroupRanks(Ranks):
     def first(self, value: Any) -> Any:
         """Return rank 0's value."""
         whole = _packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
-        head = torch.zeros(8 + _FIRST_PART, dtype=torch.uint8)
-        head[:8] = torch.tensor([len(whole)]).view(torch.uint8)
-        head[8 : 8 + len(whole)] = whole[:_FIRST_PART]
+        head = _head(len(whole), whole[:_ROOM], _ROOM)
         self._call(lambda: dist.broadcast(head, src=0))
         length = int(head[:8].view(torch.int64))
-        if length <= _FIRST_PART:
+        if length <= _ROOM:
             return value if self.rank == 0 else _unpacked(head[8 : 8 + length])
-        rest = whole[_FIRST_PART:] if self.rank == 0 else torch.empty(length - _FIRST_PART, dtype=torch.uint8)
+        rest = whole[_ROOM:] if self.rank == 0 else torch.empty(length - _ROOM, dtype=torch.uint8)
         self._call(lambda: dist.broadcast(rest, src=0))
         return value if self.rank == 0 else _unpacked(torch.cat([head[8:], rest]))
 
@@ -143,23 +142,27 @@ class GroupRanks(Ranks):
         """Return whether another rank is known to have ended."""
         return self._failures.are_known()
 
-    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
-        """Return this rank's part of the rows at `index` (k,) of the global batch, and whether it is a placeholder."""
+    def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
+        """Return how many rows of the global batch each rank has, and a function that deals chosen ones anew."""
         held = rows or 1
         table = self.table([rows, signature_of(batch, held) if moves else CAN_NOT_MOVE])
-        move = Move([int(count) for count, _ in table], index, self)
-        kinds = {int(kind) for _, kind in table}
+        counts, kinds = [int(count) for count, _ in table], {int(kind) for _, kind in table}
         can_move = len(kinds) == 1 and CAN_NOT_MOVE not in kinds
-        if moves and move.is_needed and not can_move:
-            self._warn_of_staying()
-        if can_move and move.is_needed:
-            dealt = moved(batch, held, move, self, self._call)
-            start, stop = bounds(index.shape[0], self)
-            is_placeholder = start == stop
-        else:
-            staying = move.staying()
-            dealt, is_placeholder = take_rows(batch, held, staying), not len(staying)
-        return (slice_rows(batch, held, 0, 1) if is_placeholder else dealt), is_placeholder
+
+        def deal(index: torch.Tensor) -> tuple[Any, bool]:
+            move = Move(counts, index, self)
+            if can_move and move.is_needed:
+                dealt = moved(batch, held, move, self, self._call)
+                start, stop = bounds(index.shape[0], self)
+                is_placeholder = start == stop
+            else:
+                if moves and move.is_needed:
+                    self._warn_of_staying()
+                staying = move.staying()
+                dealt, is_placeholder = take_rows(batch, held, staying), not len(staying)
+            return (slice_rows(batch, held, 0, 1) if is_placeholder else dealt), is_placeholder
+
+        return counts, deal
 
     def _gathered(self, rows: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
         """Return each rank's rows; as bytes, since backends differ in the dtypes that they take."""
@@ -184,6 +187,15 @@ class GroupRanks(Ranks):
 
     def _call(self, communicate: Callable[[], Any]) -> None:
         self._failures.guard(communicate)
+
+
+def _head(number: int, octets: torch.Tensor | None, room: int) -> torch.Tensor:
+    """Return a message that has the same length on all ranks: a number, and what there is room for."""
+    head = torch.zeros(8 + room, dtype=torch.uint8)
+    head[:8] = torch.tensor([number]).view(torch.uint8)
+    if octets is not None:
+        head[8 : 8 + len(octets)] = octets
+    return head
 
 
 def _packed(value: Any) -> torch.Tensor:

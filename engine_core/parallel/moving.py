@@ -127,23 +127,23 @@ def _moved_tensors(
         received[rank] = move.number_from(rank) * sum(widths.values())
     buffer = torch.empty(sum(received), dtype=torch.uint8, device=device)
     call(lambda: dist.all_to_all_single(buffer, torch.cat(packed), received, sent))
-    own = move.rows_for(ranks.rank).to(device)
-    pieces: dict[int, list[torch.Tensor]] = {n: [] for n in leaves}
-    place = 0
-    for rank in range(ranks.size):
+    own, numbers = move.rows_for(ranks.rank).to(device), [move.number_from(rank) for rank in range(ranks.size)]
+    dealt = {n: leaf.new_empty((sum(numbers), *leaf.shape[1:])) for n, leaf in leaves.items()}
+    place = row = 0
+    for rank, rows in enumerate(numbers):
         for n, leaf in leaves.items():
+            to = dealt[n][row : row + rows]
             if rank == ranks.rank:
-                pieces[n].append(leaf.index_select(0, own))
+                torch.index_select(leaf.detach(), 0, own, out=to)
                 continue
-            rows = move.number_from(rank)
             piece = buffer[place : place + rows * widths[n]].clone()  # a view of other values needs a start of its own
-            pieces[n].append(piece.view(leaf.dtype).view(rows, *leaf.shape[1:]))
+            to.copy_(piece.view(leaf.dtype).view_as(to))
             place += rows * widths[n]
-    whole = {n: torch.cat(pieces[n]) for n in leaves}
+        row += rows
     order = move.order()
     if not torch.equal(order, torch.arange(len(order))):  # an index that ascends needs no second copy
-        whole = {n: rows.index_select(0, order.to(device)) for n, rows in whole.items()}
-    return {n: _like(leaf, whole[n]) for n, leaf in leaves.items()}
+        dealt = {n: rows.index_select(0, order.to(device)) for n, rows in dealt.items()}
+    return {n: _like(leaf, dealt[n]) for n, leaf in leaves.items()}
 
 
 def _like(leaf: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from ..batch import take_rows
 from ..errors import RankError
 from ..randomness import GlobalGenerators, preserve_generators
-from ..ranks import Ranks
+from ..ranks import Deal, Ranks
 
 T = TypeVar("T")
 _CPU = torch.device("cpu")
@@ -73,11 +73,16 @@ class ThreadRanks(Ranks):
         """Return the value of each rank."""
         return self._meeting.exchange("each", self.rank, value)
 
-    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
-        """Return those of this rank's own rows that are at `index`; none is sent, which no sum over ranks shows."""
-        start = sum(int(count) for (count,) in self.table([rows])[: self.rank])
-        own = [row - start for row in index.tolist() if start <= row < start + rows]
-        return take_rows(batch, rows or 1, torch.tensor(own or [0])), not own
+    def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
+        """Return each rank's number of rows, and a function that takes of its own the chosen ones: none is sent."""
+        counts = [int(count) for (count,) in self.table([rows])]
+        start = sum(counts[: self.rank])
+
+        def deal(index: torch.Tensor) -> tuple[Any, bool]:
+            own = [row - start for row in index.tolist() if start <= row < start + rows]
+            return take_rows(batch, rows or 1, torch.tensor(own or [0])), not own
+
+        return counts, deal
 
 
 class _Meeting:

@@ -67,11 +67,12 @@ def _judged(
     if grows:
         whole = (*whole, torch.ones(N, ranks.rank + 1))
     batch = slice_rows(whole, N, first, first + own) if own else slice_rows(whole, N, 0, 1)
-    got, is_placeholder = ranks.take(batch, own, torch.tensor(index), moves=grows or not stays)
+    found, deal = ranks.parts(batch, own, moves=grows or not stays)
+    got, is_placeholder = deal(torch.tensor(index))
     start, stop = bounds(len(index), ranks)
     mine = [row for row in index if first <= row < first + own] if stays else index[start:stop]
     expected = take_rows(whole, N, torch.tensor(mine)) if mine else slice_rows(batch, own or 1, 0, 1)
-    are_equal = _described(got) == _described(expected) and is_placeholder is not bool(mine)
+    are_equal = _described(got) == _described(expected) and is_placeholder is not bool(mine) and found == [*counts]
     return [f"{name} on rank {rank}" for rank, (is_right,) in enumerate(ranks.table([are_equal])) if not is_right]
 
 

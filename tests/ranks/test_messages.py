@@ -25,5 +25,8 @@ def test_a_step_sends_at_most_three_messages_below_1_kb() -> None:
         "messages a step, a listener at after_train_batch": 2,
         "messages a step, a listener at batch_end": 2,
         "messages a step, a listener at each event": 4,
+        "messages a step, selective_backprop": 4,
     }
-    assert all(0 < value < 1000 for what, value, _ in ended.written if what.startswith("bytes"))
+    lengths = {what: value for what, value, _ in ended.written if what.startswith("bytes")}
+    assert lengths.pop("bytes of the longest, selective_backprop") < 10_000  # the rows that change ranks
+    assert all(0 < value < 1000 for value in lengths.values())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine_core.errors import ArgumentError
-from engine_core.ranks import Ranks
+from engine_core.ranks import Deal, Ranks
 from sb_plugin import SelectiveBackprop
 
 ALWAYS: dict[str, Any] = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
@@ -22,6 +22,7 @@ class Beside(Ranks):
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.dealt: list[int] = []
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
         self.asked.append("gather")
@@ -31,14 +32,20 @@ class Beside(Ranks):
         self.asked.append("table")
         return [[float(number) for number in numbers]] * 2
 
-    def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
-        self.asked.append("take")
-        return super().take(batch, rows, index[index >= rows] - rows)
+    def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
+        self.asked.append("parts")
+        _, deal = super().parts(batch, rows)
+
+        def counted(index: torch.Tensor) -> tuple[Any, bool]:
+            self.dealt.append(index.shape[0])
+            return deal(index[index >= rows] - rows)
+
+        return [rows, rows], counted
 
 
 @pytest.mark.parametrize(
     ("scope", "asked"),
-    [("global", ["table", "gather", "take"]), ("rank", [])],
+    [("global", ["parts", "gather"]), ("rank", [])],
 )
 def test_only_with_the_global_scope_the_ranks_tell_each_other_anything(
     engine_of: Any, pruned: Any, scope: str, asked: list[str]
@@ -51,15 +58,9 @@ def test_only_with_the_global_scope_the_ranks_tell_each_other_anything(
 
 
 def test_the_number_of_kept_rows_is_that_of_the_whole_batch(engine_of: Any, pruned: Any) -> None:
-    logged = []
-
-    class Kept(Beside):
-        def take(self, batch: Any, rows: int, index: torch.Tensor, *, moves: bool = True) -> tuple[Any, bool]:
-            logged.append(index.shape[0])
-            return super().take(batch, rows, index, moves=moves)
-
-    pruned(engine_of(SelectiveBackprop(**ALWAYS, keep=0.45), ranks=Kept(), rank=1, world_size=2))
-    assert logged == [7]  # floor(0.45 * 16), where two ranks would keep 3 each
+    ranks = Beside()
+    pruned(engine_of(SelectiveBackprop(**ALWAYS, keep=0.45), ranks=ranks, rank=1, world_size=2))
+    assert ranks.dealt == [7]  # floor(0.45 * 16), where two ranks would keep 3 each
 
 
 def test_another_scope_is_refused_with_the_nearest() -> None:

@@ -198,7 +198,7 @@ class SelectiveBackprop(Algorithm):
 
     def _prune(self, run: _Run, state: State, logger: Logger | None) -> None:
         ranks, own = run.scorer.ranks, run.scorer.number(run.subject, state, state.batch)
-        counts = [int(count) for (count,) in ranks.table([own])]
+        counts, deal = ranks.parts(state.batch, own, moves=self.reuse == "off")
         n = sum(counts)
         k = number_kept(n, self.keep, self.multiple_of)
         if k == n:
@@ -219,7 +219,7 @@ class SelectiveBackprop(Algorithm):
             start = sum(counts[: ranks.rank])
             here = rows[(rows >= start) & (rows < start + own)] - start
             run.scorer.keep(here if here.shape[0] else torch.zeros_like(rows[:1]))  # the placeholder
-        state.batch, state.is_placeholder = ranks.take(state.batch, own, rows, moves=self.reuse == "off")
+        state.batch, state.is_placeholder = deal(rows)
         run.dropped += n - k
         if logger is not None and log is not None:
             if scores is not None:
