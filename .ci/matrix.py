@@ -234,7 +234,11 @@ def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) ->
     processes = ("--numprocesses=auto", "--dist=worksteal")
     left_out = (f"--ignore={path}" for path in ignored)
     environment = HARSH if at_floors else {}
-    return run_pytest(*tests, *left_out, *processes, *arguments, ring=ring, environment=environment).returncode
+    codes = [run_pytest(*tests, *left_out, *processes, *arguments, ring=ring, environment=environment).returncode]
+    if has_torch and whom == "plugins" and not at_floors:  # each file starts processes, once for all of its tests
+        of_ranks = ("tests/ranks", "--numprocesses=auto", "--dist=loadfile", *arguments)
+        codes.append(run_pytest(*of_ranks, ring=ring, environment={}).returncode)
+    return max(codes)
 
 
 def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> list[str]:
@@ -245,7 +249,7 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     elif has_torch and at_floors:
         tests = [*tests, "tests/docs", *(path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))]
     elif has_torch:
-        tests = [*tests, "tests/docs", "tests/composition", "tests/ranks"]  # `alone` runs the plugins' own
+        tests = [*tests, "tests/docs", "tests/composition"]  # `alone` runs the plugins' own
     return tests
 
 

@@ -25,7 +25,7 @@ EVENTS = [event.value for event in Event if event is not Event.AFTER_LOAD]
 OTHERS = ["model", "model@0", "backward", "loader", "loader workers", "memory", "sleep", "kill", "hang", "exit"]
 OTHERS += ["close", "close of all", "predict", "between"]
 HOLD_S = 60
-AT_ONCE = 10
+AT_ONCE = 5
 
 
 def note():
