@@ -3,6 +3,7 @@
     python .ci/matrix.py install [--plugins] [--require-torch]
     python .ci/matrix.py core --ring quick|full [--floors] [pytest's arguments]
     python .ci/matrix.py plugins --ring quick|full [--floors] [pytest's arguments]
+    python .ci/matrix.py ranks --ring quick|full [pytest's arguments]
     python .ci/matrix.py alone --ring quick|full [pytest's arguments]
 
 tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment is used for all of it, one after
@@ -72,7 +73,7 @@ OF_PLUGINS_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("conformance", "tr
 def main() -> int:
     """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("install", "core", "plugins", "alone"))
+    parser.add_argument("command", choices=("install", "core", "plugins", "ranks", "alone"))
     parser.add_argument("--floors", action="store_true", help="leave out what uses no dependency but torch")
     parser.add_argument("--plugins", action="store_true", help="install the plugins too, not the core alone")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
@@ -227,22 +228,21 @@ def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) ->
         name = os.environ.get("TOX_ENV_NAME", "here")
         print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
     uninstall(PLUGINS)  # those that an earlier command left
-    if whom == "plugins":
+    if whom != "core":
         pip_install("--no-deps", *map(str, wheels_of(PLUGINS)))
     ignored = NOT_AT_FLOORS if at_floors else [] if has_torch else OF_THE_TEXT
-    # `worksteal` keeps most tests of a file together, which share fixtures, and leaves no core idle.
-    processes = ("--numprocesses=auto", "--dist=worksteal")
+    # `worksteal` keeps most tests of a file together, which share fixtures, and leaves no core idle; those of ranks start
+    # processes, once for each file.
+    processes = ("--numprocesses=auto", f"--dist={'loadfile' if whom == 'ranks' else 'worksteal'}")
     left_out = (f"--ignore={path}" for path in ignored)
     environment = HARSH if at_floors else {}
-    codes = [run_pytest(*tests, *left_out, *processes, *arguments, ring=ring, environment=environment).returncode]
-    if has_torch and whom == "plugins" and not at_floors:  # each file starts processes, once for all of its tests
-        of_ranks = ("tests/ranks", "--numprocesses=auto", "--dist=loadfile", *arguments)
-        codes.append(run_pytest(*of_ranks, ring=ring, environment={}).returncode)
-    return max(codes)
+    return run_pytest(*tests, *left_out, *processes, *arguments, ring=ring, environment=environment).returncode
 
 
 def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> list[str]:
     """Return the tests to run with the core alone, or with the plugins beside it."""
+    if whom == "ranks":
+        return ["tests/ranks"]
     tests = ["tests/core"] if whom == "core" else OF_THE_INSTALLED
     if has_torch and whom == "core":
         tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]

@@ -78,7 +78,7 @@ def runs(environment, matrix):
     for command in commands_of(environment):
         whom, options = command[2] if command[:2] == ["python", ".ci/matrix.py"] else command[0], command[3:]
         ring = options[options.index("--ring") + 1] if "--ring" in options else "both"
-        if whom in ("core", "plugins"):
+        if whom in ("core", "plugins", "ranks"):
             tests = matrix.tests_with(whom, ring=ring, at_floors="--floors" in options, has_torch=True)
         else:
             tests = {"alone": map(matrix.tests_of, matrix.PLUGINS), "pytest": command[-1:]}.get(whom, ())
