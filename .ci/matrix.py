@@ -231,8 +231,8 @@ def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) ->
     if whom != "core":
         pip_install("--no-deps", *map(str, wheels_of(PLUGINS)))
     ignored = NOT_AT_FLOORS if at_floors else [] if has_torch else OF_THE_TEXT
-    # `worksteal` keeps most tests of a file together, which share fixtures, and leaves no core idle; those of ranks start
-    # processes, once for each file.
+    # `worksteal` keeps most tests of a file together, which share fixtures, and leaves no core idle; those of ranks
+    # start processes, once for each file.
     processes = ("--numprocesses=auto", f"--dist={'loadfile' if whom == 'ranks' else 'worksteal'}")
     left_out = (f"--ignore={path}" for path in ignored)
     environment = HARSH if at_floors else {}
