@@ -26,7 +26,7 @@ from engine_core.parallel import FSDP, gathered, is_sharded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from equality import ALONE, CARRIED, MIXED, SB, SB_CASES, Logs, algorithm
-from wrapped import with_averaged_batch_norm, with_batch_norm, with_unused
+from wrapped import with_averaged_batch_norm, with_batch_norm, with_mixed_precision, with_unused
 
 LAYER = "TransformerEncoderLayer"
 REFUSED: dict[str, dict[str, Any]] = {
@@ -241,9 +241,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # where a Linear is a block
     results: dict[str, Any] = {}
-    others: dict[str, Any] = {
-        made.__name__: made for made in (refused, with_unused, with_batch_norm, with_averaged_batch_norm)
-    }
+    made = (refused, with_unused, with_batch_norm, with_averaged_batch_norm, with_mixed_precision)
+    others: dict[str, Any] = {make.__name__: make for make in made}
     for name in names or [*NAMES, *(f"law/{name}" for name in SAME_LAW), *others]:
         try:
             results[name] = others[name]() if name in others else run(name)

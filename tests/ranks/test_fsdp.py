@@ -94,6 +94,12 @@ def test_an_algorithm_may_leave_parameters_without_a_gradient_on_some_ranks() ->
         assert largest_difference(many[size], one[size]) <= OF_WEIGHTS
 
 
+def test_the_policy_of_mixed_precision_reaches_torch() -> None:
+    found = together()["with_mixed_precision"]
+    assert (found["forward"], found["weights"]) == (["torch.bfloat16"], ["torch.float32"])
+    assert math.isfinite(found["loss"])
+
+
 def test_running_statistics_are_the_mean_of_the_ranks_and_counts_those_of_rank_0() -> None:
     ranks = together()["with_batch_norm"]["ranks"]
     own, seen = ([rank[part] for rank in ranks] for part in ("own", "seen"))

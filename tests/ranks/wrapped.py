@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, State, Trainer
+from engine_core.parallel import FSDP
 
 INPUTS, TARGETS = torch.linspace(-1, 1, 64).view(16, 4), torch.arange(16) % 3
 
@@ -99,3 +101,14 @@ def with_batch_norm(algorithms: Any = ()) -> dict[str, Any]:
 def with_averaged_batch_norm() -> dict[str, Any]:
     """Return the same where an average is evaluated."""
     return with_batch_norm([("ema", {"warmup": False})])
+
+
+def with_mixed_precision() -> dict[str, Any]:
+    """Return the dtypes in a forward, of the weights and of the loss, with FSDP's policy of mixed precision."""
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    seen: set[torch.dtype] = set()
+    model[1].register_forward_hook(lambda _, inputs, outputs: seen.update((inputs[0].dtype, outputs.dtype)))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    trainer = _fit(model, parallel=FSDP(args={"mp_policy": policy}))
+    weights = {str(parameter.dtype) for parameter in model.parameters()}
+    return {"forward": [*map(str, seen)], "weights": [*weights], "loss": trainer.state.loss.item()}
