@@ -177,6 +177,7 @@ class Isolation:
             f"logger destination {self._title(destination)} failed in {method}{self._when()}: {cause_of(error)}; "
             f"{consequence}. {HOW_TO_STOP}",
             DestinationWarning,
+            of_rank=True,
         )
 
     def _title(self, destination: object) -> str:

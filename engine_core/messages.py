@@ -111,15 +111,19 @@ BETWEEN = {"engine_core", "pluggy", "click", "contextlib", "torch"}
 """Packages whose lines say nothing to the user."""
 
 
-def warn(message: str, category: type[Warning]) -> None:
+def warn(message: str, category: type[Warning], *, of_rank: bool = False) -> None:
     """Issue a warning at the nearest line of the user's code, which is not in the package that warns either.
 
     If code that an engine runs warns through this package, as by logging, its package is the one that warns. Of several
-    processes that train together the first one warns: the others have the same to say.
+    processes that train together the first one warns: the others have the same to say, unless the warning is `of_rank`,
+    about this process alone. Then each warns, and names itself.
     """
     dist: Any = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_rank():
-        return
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        if not of_rank and dist.get_rank():
+            return
+        if of_rank and dist.get_world_size() > 1:
+            message = f"rank {dist.get_rank()}: {message}"
     frame = inspect.currentframe()
     packages = []  # the innermost first
     while frame is not None:

@@ -27,6 +27,8 @@ class Ranks:
         rank: the number of this process, from 0.
         size: how many processes there are.
         is_sharded: has each rank a part of each weight only? Then each forward waits for the other ranks.
+        is_local: does each loader give the rows of its rank only, as with `DDP(data="local")`?
+        timeout_s: how long a rank waits for the others.
 
     Example:
         >>> ranks = Ranks()
@@ -37,6 +39,8 @@ class Ranks:
     rank: int = 0
     size: int = 1
     is_sharded: bool = False
+    is_local: bool = False
+    timeout_s: float = 600.0
 
     def __eq__(self, other: object) -> bool:
         """Are these the ranks of one run, seen from the same process?"""

@@ -132,9 +132,10 @@ class CheckpointSaver(Callback):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Save unless this position is saved already, and wait until it is written."""
-        self._finish(self._writer.wait, state)
+        self._finish_together(state)
         if state.ranks.decide(lambda: self._awaits_last(state)):
             self._save(state)
+            self._writer.wait_for_all(state.ranks)
             state.ranks.decide(lambda: self._finish(self._writer.wait, state))
         self._count_failures()
 
@@ -208,7 +209,7 @@ class CheckpointSaver(Callback):
         return self._measured_at == state.timestamp and state.ranks.decide(lambda: self._was_measured_later(state))
 
     def _save(self, state: State) -> None:
-        self._finish(self._writer.wait, state)
+        self._finish_together(state)
         if state.world_size == 1:
             self._finish(lambda: self._begin(state), state)
         else:  # the ranks wait for each other in it, so none may pass over an error
@@ -241,12 +242,7 @@ class CheckpointSaver(Callback):
             if self.metric is not None:
                 self._store.mark_best(best[0][1] if best else None)
             if self.keep_last is not None:
-                saved = self._store.saved()
-                place = saved.index(path) + 1
-                # Those beyond come first: this run was resumed from before them, so they won't be continued.
-                regular = [path for path in (*saved[place:], *saved[:place]) if is_of_interval(path)]
-                others = (self.checkpoint_folder / name for _, name in best)
-                self._store.keep([path, *regular[-self.keep_last :], *others])
+                self._store.keep(ranking.staying(path, self._store.saved(), self.keep_last, best))
 
         self._writer.start(write)
 
@@ -268,12 +264,16 @@ class CheckpointSaver(Callback):
 
         if (name := ranks.decide(begin)) is None:
             return None
-        writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost)
+        writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost, ranks.timeout_s)
         return partial(store.save_share, share=share, writers=writers)
 
     def _is_in_parts(self, state: State) -> bool:
         """Does each of several ranks write a part?"""
         return state.world_size > 1 and (state.ranks.is_sharded if self.sharded is None else self.sharded)
+
+    def _finish_together(self, state: State) -> None:
+        self._writer.wait_for_all(state.ranks)
+        self._finish(self._writer.wait, state)
 
     def _finish(self, write: Any, state: State | None = None) -> None:
         """Call `write`, and apply `on_error` if a checkpoint can't be written."""

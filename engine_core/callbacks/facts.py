@@ -130,6 +130,7 @@ def header_of(state: State) -> dict[str, Any]:
         "parameters": _parameters_of(state.model),
         "device": None if state.device is None else str(state.device),
         "precision": state.precision,
+        "ranks": _dealt(state),
         "data": _size_of(state.train_dataloader),
         "eval": {label: _size_of(loader) for label, loader in state.evaluators.items()},
         "algorithms": algorithms,
@@ -168,6 +169,23 @@ def _parameters_of(model: Any) -> dict[str, int] | None:
     except ValueError:  # a lazy module has no size before its first batch
         return None
     return {"trainable": sum(size for size, is_trained in sizes if is_trained), "all": sum(size for size, _ in sizes)}
+
+
+def _dealt(state: State) -> dict[str, Any] | None:
+    """Return how many ranks there are, how the run is spread, and each one's rows of a whole batch, if it has several.
+
+    The rows are not known without reading a batch if the loader does not say its batch size, or is a rank's own.
+    """
+    ranks, rows = state.ranks, getattr(state.train_dataloader, "batch_size", None)
+    if ranks.size == 1:
+        return None
+    from ..trainer import is_of_rank  # noqa: PLC0415  needs torch, as above
+
+    parts = None
+    if type(rows) is int and not ranks.is_local and not is_of_rank(state.train_dataloader):
+        each, more = divmod(rows, ranks.size)
+        parts = [each + (rank < more) for rank in range(ranks.size)]
+    return {"number": ranks.size, "parallel": "fsdp" if ranks.is_sharded else "ddp", "rows": parts}
 
 
 def _size_of(loader: Iterable[Any] | None) -> dict[str, int | None]:

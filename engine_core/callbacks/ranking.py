@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,13 @@ class Ranking:
         """Is there a result that counts for no checkpoint yet?"""
         monitor = self._monitor
         return monitor is not None and monitor.key in state.metrics and not self._counted.is_in(state, monitor.key)
+
+    def staying(self, written: Path, saved: Sequence[Path], keep_last: int, best: Best) -> list[Path]:
+        """Return which checkpoints stay: the one just written, the last of the intervals, and the best."""
+        place = saved.index(written) + 1
+        # Those beyond come first: this run was resumed from before them, so they won't be continued.
+        regular = [path for path in (*saved[place:], *saved[:place]) if is_of_interval(path)]
+        return [written, *regular[-keep_last:], *(self._folder / name for _, name in best)]
 
     def with_checkpoint(self, name: str, state: State) -> Best:
         """Return the best checkpoints after saving one of this name, for which the latest result then counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..messages import counted, escaped
+from ..messages import counted, enumerated, escaped
 
 
 def header_lines(header: Mapping[str, Any]) -> list[str]:
@@ -19,6 +19,7 @@ def header_lines(header: Mapping[str, Any]) -> list[str]:
         else f"{_count(sizes['trainable'])} trainable, {_count(sizes['all'])} in all",
         "device": _said(header["device"]),
         "precision": header["precision"],
+        **({} if (ranks := header["ranks"]) is None else {"ranks": _ranks(ranks)}),
         "data": _size(header["data"]),
         **{f"eval {escaped(label)}": _size(size) for label, size in header["eval"].items()},
         "algorithms": ", ".join(map(_algorithm, header["algorithms"])) or "none",
@@ -65,6 +66,15 @@ def _said(value: object) -> str:
 
 def _count(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
+
+
+def _ranks(ranks: Mapping[str, Any]) -> str:
+    said, rows = f"{ranks['number']} ({ranks['parallel']})", ranks["rows"]
+    if rows is None:
+        return said
+    same = len({*rows}) == 1
+    each = f"{counted(rows[0], 'row', 'rows')} on each" if same else f"{enumerated([*map(str, rows)], most=8)} rows"
+    return f"{said}: global batch {sum(rows)} = {each}"
 
 
 def _size(size: Mapping[str, int | None]) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, CheckpointWarning
+from ..messages import warn
 from .files import SHARDED, Content, Share, complete, read_json, sync, taking_place, write_json
 from .pieces import cut
 from .shards import SHAPES, open_sets, shapes_of, tensors_of_average, write_own
@@ -91,11 +91,15 @@ def _write_part(begun: Path, share: Share, writers: Writers) -> None:
         why = error
         if not begun.is_dir():
             why = CheckpointError("rank 0 did not begin it, has given it up, or does not share this file system")
-        with suppress(OSError):  # then rank 0 waits in vain, until its time is up
+        told = f"the share of rank {writers.rank} can't be written in {str(begun)!r}: {why}"
+        try:
             for file in begun.rglob(f"*-{writers.rank + 1:05}-of-*"):  # a full disk has room for the reason then
                 file.unlink()
             _tell(begun, writers.rank, {"error": f"{why}"[:500]})
-        raise CheckpointError(f"the share of rank {writers.rank} can't be written in {str(begun)!r}: {why}") from error
+        except OSError:
+            if begun.is_dir():  # rank 0 waits in vain, until its time is up, and does not learn why
+                warn(told, CheckpointWarning, of_rank=True)
+        raise CheckpointError(told) from error
 
 
 def _tell(begun: Path, rank: int, part: dict[str, Any]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+
+from ..ranks import Ranks
 
 
 class BackgroundWriter:
@@ -41,6 +43,14 @@ class BackgroundWriter:
             if result.cancel():  # it has not begun to write, and won't
                 self._pending = None
             raise
+
+    def wait_for_all(self, ranks: Ranks) -> None:
+        """Wait until no rank writes, in turns: a write may take longer than a rank waits for the others."""
+        while ranks.size > 1 and ranks.any(not self._ends_within(min(1.0, ranks.timeout_s / 2))):
+            pass
+
+    def _ends_within(self, seconds: float) -> bool:
+        return self._pending is None or not wait([self._pending[0]], seconds).not_done
 
     def raise_error(self) -> None:
         """Raise what the previous write raised, once; don't wait for one that is under way."""

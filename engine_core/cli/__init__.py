@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError, EngineError
+from ..errors import EngineError
 from ..messages import escaped
 from ..registry import CORE, Registry
-from .ending import has_last_lines, is_first_here, say_last_lines
+from .ending import has_last_lines, in_words, is_first_here, is_told_elsewhere, say_last_lines
 from .lazy import LazyGroup
 
 __all__ = ["main"]
@@ -29,19 +29,18 @@ class _Main(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run; an error of the engine's own becomes one message, Ctrl-C exit code 130, a crash stays a crash.
 
-        What is wrong with a config or a command is the same for all processes of a machine, and told by the first.
+        Of several processes on a machine the first one prints it, since mostly all have the same.
         """
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
                 return super().invoke(ctx)
         except (EngineError, click.UsageError) as error:
-            is_of_all = not isinstance(error, EngineError) or isinstance(error, ConfigError)
-            if is_of_all and not is_first_here():
+            if not is_first_here() and is_told_elsewhere(error):
                 ctx.exit(_Refused.exit_code)
             if not isinstance(error, EngineError):
                 raise
-            _Refused("\n".join([str(error), *getattr(error, "__notes__", ())])).show()
+            _Refused("\n".join([in_words(error), *getattr(error, "__notes__", ())])).show()
             say_last_lines(ctx)
             ctx.exit(_Refused.exit_code)
         except KeyboardInterrupt as interruption:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from ..errors import RankError
 
 if TYPE_CHECKING:
     from ..run import Ending
@@ -63,6 +67,29 @@ def _without_places(given: Sequence[str]) -> Iterator[str]:
 def is_first_here() -> bool:
     """Is this the first of the run's processes on this machine?"""
     return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def is_told_elsewhere(error: Exception) -> bool:
+    """Is an error that ends this process shown although it does not print it?
+
+    The first process prints its own error, which mostly is the same, or that it ends because of this one. What this
+    one alone has before the processes know of each other is in torchrun's summary: it is written down for that here.
+    """
+    if isinstance(error, RankError):  # a rank that is gone can't tell, and the first one may be that rank
+        return " failed: " in str(error)
+    if (file := os.environ.get("TORCHELASTIC_ERROR_FILE")) is None:
+        return False
+    if not Path(file).exists():
+        from ..parallel import record  # noqa: PLC0415  it needs torch
+
+        record(error, "".join(traceback.format_exception(type(error), error, error.__traceback__)), time.time())
+    return True
+
+
+def in_words(error: Exception) -> str:
+    """Return an error's text, with the rank if this is not the first process."""
+    names_rank = is_first() or isinstance(error, RankError)
+    return str(error) if names_rank else f"rank {os.environ['RANK']}: {error}"
 
 
 def keep_last_lines(context: click.Context, lines: Sequence[str]) -> None:

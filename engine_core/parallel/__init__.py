@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .checks import check_spread
-from .failures import ends_with
+from .failures import ends_with, record
 from .group import join
 from .rows import bounds, indices_of, part_of
 from .settings import DDP, FSDP, OnRanks, Parallel, spread_of
@@ -27,6 +27,7 @@ __all__ = [
     "join",
     "kept_as_in",
     "part_of",
+    "record",
     "spread_model",
     "spread_of",
     "write_gathered",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -105,8 +105,10 @@ class Board:
             self._store.compare_set(self._key(name), "", value)  # who comes second changes nothing
 
 
-def in_words(places: Iterable[Place | None], timeout: str, error: BaseException) -> str:
-    """Return who is to blame that the ranks waited in vain, by where each is."""
+def in_words(places: Sequence[Place | None], own: int, timeout: str, error: BaseException) -> str:
+    """Return what is to blame that the ranks waited in vain, by where each is; `own` is the rank that asked."""
+    if places[own] is None:  # it has just written where it is
+        return "the store that the ranks share is gone, with the process that holds it"
     ranks = list(enumerate(places))
     gone = [rank for rank, place in ranks if place is None]
     if gone:

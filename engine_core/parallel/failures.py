@@ -106,7 +106,7 @@ class Failures:
             self._board.answer(Place(_place_of(error), waits=True))
             places = self._board.ask()
             if (failure := self._board.told()) is None:
-                failure = Failure(in_words(places, self._timeout, error), at=time.time())
+                failure = Failure(in_words(places, self._rank, self._timeout, error), at=time.time())
                 self._board.tell(failure.what, failure.traceback, failure.at)
         ended = RankError(f"rank {self._rank} ends because {failure.what}").with_traceback(error.__traceback__)
         ended.__suppress_context__ = True  # that a connection closed says nothing more
@@ -117,7 +117,7 @@ class Failures:
 
     def _finish(self, error: BaseException, lines: str, at: float) -> None:
         self._is_ending.set()
-        _record(error, lines, at)
+        record(error, lines, at)
         with suppress(Exception):  # nothing may replace the first error
             self._leave()
 
@@ -136,7 +136,7 @@ class Failures:
             return
         error = RankError(f"rank {self._rank} ends because {failure.what}")
         if not in_time:
-            _record(error, _with_cause(error, failure), max(time.time(), failure.at + 1))
+            record(error, _with_cause(error, failure), max(time.time(), failure.at + 1))
         frame = sys._current_frames().get(self._main)  # noqa: SLF001
         stack = "".join(traceback.format_stack(frame))
         with suppress(Exception):
@@ -170,6 +170,14 @@ def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
         _of_group[1].number = number
         atexit.register(_of_group[1].close)
     return _of_group[1]
+
+
+def guard(communicate: Callable[[], Any]) -> None:
+    """Call a collective of the default process group; raise a RankError if it fails because of another rank."""
+    if _of_group is None:
+        communicate()
+    else:
+        _of_group[1].guard(communicate)
 
 
 def ends_with(error: BaseException) -> BaseException:
@@ -209,7 +217,7 @@ def _with_cause(error: BaseException, failure: Failure) -> str:
     return f"{type(error).__name__}: {error}\n\n{failure.traceback}"
 
 
-def _record(error: BaseException, lines: str, at: float) -> None:
+def record(error: BaseException, lines: str, at: float) -> None:
     """Write the error where torchrun looks for what its summary shows; of several the earliest is called the cause."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"py_callstack": lines, "timestamp": str(int(at))}

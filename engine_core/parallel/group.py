@@ -43,7 +43,7 @@ def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
     if dist.get_world_size() == 1:
         return Ranks()
     failures = failures_of_group("its timeout" if is_users else str(parallel.timeout), leaves=not is_users)
-    return GroupRanks(failures, is_sharded=isinstance(parallel, FSDP))
+    return GroupRanks(failures, parallel)
 
 
 _stores: list[Any] = []
@@ -73,12 +73,13 @@ class GroupRanks(Ranks):
 
     Args:
         failures: raises what a collective's failure means.
-        is_sharded: see `Ranks`.
+        parallel: how the run is spread over them.
     """
 
-    def __init__(self, failures: Failures, *, is_sharded: bool) -> None:
+    def __init__(self, failures: Failures, parallel: Parallel) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.is_sharded = is_sharded
+        self.is_sharded, self.is_local = isinstance(parallel, FSDP), parallel.data == "local"
+        self.timeout_s = timeout_s(parallel)
         self._failures = failures
         self._room_to_gather = _ROOM
         self._has_warned = False

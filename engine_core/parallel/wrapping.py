@@ -13,6 +13,7 @@ from ..errors import ArgumentError
 from ..messages import warn
 from ..ranks import Ranks
 from .checks import check_parts
+from .failures import guard
 from .settings import DDP, FSDP, OnRanks, Parallel
 
 _WRAPPER = torch.nn.parallel.DistributedDataParallel
@@ -62,9 +63,9 @@ class _InGroup(Wrapping):
             return
         flat = torch.cat([buffer.reshape(-1).double() for buffer in floating])
         lowest, highest, total = flat.clone(), flat.clone(), flat
-        dist.all_reduce(lowest, dist.ReduceOp.MIN)
-        dist.all_reduce(highest, dist.ReduceOp.MAX)
-        dist.all_reduce(total)
+        guard(lambda: dist.all_reduce(lowest, dist.ReduceOp.MIN))
+        guard(lambda: dist.all_reduce(highest, dist.ReduceOp.MAX))
+        guard(lambda: dist.all_reduce(total))
         # Constants, such as a mask of the lowest number, stay as they are: a mean of equals may round, or overflow.
         means = torch.where(lowest == highest, lowest, total / dist.get_world_size())
         parts = torch.split(means, [buffer.numel() for buffer in floating])
@@ -158,7 +159,7 @@ def spread_model(
 def _take_from_first(tensor: torch.Tensor) -> None:
     """Give a tensor rank 0's values; as bytes, since backends differ in the dtypes that they take."""
     whole = tensor.contiguous()
-    dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0)
+    guard(lambda: dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0))
     if whole.data_ptr() != tensor.data_ptr():
         tensor.copy_(whole)
 

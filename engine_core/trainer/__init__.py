@@ -2,7 +2,7 @@
 
 from .arguments import check_seed, new_name
 from .averages import find_average
-from .data import why_inexact
+from .data import is_of_rank, why_inexact
 from .interruption import ending_together, is_between_batches
 from .metrics import Measurement, as_numbers, check_metrics, look_at_values
 from .objective import weight_of
@@ -22,6 +22,7 @@ __all__ = [
     "ending_together",
     "find_average",
     "is_between_batches",
+    "is_of_rank",
     "load_weights",
     "look_at_values",
     "new_name",

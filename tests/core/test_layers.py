@@ -43,6 +43,7 @@ IN_ORDER = [
     ["batch", "ranks"],
     ["batch", "losses"],
     ["time", "checkpoint"],
+    ["ranks", "checkpoint"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["explain", "manifest", "diff", "run"],
     ["cli", "__main__"],

@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,3 +94,21 @@ def test_all_warnings_are_issued_there():
     files = [*repository.glob("engine_core/**/*.py"), *repository.glob("plugins/*/src/**/*.py")]
     issuing = [file.name for file in files if re.search(r"warnings\.warn\(", file.read_text(encoding="utf-8"))]
     assert issuing == ["messages.py"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "of_all", "of_rank"),
+    [(0, 1, ["text"], ["text"]), (0, 2, ["text"], ["rank 0: text"]), (1, 2, [], ["rank 1: text"])],
+)
+def test_rank_0_warns_for_all_and_each_rank_of_what_concerns_it_alone(monkeypatch, rank, size, of_all, of_rank):
+    group = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": size}
+    fake = SimpleNamespace(**{name: lambda value=value: value for name, value in group.items()})
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+
+    def told(**options):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn("text", UserWarning, **options)
+        return [str(warning.message) for warning in caught]
+
+    assert (told(), told(of_rank=True)) == (of_all, of_rank)

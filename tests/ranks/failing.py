@@ -19,11 +19,14 @@ from torch import nn
 from torch.utils import data
 
 from engine_core import Algorithm, Callback, Event, Trainer
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import parts, store
 from engine_core.parallel import DDP
 
 EVENTS = [event.value for event in Event if event is not Event.AFTER_LOAD]
 OTHERS = ["model", "model@0", "backward", "loader", "loader workers", "memory", "sleep", "kill", "hang", "exit"]
-OTHERS += ["close", "close of all", "predict", "between"]
+OTHERS += ["close", "close of all", "predict", "between", "kill@0", "slow save@0", "slow share"]
+WAIT_S = 3
 HOLD_S = 60
 AT_ONCE = 5
 
@@ -64,6 +67,20 @@ class Failing(Callback):
         elif self.case in ("kill", "hang", "exit"):
             note()
             {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "hang": hang, "exit": sys.exit}[self.case]()
+
+
+def save_slowly(case):
+    """Let the first file of this rank take longer than the others wait for a message."""
+    module, name = (store, "write_content") if case == "slow save" else (parts, "write_own")
+    save = getattr(module, name)
+
+    def slow(*arguments):
+        setattr(module, name, save)
+        note()
+        time.sleep(2 * WAIT_S)
+        return save(*arguments)
+
+    setattr(module, name, slow)
 
 
 class AtEvent(Algorithm):
@@ -121,6 +138,9 @@ def train(case, is_bad):
     loader = data.DataLoader(
         Rows(is_bad=is_bad and "loader" in case), batch_size=8, num_workers=2 if "workers" in case else 0
     )
+    savers = [CheckpointSaver("saved", "3ba", sharded=case == "slow share")] if "slow" in case else []
+    if savers and is_bad:
+        save_slowly(case)
     trainer = Trainer(
         model,
         loader,
@@ -129,9 +149,9 @@ def train(case, is_bad):
         optimizers=lambda p: torch.optim.SGD(p, lr=0.1),
         eval_dataloader=data.DataLoader(Rows(is_bad=False), batch_size=8),
         algorithms=[algorithm],
-        callbacks=[Failing(case, is_bad)],
+        callbacks=[Failing(case, is_bad), *savers],
         device="cpu",
-        parallel=DDP(timeout="3sec" if case == "hang" else "5m"),
+        parallel=DDP(timeout=f"{WAIT_S}sec" if case == "hang" or savers else "5m"),
     )
     with trainer:
         trainer.fit("1ep")

@@ -95,6 +95,7 @@ def test_a_run_leaves_the_same_files_and_prints_each_value_once(folder: Path, ra
     assert len(said) == len(set(said))
     assert f"model: {way}/model.safetensors" in said
     assert ended.stderr.splitlines()[0] == "model       Sequential"
+    assert ended.stderr.count(f"ranks       2 ({way}): global batch 8 = 4 rows on each") == 1
     assert ended.stderr.count("epoch 3/3") == 1
 
 
@@ -121,8 +122,8 @@ def test_one_process_evaluates_and_loads_what_several_have_left(
 def test_a_folder_that_is_taken_is_told_once_with_the_command_that_resumes(folder: Path) -> None:
     ended = train(folder, "one")
     assert ended.returncode == 1
-    said = [line for line in ended.stderr.splitlines() if line.startswith("Error: 'one' holds this very run")]
-    assert len(said) == 1
+    (said,) = [line for line in ended.stderr.splitlines() if line.startswith("Error")]
+    assert said.startswith("Error: 'one' holds this very run")
     resume = "train config.yaml --out one --autoresume"
     assert ended.stdout.splitlines() == [f"resume: torchrun --nproc-per-node 2 -m engine_core {resume}"]
     assert "exitcode: 2" in ended.stderr

@@ -58,6 +58,24 @@ def test_a_killed_rank_is_named(results):
     assert results["kill"]["records"][0]["message"] == "RankError: rank 0 ends because rank 1 is gone"
 
 
+def test_the_end_of_the_store_is_told_as_such_and_no_rank_is_blamed(results):
+    assert results["kill@0"]["codes"] == [-9, 1]
+    assert results["kill@0"]["records"][1]["message"] == (
+        "RankError: rank 1 ends because the store that the ranks share is gone, with the process that holds it"
+    )
+
+
+def test_a_save_may_take_longer_than_the_ranks_wait_for_each_other(results):
+    assert results["slow save@0"]["codes"] == [0, 0]
+    assert "CheckpointWarning" not in "".join(results["slow save@0"]["outputs"])
+
+
+def test_rank_0_waits_for_a_share_of_a_checkpoint_as_long_as_for_a_message_and_trains_on(results):
+    assert results["slow share"]["codes"] == [0, 0]
+    told = "3 s are up, and rank 1 had not written a share; training continues"
+    assert results["slow share"]["outputs"][0].count(told) == 1
+
+
 def test_a_rank_that_hangs_is_named_with_its_place(results):
     message = results["hang"]["records"][0]["message"]
     assert message.startswith("RankError: rank 0 ends because rank 1 is late by more than 3sec: rank 1 is at ")

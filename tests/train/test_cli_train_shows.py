@@ -210,6 +210,7 @@ def test_json_prints_one_object_a_line_and_no_text(run):
         "parameters": {"trainable": 15, "all": 15},
         "device": "cpu",
         "precision": "fp32",
+        "ranks": None,
         "data": {"samples": None, "batches": 6},
         "eval": {"eval": {"samples": None, "batches": 1}},
         "algorithms": [{"algorithm": "Doze", "distribution": "talk-plugin", "version": "1.2"}],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from engine_core import Logger, LoggerDestination, State, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
@@ -36,6 +37,13 @@ def trained(*loggers: LoggerDestination) -> Trainer:
     with trainer(batches(8, 5, 8, 8, 8, 8), linear(), eval_dataloader=batches(4), loggers=loggers) as made:
         made.fit()
     return made
+
+
+def test_the_rank_whose_destination_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"is_initialized": True, "get_rank": 1, "get_world_size": 2}.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    with pytest.warns(DestinationWarning, match="^rank 1: logger destination Fails failed in log_metrics"):
+        Logger([Fails()]).log_metrics({"loss": 0.0}, 2)
 
 
 def test_training_is_that_of_a_run_without_it(recwarn: pytest.WarningsRecorder) -> None:

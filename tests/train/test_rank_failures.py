@@ -52,6 +52,7 @@ def test_a_store_that_is_gone_tells_nothing():
     [
         ([Place("a.py:1 in f", waits=True), None], CLOSED, "rank 1 is gone"),
         ([Place("a.py:1 in f", waits=True), None, None], TIMED_OUT, "ranks 1, 2 are gone"),
+        ([None, None], CLOSED, "the store that the ranks share is gone, with the process that holds it"),
         (
             [Place("a.py:1 in f", waits=True), Place("b.py:2 in g", waits=False)],
             TIMED_OUT,
@@ -65,7 +66,7 @@ def test_a_store_that_is_gone_tells_nothing():
     ],
 )
 def test_who_is_to_blame_follows_from_where_the_ranks_are(places, error, expected):
-    assert in_words(places, "10m", error) == expected
+    assert in_words(places, 0, "10m", error) == expected
 
 
 def test_a_failure_is_told_and_recorded_and_the_group_left(boards, tmp_path, monkeypatch):

@@ -13,7 +13,9 @@ from engine_core.callback import is_used_on
 from engine_core.callbacks import facts, progress
 from engine_core.callbacks.facts import header_of
 from engine_core.callbacks.progress import ProgressBar
+from engine_core.callbacks.wording import header_lines
 from engine_core.errors import ArgumentError
+from engine_core.ranks import Ranks
 
 from .parts import linear, trainer
 
@@ -271,3 +273,20 @@ def test_a_wrong_way_to_show_is_refused(show):
 
 def test_a_lazy_model_has_no_size_yet():
     assert header_of(State(model=nn.LazyLinear(3)))["parameters"] is None
+
+
+@pytest.mark.parametrize(
+    ("loader", "settings", "said"),
+    [
+        (DataLoader([0], batch_size=32), {}, "ranks       4 (ddp): global batch 32 = 8 rows on each"),
+        (DataLoader([0], batch_size=4), {}, "ranks       4 (ddp): global batch 4 = 1 row on each"),
+        (DataLoader([0], batch_size=33), {}, "ranks       4 (ddp): global batch 33 = 9, 8, 8 and 8 rows"),
+        (DataLoader([0], batch_size=32), {"is_sharded": True, "is_local": True}, "ranks       4 (fsdp)"),
+        ([], {}, "ranks       4 (ddp)"),
+    ],
+)
+def test_the_header_says_how_many_rows_of_a_batch_each_rank_gets(loader, settings, said):
+    ranks = Ranks()
+    vars(ranks).update(settings, size=4)
+    lines = header_lines(header_of(State(ranks=ranks, train_dataloader=loader)))
+    assert [line for line in lines if line.startswith("ranks")] == [said]

@@ -24,6 +24,7 @@ from engine_core.checkpoint import (
     flatten,
     has_checkpoint,
     open_content,
+    parts,
     read_content,
     read_manifest,
     read_weights,
@@ -33,7 +34,7 @@ from engine_core.checkpoint import (
     write_share,
 )
 from engine_core.checkpoint.tensor_file import save
-from engine_core.errors import CheckpointError
+from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.time import Timestamp
 
 from .parts import linear, same, trainer
@@ -208,6 +209,20 @@ def test_a_rank_that_does_not_see_the_folder_says_why(tmp_path: Path) -> None:
         CheckpointError, match="rank 0 did not begin it, has given it up, or does not share this file system"
     ):
         save_alone(1, tmp_path)
+
+
+def test_a_rank_that_can_not_even_tell_rank_0_why_warns_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    begun = Store(tmp_path).begin(Timestamp(batch=3))
+    monkeypatch.setattr(parts, "write_own", full)
+    monkeypatch.setattr(parts, "_tell", full)
+    with (
+        pytest.warns(CheckpointWarning, match=r"the share of rank 1 can't be written in .*No space left on device"),
+        pytest.raises(CheckpointError, match="No space left on device"),
+    ):
+        parts.write_share(tmp_path / "ep0-ba3", share_of(CONTENT, 1, 2), Writers(1, 2, begun))
 
 
 def test_a_rank_that_cannot_write_ends_the_wait_of_rank_0(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from engine_core.parallel import DDP, spread_model
+from engine_core.errors import RankError
+from engine_core.parallel import DDP, failures, spread_model
 from engine_core.ranks import Ranks
 
 
@@ -61,3 +62,26 @@ def test_the_wrapper_is_made_anew_where_other_parameters_train_and_only_there(
     assert second.module is net
     wrapping.follow()
     assert wrapping.called is second
+
+
+@pytest.mark.usefixtures("group")
+def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, two = nn.BatchNorm1d(2, affine=False), Ranks()
+    two.size = 2
+    with pytest.warns(UserWarning, match="BatchNorm"):
+        wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
+    own = failures.failures_of_group("10m", leaves=False)
+    own._board.tell("rank 1 failed: ValueError: boom", "", 0.0)
+
+    def lose(*_: object, **__: object) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    for name in ("all_reduce", "broadcast"):
+        with monkeypatch.context() as patched:
+            patched.setattr(dist, name, lose)
+            with pytest.raises(RankError, match=r"^rank 0 ends because rank 1 failed: ValueError: boom$"):
+                wrapping.mean_buffers()
+    monkeypatch.setattr(failures, "_of_group", None)
+    own.close()

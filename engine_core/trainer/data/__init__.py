@@ -5,7 +5,7 @@ from __future__ import annotations
 from .dealt import deal, differing
 from .failures import blame_what_was_loaded, lose_no_batch
 from .feed import Feed, enter_loader
-from .loaders import own_generators, why_inexact
+from .loaders import is_of_rank, own_generators, why_inexact
 
 __all__ = [
     "Feed",
@@ -13,6 +13,7 @@ __all__ = [
     "deal",
     "differing",
     "enter_loader",
+    "is_of_rank",
     "lose_no_batch",
     "own_generators",
     "why_inexact",

@@ -99,7 +99,8 @@ class Feed:
         if (why := _difference(loader, position)) is not None:
             if in_epoch:
                 raise CheckpointError(f"{why}: to resume in mid-epoch, the loader has to match the saved one")
-            warn(f"{why}: the next epoch will differ from the saved run's", CheckpointWarning)
+            said = f"{why}: the next epoch will differ from the saved run's"
+            warn(said, CheckpointWarning, of_rank=self.is_local)
         if keeps_position(loader):
             return self._resume_by_state(position, in_epoch=in_epoch)
         if in_epoch:

@@ -109,20 +109,21 @@ class Reuse:
         elif self._taken[numbers] < max(self._taken.values(), default=0):
             self._left.add(numbers)
         else:
-            self._decline(reason)
+            self._decline(reason, of_rank=True)
 
     def _decline_if(self, reason: str | None) -> None:
         if reason is not None:
             self._decline(reason)
 
-    def _decline(self, reason: str) -> None:
+    def _decline(self, reason: str, *, of_rank: bool = False) -> None:
+        """Raise, or continue without reuse; what the forward of a rank's own rows shows may be `of_rank` alone."""
         message = f"selective_backprop can't reuse what its scoring forward computed: {reason}"
         self.begin_fit()
         if self._is_demanded:
             raise ArgumentError(f"{message}; or set reuse='off'")
         if not self._is_off:
             self._is_off = True
-            warn(f"{message}; reuse='auto' continues without it", UserWarning)
+            warn(f"{message}; reuse='auto' continues without it", UserWarning, of_rank=of_rank)
 
 
 def _why_not(model: Any, precision: str) -> str | None:
