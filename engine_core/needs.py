@@ -1,4 +1,4 @@
-"""What loops offer and what algorithms need of them, by name. Data: the engine decides who is refused."""
+"""What loops offer and what algorithms need of them, by name. Data: the engine decides what is refused."""
 
 from __future__ import annotations
 

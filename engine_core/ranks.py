@@ -26,7 +26,7 @@ class Ranks:
     Attributes:
         rank: the number of this process, from 0.
         size: how many processes there are.
-        is_sharded: has each rank a part of each weight only? Then each forward waits for the other ranks.
+        is_sharded: does each rank have only a part of each weight? Then each forward waits for the other ranks.
         is_local: does each loader give the rows of its rank only, as with `DDP(data="local")`?
         timeout_s: how long a rank waits for the others.
 
@@ -95,7 +95,7 @@ class Ranks:
         return value  # type: ignore[no-any-return]
 
     def is_lost(self) -> bool:
-        """Return whether another rank is known to have ended; this alone is asked by one rank, and in any thread."""
+        """Return whether another rank is known to have ended; unlike the others, one rank may call it alone."""
         return False
 
     def each(self, value: Any) -> list[Any]:

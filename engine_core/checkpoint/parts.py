@@ -113,7 +113,7 @@ def _wait_for_parts(begun: Path, writers: Writers) -> dict[int, dict[str, Any]]:
     parts: dict[int, dict[str, Any]] = {}
     until_s = time.monotonic() + writers.timeout_s
     while True:
-        was_lost = writers.is_lost()  # before looking: who has ended may have written its part first
+        was_lost = writers.is_lost()  # before looking: a process that has ended may have written its part
         there = {entry.name for entry in os.scandir(begun)}
         absent = [rank for rank in range(1, writers.size) if _part_of(rank) not in there]
         for rank in set(range(1, writers.size)) - parts.keys() - set(absent):

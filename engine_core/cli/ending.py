@@ -36,7 +36,7 @@ class RememberingCommand(click.Command):
 def resume_command(context: click.Context, folder: Path) -> str:
     """Return the command as it was given, quoted for a shell, with what makes it resume the run in the folder."""
     given: list[str] = context.meta[_GIVEN]
-    end = given.index("--") if "--" in given else len(given)  # what follows are no options
+    end = given.index("--") if "--" in given else len(given)  # what follows are not options
     words = [*_without_places(given[:end]), "--out", str(folder), "--autoresume", *given[end:]]
     return f"{_launcher(context)} {shlex.join(words)}"
 

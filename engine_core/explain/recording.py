@@ -66,7 +66,7 @@ def explain_config(config: Config, loop: str | None = None) -> Explanation:
 
     Raises:
         ConfigError: if one of them can't be made. Model and data are not touched.
-        PluginError: if there is no such loop, with the nearest name.
+        PluginError: for a loop that is not installed, with the nearest name.
     """
     offers = _offers_of(loop)
     algorithms = build_algorithms(config)
@@ -87,7 +87,7 @@ def explain_installed(names: Sequence[str], loop: str | None = None) -> Explanat
 
     Raises:
         ConfigError: if a name is unknown, or its algorithm can't be made without arguments.
-        PluginError: if there is no such loop, with the nearest name.
+        PluginError: for a loop that is not installed, with the nearest name.
     """
     registry, offers = Registry.scan(), _offers_of(loop)
     algorithms = [build_plugin("algorithms", PluginEntry(name=n), Place(SourceFile(n)), registry) for n in names]

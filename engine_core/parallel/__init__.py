@@ -5,16 +5,14 @@ from __future__ import annotations
 from .checks import check_spread
 from .failures import ends_with, record
 from .group import join
-from .rows import bounds, indices_of, part_of
-from .settings import DDP, FSDP, OnRanks, Parallel, spread_of
+from .rows import bounds
+from .settings import DDP, FSDP, spread_of
 from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, write_gathered
 from .wrapping import Wrapping, spread_model
 
 __all__ = [
     "DDP",
     "FSDP",
-    "OnRanks",
-    "Parallel",
     "Wrapping",
     "as_in",
     "bounds",
@@ -22,11 +20,9 @@ __all__ = [
     "ends_with",
     "gathered",
     "in_pieces",
-    "indices_of",
     "is_sharded",
     "join",
     "kept_as_in",
-    "part_of",
     "record",
     "spread_model",
     "spread_of",

@@ -102,11 +102,11 @@ class Board:
 
     def _set(self, name: str, value: str) -> None:
         with suppress(RuntimeError):
-            self._store.compare_set(self._key(name), "", value)  # who comes second changes nothing
+            self._store.compare_set(self._key(name), "", value)  # the second to write changes nothing
 
 
 def in_words(places: Sequence[Place | None], own: int, timeout: str, error: BaseException) -> str:
-    """Return what is to blame that the ranks waited in vain, by where each is; `own` is the rank that asked."""
+    """Return why the ranks waited in vain, by where each is; `own` is the rank that asked."""
     if places[own] is None:  # it has just written where it is
         return "the store that the ranks share is gone, with the process that holds it"
     ranks = list(enumerate(places))

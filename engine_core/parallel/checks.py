@@ -77,7 +77,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _check_model(model: torch.nn.Module) -> None:
-    """Raise if the model is wrapped or sharded already, or has compiled it."""
+    """Raise if the model is wrapped, sharded or compiled already, or has weights without a shape."""
     for name, module in model.named_modules():
         place = f"its {name!r}" if name else "the model"
         if (kind := _spread_by(module)) is not None:
@@ -98,7 +98,7 @@ def _check_model(model: torch.nn.Module) -> None:
 def _spread_by(module: torch.nn.Module) -> str | None:
     if isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
         return type(module).__name__
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # who has not imported it has none
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # without its import there are no such modules
     if fsdp is not None and isinstance(module, fsdp.FullyShardedDataParallel):
         return "FullyShardedDataParallel"
     if fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ())):
@@ -107,7 +107,7 @@ def _spread_by(module: torch.nn.Module) -> str | None:
 
 
 def check_parts(model: torch.nn.Module, parts: Sequence[torch.nn.Module]) -> None:
-    """Raise for weights with which torch shards no model, or fails at the first step.
+    """Raise for weights that torch can't shard, or with which it fails at the first step.
 
     Args:
         parts: the modules that are sharded one by one: blocks, and last the model, which has the rest.

@@ -32,13 +32,13 @@ _OF_MESSAGES = re.compile(r"gloo|nccl|connection (was )?(closed|reset)|broken pi
 _TORCH, _HERE = (str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
 _NOT_SHOWN = (_TORCH, _HERE, str(Path(os.__file__).parent) + os.sep)
 _WAITS_IN = (_HERE, f"{_TORCH}distributed{os.sep}", f"{_TORCH}autograd{os.sep}graph.py")
-"""Whose code waits for other ranks; the last is `backward`, where DistributedDataParallel does."""
+"""Code that waits for other ranks; the last is `backward`, where DistributedDataParallel waits."""
 
 
 class Failures:
     """What this rank tells the others when it fails, and what it learns of their failures.
 
-    The main thread raises what has happened. Where it can't, as it waits for the others or is in the user's code, the
+    The main thread raises what has happened. If it can't, because it waits for the others or runs the user's code, the
     thread that looks at the board ends the process.
 
     Args:
@@ -149,6 +149,11 @@ _of_group: tuple[Any, Failures] | None = None
 """Those of the process group that this process is in, as torch has one too, and the group's store."""
 
 
+def store_of_group() -> Any:
+    """Return the store of the default process group."""
+    return dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no public way
+
+
 def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
     """Return the failures of the ranks of the default process group, which a run after another shares.
 
@@ -157,7 +162,7 @@ def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
         leaves: is the group ours, to be left after a failure?
     """
     global _of_group  # noqa: PLW0603
-    store: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  torch has no public way
+    store = store_of_group()
     if _of_group is None or _of_group[0] is not store or _of_group[1].has_ended:
         number = 0
         if _of_group is not None:

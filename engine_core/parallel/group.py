@@ -18,10 +18,10 @@ from ..checkpoint import Tensors, flatten, restore
 from ..errors import EngineError
 from ..messages import warn
 from ..ranks import Deal, Ranks
-from .failures import Failures, failures_of_group
+from .failures import Failures, failures_of_group, store_of_group
 from .moving import CAN_NOT_MOVE, Move, moved, signature_of
 from .rows import bounds
-from .settings import FSDP, OnRanks, Parallel, has_group, timeout_s
+from .settings import FSDP, Parallel, has_group, timeout_s
 
 _FRAME = 32
 """Numbers in a message of `table`, the first of which is how many follow; longer ones take a multiple."""
@@ -33,8 +33,6 @@ def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
     """Return the ranks of this run: those of the process group, joined here unless this process is in one."""
     if parallel is None:
         return Ranks()
-    if isinstance(parallel, OnRanks):
-        return parallel.ranks
     is_users = has_group()
     if not is_users:
         uses_cuda = torch.cuda.is_available() and str(device).startswith(("auto", "cuda"))
@@ -60,7 +58,7 @@ def _join(backend: str, timeout: dt.timedelta) -> None:
         store = torchs.PrefixStore(f"engine-core/{len(_stores)}", _stores[0])
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
-    _stores.append(dist.distributed_c10d._get_default_store())  # noqa: SLF001  torch has no public way
+    _stores.append(store_of_group())
 
 
 def _leave() -> None:

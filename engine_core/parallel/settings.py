@@ -69,19 +69,6 @@ class FSDP:
         _check(self)
 
 
-@dataclass(frozen=True)
-class OnRanks(DDP):
-    """Ranks that are there already, such as threads in a test; no process group is joined.
-
-    Args:
-        ranks: those of the run.
-        wrap: `wrap(model, ranks)` gives the model rank 0's weights, and returns the `Wrapping` that adds up gradients.
-    """
-
-    ranks: Ranks = field(default_factory=Ranks)
-    wrap: Any = None
-
-
 Parallel: TypeAlias = DDP | FSDP
 
 _KINDS: dict[str, type[Parallel]] = {"ddp": DDP, "fsdp": FSDP}
@@ -96,15 +83,18 @@ def spread_of(given: object) -> Parallel | None:
     """Return what `Trainer(parallel=...)` means in this process; None: it trains alone.
 
     `auto` is DDP where torchrun started several processes. A mapping is what a config says: `name` and arguments.
+    Ranks that are there already, such as threads in a test, have a `wrap(model)` that stands in for DDP.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't be, and for `ddp` or `fsdp` outside
-            of torchrun.
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work, and for `ddp` or `fsdp`
+            outside of torchrun.
     """
     if isinstance(given, Mapping):
         given = _of_mapping(given)
     if given is None or (given == "auto" and started() == 1):
         return None
+    if isinstance(given, Ranks) and hasattr(given, "wrap"):
+        return DDP()
     if isinstance(given, (DDP, FSDP)):
         parallel = given
     elif given == "auto":
@@ -118,7 +108,7 @@ def spread_of(given: object) -> Parallel | None:
         raise ArgumentTypeError(
             f"parallel is 'auto', 'ddp', 'fsdp', DDP(...), FSDP(...) or None, not {given!r}{_meant(given)}"
         )
-    if "RANK" not in os.environ and not has_group() and not isinstance(parallel, OnRanks):
+    if "RANK" not in os.environ and not has_group():
         raise ArgumentError(
             f"parallel={parallel.name!r} needs the processes that torchrun starts: "
             f"torchrun --nproc-per-node 2 {command_line()}, or give parallel=None for one process"

@@ -14,7 +14,7 @@ from ..messages import warn
 from ..ranks import Ranks
 from .checks import check_parts
 from .failures import guard
-from .settings import DDP, FSDP, OnRanks, Parallel
+from .settings import DDP, FSDP, Parallel
 
 _WRAPPER = torch.nn.parallel.DistributedDataParallel
 _KNOWN = inspect.signature(_WRAPPER).parameters
@@ -36,10 +36,10 @@ class Wrapping:
         self.called: Any = model
 
     def follow(self) -> None:
-        """Make what is called anew if the trained parameters are others now."""
+        """Make what is called anew if other parameters train now."""
 
     def rest(self) -> None:
-        """Keep of the weights only what this rank has of them between two forwards."""
+        """Keep only this rank's part of the weights until the next forward."""
 
     def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
@@ -86,7 +86,7 @@ class Replicated(_InGroup):
         self._seen: tuple[list[int], list[bool]] | None = None
 
     def follow(self) -> None:
-        """Wrap the model anew if the trained parameters are others now: a wrapper waits for those it was made for."""
+        """Wrap the model anew if other parameters train now: a wrapper waits for those it was made for."""
         if self._look() == self._seen:
             return
         self._modules, self._parameters = list(self.model.modules()), list(self.model.parameters())
@@ -144,8 +144,8 @@ def spread_model(
     """Give all ranks rank 0's weights and buffers, and wrap or shard the model."""
     if parallel is None or ranks.size == 1:
         return Wrapping(model)
-    if isinstance(parallel, OnRanks):
-        wrapping: Wrapping = parallel.wrap(model, ranks)
+    if (wrap := getattr(ranks, "wrap", None)) is not None:
+        wrapping: Wrapping = wrap(model)
         return wrapping
     for tensor in [*model.parameters(), *model.buffers()]:
         _take_from_first(tensor.detach())
@@ -169,7 +169,7 @@ def _warn_of_batch_norm(model: torch.nn.Module) -> None:
     local = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and not isinstance(module, torch.nn.SyncBatchNorm)  # noqa: SLF001
+        if isinstance(module, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d))
     ]
     if local:
         warn(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 
 from ..batch import take_rows
 from ..errors import RankError
+from ..parallel import Wrapping
 from ..randomness import GlobalGenerators, preserve_generators
 from ..ranks import Deal, Ranks
 
@@ -21,7 +23,8 @@ class ThreadRanks(Ranks):
     """One of several ranks that run in threads; a rank that waits in vain fails, and says for what.
 
     They take turns: one runs until it waits for the others, so that a program does the same each time. Each has global
-    random generators of its own. They share the model and whatever else is not made by each of them.
+    random generators of its own. They share whatever is not made by each of them. A Trainer takes a rank as `parallel`,
+    and a model that its rank has made.
 
     Example:
         >>> ThreadRanks.run(lambda ranks: ranks.sum(ranks.rank + 1), size=3)
@@ -37,7 +40,7 @@ class ThreadRanks(Ranks):
         """Call `program` on each rank, in turns, and return what each returned.
 
         Raises:
-            RankError: if the ranks call different methods, or one calls none; what else a rank raises, as it is.
+            RankError: if the ranks call different methods, or one calls none. Other exceptions as they are.
         """
         meeting = _Meeting(size, timeout_s)
         threads = [threading.Thread(target=meeting.attend, args=(program, cls(rank, meeting))) for rank in range(size)]
@@ -83,6 +86,40 @@ class ThreadRanks(Ranks):
             return take_rows(batch, rows or 1, torch.tensor(own or [0])), not own
 
         return counts, deal
+
+    def wrap(self, model: torch.nn.Module) -> Wrapping:
+        """Give the model rank 0's weights, and let its gradients become the mean over the ranks."""
+        return _Averaged(model, self)
+
+
+class _Averaged(Wrapping):
+    """A model of each rank, whose gradients are averaged as DistributedDataParallel averages them."""
+
+    def __init__(self, model: torch.nn.Module, ranks: Ranks) -> None:
+        super().__init__(model)
+        self._ranks = ranks
+        own = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+        for tensor, of_first in zip(own, ranks.first([tensor.clone() for tensor in own]), strict=True):
+            tensor.copy_(of_first)
+
+    def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Return a context that averages the gradients after the last microbatch."""
+        return self._averaging() if is_last else nullcontext()
+
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+        own = [buffer.detach() for buffer in self.model.buffers()]
+        for buffer, *of_ranks in zip(own, *self._ranks.each([buffer.clone() for buffer in own]), strict=True):
+            buffer.copy_(torch.stack(of_ranks).mean(0) if buffer.is_floating_point() else of_ranks[0])
+
+    @contextmanager
+    def _averaging(self) -> Iterator[None]:
+        yield
+        parameters = list(self.model.parameters())
+        of_ranks = self._ranks.each([None if p.grad is None else p.grad.detach() for p in parameters])
+        for parameter, grads in zip(parameters, zip(*of_ranks, strict=True), strict=True):
+            if (found := [grad for grad in grads if grad is not None]) != []:
+                parameter.grad = torch.stack(found).sum(0) / self._ranks.size
 
 
 class _Meeting:

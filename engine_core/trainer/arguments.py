@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from ..callback import is_used_on
 from ..errors import ArgumentError, ArgumentTypeError, add_note, did_you_mean
-from ..parallel import Parallel
+from ..parallel import DDP, FSDP
 from ..registry import Kind, Registry
 from ..state import length_of
 
@@ -115,7 +115,7 @@ def progress_bar(given: object, callbacks: Sequence[Any]) -> list[tuple[str, dic
     return [] if given == "auto" and is_there else [("progress_bar", {"show": given})]
 
 
-def choose_device(given: str | torch.device, model: torch.nn.Module, spread: Parallel | None = None) -> torch.device:
+def choose_device(given: str | torch.device, model: torch.nn.Module, spread: DDP | FSDP | None = None) -> torch.device:
     """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one.
 
     Of several processes on a machine each takes the CUDA device with its own number there.

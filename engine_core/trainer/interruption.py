@@ -83,7 +83,7 @@ def is_between_batches(error: BaseException) -> bool:
 
 
 def ended_together(error: BaseException) -> BaseException:
-    """Return the exception that this rank ends with, once the others know; what all agreed on is no failure."""
+    """Return the exception that this rank ends with, once the others know; what all agreed on is not a failure."""
     return error if is_between_batches(error) or isinstance(error, GeneratorExit) else ends_with(error)
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from ..engine import Engine
-from ..parallel import Parallel, Wrapping
+from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
@@ -50,7 +50,7 @@ class Session:
     eval_interval: Interval
     feed: Feed
     status: RunStatus
-    parallel: Parallel | None = None
+    parallel: DDP | FSDP | None = None
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
     wrapping: Wrapping = field(init=False)

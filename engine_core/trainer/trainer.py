@@ -17,6 +17,7 @@ from ..needs import EVERYTHING, FSDP_OFFERS
 from ..parallel import DDP, FSDP, check_spread, join, spread_of
 from ..passes import PassArgument
 from ..randomness import seed_generators
+from ..ranks import Ranks
 from ..state import State
 from ..time import Interval, Time
 from .arguments import (
@@ -78,7 +79,7 @@ class Trainer:
         load_weights_only: start from the beginning with the checkpoint's weights.
         load_strict: raise if something does not fit, instead of leaving it out with a warning that names it.
         parallel: `auto` for DDP where torchrun started several processes, `ddp`, `fsdp`, a `DDP(...)` or `FSDP(...)`
-            of `engine_core.parallel`, or None for a process on its own.
+            of `engine_core.parallel`, or None for a process on its own; in a test, a rank of `ThreadRanks`.
         load_changed: what to do if plugins, settings, versions or the machine differ from the saved run's: `error`;
             `warn` about each difference; or `adopt` the current ones.
 
@@ -126,12 +127,12 @@ class Trainer:
         load_weights_only: bool = False,
         load_strict: bool = True,
         load_changed: Literal["error", "warn", "adopt"] = "warn",
-        parallel: Literal["auto", "ddp", "fsdp"] | DDP | FSDP | None = "auto",
+        parallel: Literal["auto", "ddp", "fsdp"] | DDP | FSDP | Ranks | None = "auto",
     ) -> None:
         spread = spread_of(parallel)
         self._device = choose_device(device, check_model(model), spread)
         check_spread(model, spread, precision)
-        ranks = join(spread, self._device)
+        ranks = parallel if isinstance(parallel, Ranks) else join(spread, self._device)
         self._precision = Precision(precision, self._device)
         self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
         self._grad_clip_norm = check_positive(grad_clip_norm, "grad_clip_norm", float)

@@ -12,6 +12,7 @@ from engine_core import errors
 from engine_core.cli import main
 from engine_core.config import Config
 from engine_core.config.schema import TrainerSettings
+from engine_core.ranks import Ranks
 from engine_core.registry import CORE, Registry
 
 from .conftest import DOCS
@@ -22,6 +23,13 @@ REFERENCE = {page.stem: page.read_text(encoding="utf-8") for page in (DOCS / "re
 @pytest.mark.parametrize("name", engine_core.__all__)
 def test_a_public_name_is_in_the_api_reference(name):
     assert re.search(rf"^\.\. auto\w+:: engine_core(\.\w+)?\.{name}$", REFERENCE["api"], re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(Ranks) if not name.startswith("_")])
+def test_what_ranks_tell_each_other_is_on_the_page_for_authors(name):
+    cells = re.findall(r"^\| (`.*?) \|", (DOCS / "authors" / "scale.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert re.search(rf"`{name}\b", " ".join(cells))
 
 
 def test_the_errors_are_in_the_reference():

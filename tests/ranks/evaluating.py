@@ -22,44 +22,25 @@ from engine_core.callbacks.train_metrics import TrainMetrics
 from engine_core.errors import EngineError
 from engine_core.parallel import DDP, join
 
-if __package__:  # of the tests
-    from .evaluation_parts import (
-        DATA,
-        INPUTS,
-        METRICS,
-        TARGETS,
-        InOrder,
-        OfParts,
-        OwnLoss,
-        Ragged,
-        Stream,
-        Words,
-        a_list,
-        ignoring,
-        loader,
-        net,
-        rank_here,
-        subset,
-    )
-else:  # torchrun's program
-    from evaluation_parts import (
-        DATA,
-        INPUTS,
-        METRICS,
-        TARGETS,
-        InOrder,
-        OfParts,
-        OwnLoss,
-        Ragged,
-        Stream,
-        Words,
-        a_list,
-        ignoring,
-        loader,
-        net,
-        rank_here,
-        subset,
-    )
+sys.path.insert(0, str(Path(__file__).parent))
+from evaluation_parts import (
+    DATA,
+    INPUTS,
+    METRICS,
+    TARGETS,
+    InOrder,
+    OfParts,
+    OwnLoss,
+    Ragged,
+    Stream,
+    Words,
+    a_list,
+    ignoring,
+    loader,
+    net,
+    rank_here,
+    subset,
+)
 
 EVALUATED: dict[str, Any] = {
     "plain": loader,

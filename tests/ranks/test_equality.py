@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -14,20 +13,13 @@ import torch
 
 from engine_core.ranks import Ranks
 
+sys.path.insert(0, str(Path(__file__).parent))  # docs/equality.py runs this file outside of its package
+import equality
+from starting import Ended, start
+
 FOLDER = Path(__file__).parent
 SIZES = (2, 4)
 OF_WEIGHTS, OF_LOGS = 2e-6, 1e-5
-
-
-def _program(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"ranks_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-equality, starting = _program("equality"), _program("starting")
 CASES = [(size, name) for size in SIZES for name in equality.NAMES if size == 2 or not name.startswith("pair/")]
 pytestmark = [pytest.mark.ranks, pytest.mark.full]
 
@@ -36,9 +28,9 @@ pytestmark = [pytest.mark.ranks, pytest.mark.full]
 def _started(size: int) -> Any:
     names = [name for on, name in CASES if on == size]
     try:
-        return starting.start(FOLDER / "equality.py", size, *names, "sb/rank")
+        return start(FOLDER / "equality.py", size, *names, "sb/rank")
     except subprocess.TimeoutExpired as late:  # kept too: each test would wait as long
-        return starting.Ended(124, f"ranks waited for each other: {late}", None)
+        return Ended(124, f"ranks waited for each other: {late}", None)
 
 
 def together(size: int) -> dict[str, Any]:

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-FOLDER = Path(__file__).parent
+from . import sharded
+from .starting import Ended, start
+
 OF_WEIGHTS, OF_LOGS = 2e-6, 1e-5
-
-
-def _program(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"fsdp_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sharded, starting = _program("sharded"), _program("starting")
 pytestmark = [pytest.mark.ranks, pytest.mark.full]
 
 
 @functools.cache
 def _started() -> Any:
     try:
-        return starting.start(FOLDER / "sharded.py", 2, timeout_s=240)
+        return start(Path(sharded.__file__), 2, timeout_s=240)
     except subprocess.TimeoutExpired as late:  # kept too: each test would wait as long
-        return starting.Ended(124, f"ranks waited for each other: {late}", None)
+        return Ended(124, f"ranks waited for each other: {late}", None)
 
 
 def together() -> dict[str, Any]:

@@ -48,6 +48,7 @@ Compiled.__name__ = "OptimizedModule"  # as torch.compile returns it; the real o
             r"is FSDP1's: give the classes as FSDP\(blocks=\[...\]\)",
         ),
         (nn.Linear(2, 1), {"parallel": FSDP}, r"write FSDP\(\)"),
+        (nn.Linear(2, 1), {"parallel": Ranks()}, r"or None, not <engine_core.ranks.Ranks"),  # which wrap no model
         (
             nn.Linear(2, 1),
             {"parallel": nn.parallel.DistributedDataParallel},

@@ -4,7 +4,9 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
+from engine_core import Trainer
 from engine_core.errors import EngineError
 from engine_core.ranks import Ranks
 from engine_core.testing import ThreadRanks
@@ -81,3 +83,48 @@ def test_ranks_take_turns_and_each_draws_as_a_process_of_its_own():
     assert seen == [0, 1, 0, 1]
     assert one == other
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Counting(nn.Module):
+    """A linear layer that keeps a number of its rank's rows, as BatchNorm does, and how often it was called."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+        self.register_buffer("rows", torch.zeros(()))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, inputs):
+        if self.training:
+            self.rows, self.calls = torch.tensor(float(len(inputs))), self.calls + 1
+        return self.linear(inputs)
+
+
+def train(ranks):
+    torch.manual_seed(0 if ranks is None else ranks.rank)
+    model, data = Counting(), [(torch.arange(6.0).reshape(3, 2), torch.ones(3, 1))] * 2
+    with Trainer(
+        model,
+        data,
+        max_duration="2ep",
+        loss_fn=nn.MSELoss(),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.01),
+        eval_dataloader=data,
+        seed=1,
+        parallel=ranks,
+        progress_bar=False,
+    ) as trainer:
+        trainer.fit()
+    return model.state_dict(), trainer.results["eval/loss"]["last"], trainer.state.timestamp.sample
+
+
+def test_a_run_in_threads_is_that_of_one_process():
+    (first, *told), (second, *same) = ThreadRanks.run(train)
+    one, *expected = train(None)
+
+    assert told == same == pytest.approx(expected)
+    assert [first["rows"].item(), second["rows"].item(), one["rows"].item()] == [1.5, 1.5, 3.0]
+    assert [first["calls"].item(), second["calls"].item()] == [one["calls"].item()] * 2
+    for name in ("linear.weight", "linear.bias"):
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], one[name])

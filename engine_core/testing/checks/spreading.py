@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 
@@ -13,12 +12,14 @@ from torch import nn
 
 from ...batch import count_rows, slice_rows
 from ...errors import RankError
-from ...parallel import OnRanks, Wrapping
 from ...ranks import Ranks
 from ..kit import AlgorithmKit, Fault
 from ..ranks import ThreadRanks
 from ..runs import SEED, Attempt, Loader, Outcome, attempt, data_of, described, seed_parts
 from .execution import close
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def test_two_ranks(kit: AlgorithmKit) -> Fault | None:
@@ -63,8 +64,7 @@ def _train(kit: AlgorithmKit, batches: Sequence[Any], *, has_algorithm: bool, **
 def _train_on_two(kit: AlgorithmKit, batches: Sequence[Any], *, has_algorithm: bool) -> list[Attempt]:
     def program(ranks: Ranks) -> Attempt:
         torch.set_num_threads(1)  # of this thread
-        parallel = OnRanks(ranks=ranks, wrap=_Averaged)
-        return _train(kit, batches, has_algorithm=has_algorithm, parallel=parallel)
+        return _train(kit, batches, has_algorithm=has_algorithm, parallel=ranks)
 
     return ThreadRanks.run(program)
 
@@ -76,10 +76,10 @@ def _difference(one: Outcome | None, other: Outcome | None) -> str | None:
 def _of_single_rows(model: nn.Module) -> nn.Module:
     """Let a row's outputs depend on that row alone: no statistics of a batch, no draws of dropout."""
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001  torch has no public name for all
+        if isinstance(module, _BATCH_NORMS):
             module.training = False
             vars(module)["train"] = MethodType(_stay, module)
-        elif isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001
+        elif isinstance(module, _DROPOUTS):
             module.p = 0.0
         elif isinstance(module, nn.MultiheadAttention):
             module.dropout = 0.0
@@ -88,27 +88,3 @@ def _of_single_rows(model: nn.Module) -> nn.Module:
 
 def _stay(module: nn.Module, mode: bool = True) -> nn.Module:  # noqa: ARG001, FBT001, FBT002  as torch has it
     return nn.Module.train(module, mode=False)
-
-
-class _Averaged(Wrapping):
-    """A model whose gradients become the mean over the ranks, as DistributedDataParallel makes them."""
-
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
-        super().__init__(model)
-        self._ranks = ranks
-        own = [*model.parameters(), *model.buffers()]
-        for tensor, of_first in zip(own, ranks.first([tensor.detach().clone() for tensor in own]), strict=True):
-            tensor.detach().copy_(of_first)
-
-    def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """Return a context that averages the gradients after the last microbatch."""
-        return self._averaging() if is_last else nullcontext()
-
-    @contextmanager
-    def _averaging(self) -> Iterator[None]:
-        yield
-        parameters = list(self.model.parameters())
-        of_ranks = self._ranks.each([None if p.grad is None else p.grad.detach() for p in parameters])
-        for parameter, grads in zip(parameters, zip(*of_ranks, strict=True), strict=True):
-            if (found := [grad for grad in grads if grad is not None]) != []:
-                parameter.grad = torch.stack(found).sum(0) / self._ranks.size

@@ -13,7 +13,7 @@ import torch
 from torch.utils import data as torch_data
 
 from ...errors import ArgumentError
-from ...parallel import indices_of
+from ...parallel import bounds
 from ...randomness import seed_generators
 from ...ranks import Ranks
 
@@ -49,7 +49,8 @@ class IndexOrder:
             return
         for batch in batches:
             self.sizes.append(len(batch))
-            yield indices_of(batch, self._ranks)
+            start, stop = bounds(len(batch), self._ranks)
+            yield batch[start:stop] if start < stop else batch[:1]  # of a rank without rows, a placeholder
 
     def __len__(self) -> int:
         return len(self._whole)

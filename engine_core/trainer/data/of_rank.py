@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ...batch import count_rows
+from ...batch import count_rows, slice_rows
 from ...messages import warn
-from ...parallel import bounds, part_of
+from ...parallel import bounds
 from ...state import State, length_of
 
 
@@ -24,17 +24,16 @@ class Dealing(Protocol):
 
 
 def take_part_of(batch: Any, sizes: deque[int] | None, state: State) -> tuple[Any, int]:
-    """Return this rank's part of a batch and the rows of the whole one; State says if it is a placeholder.
+    """Return this rank's part of a batch and the rows of the whole one; State says if it is a placeholder, row 0.
 
     Args:
         sizes: rows of the global batches, where the loader reads this rank's rows only; None: it reads all of them.
     """
-    if sizes is None:
-        part, rows, state.is_placeholder = part_of(batch, state.ranks)
-        return part, rows
-    rows = sizes.popleft()
+    rows = count_rows(batch) if sizes is None else sizes.popleft()
     start, stop = bounds(rows, state.ranks)
     state.is_placeholder = start == stop
+    if sizes is None:
+        batch = slice_rows(batch, rows, *((0, 1) if state.is_placeholder else (start, stop)))
     return batch, rows
 
 

@@ -1,0 +1,96 @@
+"""The private names that the core uses of other libraries: the page lists each, and the installed versions have it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.utils.data import DataLoader
+
+from engine_core.parallel.checks import LOWEST_FOR_FSDP
+from engine_core.surgery.hooks import FLAG, KINDS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("\n## Private names\n")[2].partition("\n## ")[0]
+OURS = {"_given", "_observers", "_enter", "_leave", "_session", "_pre_", "_impl"}
+PYTHONS = {"_fields", "_path", "_current_frames", "_getframe"}
+
+
+def used() -> set[str]:
+    """Return the private names that ruff allows by a comment, that strings hold, or that an import names."""
+    found: set[str] = set()
+    for path in (ROOT / "engine_core").rglob("*.py"):
+        code = path.read_text(encoding="utf-8")
+        for line in code.splitlines():
+            if "SLF001" in line:
+                found |= set(re.findall(r"(?<!self)\.(_[A-Za-z]\w*)", line))
+        nodes = list(ast.walk(ast.parse(code)))
+        strings = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        found |= {text for text in strings if re.fullmatch(r"_[a-z]\w+", text)}
+        modules = (node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level)
+        found |= {part for module in modules for part in module.split(".") if re.match(r"_[a-z]", part)}
+    return found - OURS - PYTHONS
+
+
+def test_the_page_lists_exactly_the_private_names_that_the_code_uses() -> None:
+    assert {name.partition(".")[0] for name in re.findall(r"`(_\w[\w.]*)`", SECTION)} == used()
+
+
+def stepped() -> tuple[torch.optim.Optimizer, object]:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+    parts = [torch.optim.lr_scheduler.ConstantLR(optimizer) for _ in range(2)]
+    schedulers = torch.optim.lr_scheduler.SequentialLR(optimizer, parts, milestones=[1])
+    optimizer.step()
+    return optimizer, schedulers
+
+
+MAKERS: dict[str, Callable[[], object]] = {
+    "_modules _parameters _buffers _compiled_call_impl": lambda: nn.Linear(1, 1),
+    " ".join([*KINDS, *(name for extras in KINDS.values() for name in extras), FLAG]): lambda: nn.Linear(1, 1),
+    "_base _version _backward_hooks _post_accumulate_grad_hooks": lambda: torch.zeros(1),
+    "_indices _values": lambda: torch.zeros(1).to_sparse(),
+    "_C.DisableTorchFunctionSubclass": lambda: torch,
+    "_optimizer_step_pre_hooks _optimizer_step_post_hooks _opt_called": lambda: stepped()[0],
+    "_schedulers _milestones": lambda: stepped()[1],
+    "_iterator": lambda: DataLoader([0]),
+    "_index_sampler": lambda: iter(DataLoader([0])),
+    "_get_default_store": lambda: distributed.distributed_c10d,
+    "_is_synced _reductions": lambda: pytest.importorskip("torchmetrics").MeanMetric(),
+}
+
+
+@pytest.mark.parametrize(("names", "make"), list(MAKERS.items()))
+def test_the_installed_version_has_each(names: str, make: Callable[[], object]) -> None:
+    whole = make()
+    for name in names.split():
+        owner = whole
+        for part in name.split("."):
+            assert hasattr(owner, part), f"{type(owner).__name__} has no {name!r}: see the table of private names"
+            owner = getattr(owner, part)
+
+
+def test_the_installed_torch_says_where_a_piece_lies() -> None:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, LOWEST_FOR_FSDP.split("."))):
+        pytest.skip("no run is sharded with this torch")
+    utils = importlib.import_module("torch.distributed.tensor._utils")
+    assert hasattr(utils, "compute_local_shape_and_global_offset")
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_the_installed_torch_says_what_it_has_compiled() -> None:
+    assert hasattr(torch.compile(nn.Linear(1, 1)), "_orig_mod")
+    assert hasattr(torch.compile(lambda x: x), "_torchdynamo_orig_callable")
+
+
+def test_each_listed_name_is_looked_for() -> None:
+    looked_for = {name for names in MAKERS for name in names.split()} | {"_orig_mod", "_torchdynamo_orig_callable"}
+    looked_for |= {"_utils.compute_local_shape_and_global_offset"}
+    assert set(re.findall(r"`(_\w[\w.]*)`", SECTION)) == looked_for
