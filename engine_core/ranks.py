@@ -98,6 +98,10 @@ class Ranks:
         """Return whether another rank is known to have ended; unlike the others, one rank may call it alone."""
         return False
 
+    def has_ended(self) -> bool:
+        """Return whether an exception has ended this run: its ranks can tell each other nothing more."""
+        return False
+
     def each(self, value: Any) -> list[Any]:
         """Return the value of each rank, of the kinds that `first` takes."""
         return [value]

@@ -7,7 +7,7 @@ from .failures import ends_with, record
 from .group import join
 from .rows import bounds
 from .settings import DDP, FSDP, spread_of
-from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, write_gathered
+from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, write_gathered
 from .wrapping import Wrapping, spread_model
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "is_sharded",
     "join",
     "kept_as_in",
+    "mark_of",
     "record",
     "spread_model",
     "spread_of",

@@ -141,6 +141,10 @@ class GroupRanks(Ranks):
         """Return whether another rank is known to have ended."""
         return self._failures.are_known()
 
+    def has_ended(self) -> bool:
+        """Return whether an exception has ended this run."""
+        return self._failures.has_ended
+
     def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
         """Return how many rows of the global batch each rank has, and a function that deals chosen ones anew."""
         held = rows or 1

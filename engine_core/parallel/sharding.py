@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from ..checkpoint import Piece, Stored, in_file_order
+from ..checkpoint import Piece, Stored, flatten, in_file_order
 from ..ranks import Ranks
 
 
@@ -116,3 +118,20 @@ def _sharded_as(value: Any, own: Any) -> Any:
     return DTensor.from_local(
         part, own.device_mesh, own.placements, run_check=False, shape=own.shape, stride=own.stride()
     )
+
+
+def mark_of(state: Any) -> int:
+    """Return a number that differs if a state differs, as good as surely; sharded tensors don't count.
+
+    Raises:
+        CheckpointError: for what a checkpoint can't hold.
+    """
+    tensors: dict[str, Any] = {}
+    mark = zlib.crc32(json.dumps(flatten(in_pieces(state), "state", tensors)).encode())
+    for tensor in tensors.values():
+        if isinstance(tensor, Piece):  # each rank has another
+            continue
+        whole = tensor.detach().cpu().contiguous().reshape(-1)
+        data: Any = whole.view(torch.uint8).numpy() if whole.numel() else b""
+        mark = zlib.crc32(data, mark)
+    return mark

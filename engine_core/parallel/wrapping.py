@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -45,16 +46,16 @@ class Wrapping:
         """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
         return nullcontext()
 
-    def mean_buffers(self) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
 
 
 class _InGroup(Wrapping):
     """The model of a rank in a process group."""
 
-    def mean_buffers(self) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
-        own = [buffer.detach() for buffer in self.model.buffers()]
+    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
+        own = [buffer.detach() for buffer in (*self.model.buffers(), *others)]
         floating = [buffer for buffer in own if buffer.is_floating_point() and buffer.numel()]
         for buffer in own:
             if not buffer.is_floating_point():

@@ -29,6 +29,12 @@ def find_average(engine: Engine) -> Average | None:
     return None
 
 
+def averaged_buffers(engine: Engine) -> list[torch.Tensor]:
+    """Return the averages of buffers themselves, as far as the engine's averaging algorithm gives them."""
+    averaging = (member.algorithm for member in engine.lineup[0] if is_averaging(member.algorithm))
+    return [tensor for algorithm in averaging for tensor in getattr(algorithm, "averaged_buffers", tuple)()]
+
+
 def place_of_average(average: Average, states: Mapping[str, Any]) -> dict[str, Any]:
     """Return, for a manifest, the algorithm and where in its saved state the average is: the tensor of each weight.
 

@@ -63,6 +63,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             evaluate("batch_checkpoint")
             if status.owed is not None:
                 checkpoint(status.owed.then)
+        session.mean_buffers()  # for what is made of the model afterwards
         fire("fit_end")
         raise_if_interrupted(state)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..batch import are_samples, count_rows, map_batch
-from ..errors import ArgumentError, ArgumentTypeError
+from ..batch import are_samples, count_rows, map_batch, map_rows, move_batch
+from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..ranks import Ranks
 from ..registry import lacking
 from ..state import State
@@ -35,7 +35,7 @@ class Measurement:
         self._ranks = ranks
         self.of_own = {name: metric for name, metric in metrics.items() if ranks.size == 1 or _adds_itself_up(metric)}
         self.of_all = {name: metric for name, metric in metrics.items() if name not in self.of_own}
-        self._pieces: list[tuple[Any, list[torch.Tensor | None]]] = []
+        self._pieces: list[tuple[Any, list[Any]]] = []
 
     def take(self, outputs: Any, targets: Any, state: State) -> None:
         """Take the outputs and targets of State's batch, which is this rank's; a placeholder's count nothing.
@@ -48,24 +48,41 @@ class Measurement:
                 metric.update(outputs, targets)
         if self.of_all:
             rows, name = count_rows(state.batch), next(iter(self.of_all))
-            leaves = [_checked(leaf, rows, name) for leaf in _leaves((outputs, targets))]
+            whole = map_rows((outputs, targets), rows, _as_leaf)
+            found = (leaf for part in whole for leaf in ([part] if are_samples(part) else _inside(part)))
+            leaves = [_checked(leaf, rows, name) for leaf in found]
             if state.is_placeholder:
                 leaves = [None if leaf is None else leaf[:0] for leaf in leaves]
-            self._pieces.append(((outputs, targets), leaves))
+            self._pieces.append((whole, leaves))
 
     def meet(self) -> None:
         """Let the other metrics see what all ranks have taken; all ranks call this after the same batches."""
         pieces, self._pieces = self._pieces, []
         if not pieces:
             return
-        own = [
-            None if parts[0] is None else torch.cat(parts) for parts in zip(*(part for _, part in pieces), strict=True)
-        ]
+        own = [_joined(parts) for parts in zip(*(leaves for _, leaves in pieces), strict=True)]
         _compare(own, self._ranks)
-        whole = iter([None if leaf is None else self._ranks.gather(leaf)[0] for leaf in own])
-        outputs, targets = map_batch(pieces[0][0], lambda _: next(whole))
+        lists = iter(self._gathered([leaf for leaf in own if isinstance(leaf, (list, tuple))]))
+        tensors = iter([self._ranks.gather(leaf)[0] for leaf in own if isinstance(leaf, torch.Tensor)])
+
+        def of_all(leaf: Any) -> Any:
+            if isinstance(leaf, _Items):
+                return move_batch(next(lists), leaf.device)
+            return None if leaf is None else next(tensors)
+
+        outputs, targets = (map_batch(part, of_all) for part in pieces[0][0])
         for metric in self.of_all.values():
             metric.update(outputs, targets)
+
+    def _gathered(self, own: list[Any]) -> list[Any]:
+        """Return the rows of all ranks for lists of this rank's; they travel as objects, since their shapes differ."""
+        if not own:
+            return own
+        try:
+            given = self._ranks.each(own)
+        except CheckpointError as error:
+            raise ArgumentError(_refusal(next(iter(self.of_all)), str(error))) from error
+        return [type(rows)(row for of_rank in given for row in of_rank[n]) for n, rows in enumerate(own)]
 
     def compute(self, name: str) -> Any:
         """Return what a metric computes from the rows of all ranks."""
@@ -134,44 +151,70 @@ def _adds_itself_up(metric: Any) -> bool:
     return bool(states) and all(states)
 
 
-def _leaves(value: Any) -> list[Any]:
-    """Return what the containers of outputs and targets hold, in order."""
+class _Items:
+    """Rows that are not in one tensor, such as the boxes of each image; for `map_batch` a leaf."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    @property
+    def device(self) -> torch.device:
+        """That of the first tensor."""
+        tensors = (leaf for leaf in _inside(self.rows) if isinstance(leaf, torch.Tensor))
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+def _as_leaf(rows: Any) -> Any:
+    """Return a list of a batch's rows as one leaf; a tuple of tensors is several outputs."""
+    is_list = isinstance(rows, list) or (isinstance(rows, tuple) and not isinstance(rows[0], torch.Tensor))
+    return _Items(rows) if is_list else rows
+
+
+def _inside(value: Any) -> list[Any]:
+    """Return what the containers of a value hold, in order."""
     found: list[Any] = []
 
     def keep(leaf: Any) -> Any:
         found.append(leaf)
         return leaf
 
-    for part in value:
-        if are_samples(part):
-            found.append(part)
-        else:
-            map_batch(part, keep)
+    map_batch(value, keep)
     return found
 
 
-def _checked(leaf: Any, rows: int, name: str) -> torch.Tensor | None:
-    """Return a tensor with a row for each example, or several in a row; None is left as it is."""
+def _checked(leaf: Any, rows: int, name: str) -> Any:
+    """Return a list, or a tensor with a row for each example, or several in a row; None is left as it is."""
     if leaf is None:
         return None
+    if isinstance(leaf, _Items):
+        return leaf.rows
     if not isinstance(leaf, torch.Tensor):
         what = f"a {type(leaf).__name__}"
     elif leaf.ndim == 0 or leaf.shape[0] % rows or (leaf.ndim > 1 and leaf.shape[0] != rows == leaf.shape[1]):
         what = f"a tensor of shape {tuple(leaf.shape)} for {rows} rows"
     else:
         return leaf.detach()
-    raise ArgumentError(
-        f"metric {name!r} needs the outputs and targets of all ranks, and {what} among them can't be gathered: give "
-        "the model a method eval_forward(batch) -> (outputs, targets) that returns tensors with a row for each example "
-        "or tuples, lists and mappings of them, or use a metric of torchmetrics whose states are sums"
+    raise ArgumentError(_refusal(name, f"{what} among them can't be gathered"))
+
+
+def _refusal(name: str, problem: str) -> str:
+    return (
+        f"metric {name!r} needs the outputs and targets of all ranks, and {problem}: give the model a method "
+        "eval_forward(batch) -> (outputs, targets) that returns tensors with a row for each example, lists with a "
+        "mapping for each, or tuples and mappings of these, or use a metric of torchmetrics whose states are sums"
     )
 
 
-def _compare(leaves: list[torch.Tensor | None], ranks: Ranks) -> None:
+def _joined(parts: tuple[Any, ...]) -> Any:
+    """Return the rows of microbatches together."""
+    if isinstance(parts[0], torch.Tensor):
+        return torch.cat(parts)
+    return None if parts[0] is None else type(parts[0])(row for part in parts for row in part)
+
+
+def _compare(leaves: list[Any], ranks: Ranks) -> None:
     """Raise on all ranks unless their tensors differ in the number of rows alone."""
-    said = [
-        None if leaf is None else f"{leaf.dtype} ({', '.join(['rows', *map(str, leaf.shape[1:])])})" for leaf in leaves
-    ]
+    said = [_described(leaf) for leaf in leaves]
     digests = {digest for (digest,) in ranks.table([zlib.crc32(repr(said).encode())])}
     if len(digests) > 1:
         each = "; ".join(f"rank {rank}: {', '.join(map(str, own))}" for rank, own in enumerate(ranks.each(said)))
@@ -179,6 +222,12 @@ def _compare(leaves: list[torch.Tensor | None], ranks: Ranks) -> None:
             f"the metrics need the outputs and targets of all ranks, and their shapes differ ({each}): pad them to one "
             "length, or use a metric of torchmetrics whose states are sums"
         )
+
+
+def _described(leaf: Any) -> str | None:
+    if isinstance(leaf, torch.Tensor):
+        return f"{leaf.dtype} ({', '.join(['rows', *map(str, leaf.shape[1:])])})"
+    return None if leaf is None else f"{type(leaf).__name__} (rows)"
 
 
 def look_at_values(metrics: Mapping[str, Any], label: str) -> None:

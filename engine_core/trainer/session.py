@@ -14,6 +14,7 @@ from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
+from .averages import averaged_buffers
 from .data import Feed, deal
 from .evaluation import run_eval
 from .loss_log import LossReader
@@ -105,6 +106,10 @@ class Session:
             yield from deal(loader, self.state, self.device, is_local=is_local, in_step=in_step)
         finally:
             self.wrapping.rest()
+
+    def mean_buffers(self) -> None:
+        """Let running statistics of the model and of an average be the mean over ranks."""
+        self.wrapping.mean_buffers(averaged_buffers(self.engine))
 
     def is_asked_to_pause(self) -> bool:
         """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""

@@ -273,6 +273,8 @@ class Trainer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedEngineError("the trainer is closed; make a new one")
+        if self.state.ranks.has_ended():
+            raise ClosedEngineError("an exception has ended this run on all ranks; make a new Trainer")
 
     def _end_of_fit(self, duration: Time | str | None) -> Time | None:
         """Return where this `fit` ends, None if training is there already; without a horizon this becomes it."""

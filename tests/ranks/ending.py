@@ -82,11 +82,27 @@ def differing(**settings):
     return None
 
 
+def spent():
+    """Return what a Trainer says that an argument was refused to, on all ranks, when it is used again."""
+    model, rows = nn.Linear(6, 4), [(torch.ones(2, 6), torch.zeros(2, 4))]
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, rows, max_duration="1ep", loss_fn=nn.MSELoss(), optimizers=sgd, device="cpu")
+    said = []
+    for call in (lambda: trainer.fit("1 week"), trainer.fit, lambda: trainer.eval(rows), lambda: trainer.predict(rows)):
+        try:
+            call()
+        except (ValueError, RuntimeError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    trainer.close()
+    return said
+
+
 def main():
     """Run the cases; the last ones are refused on all ranks alike, which does not end the process."""
     cases = ["stop", "pause", "SIGTERM", "SIGINT", "eval SIGTERM", "eval stop", "eval pause"]
     results = {how: train(how) for how in cases}
     results["clip"] = differing(grad_clip_norm=1.0 + RANK)
+    results["spent"] = spent()
     results["again"] = train("again")
     (OUT.parent / f"rank-{RANK}.json").write_text(json.dumps(results))
 

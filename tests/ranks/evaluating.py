@@ -28,6 +28,8 @@ from evaluation_parts import (
     INPUTS,
     METRICS,
     TARGETS,
+    Detected,
+    Detecting,
     InOrder,
     OfParts,
     OwnLoss,
@@ -225,6 +227,7 @@ def only_on_several():
     few = [(INPUTS[:4], TARGETS[:4])] * (1 + rank)
     return {
         "own": own,
+        "recipe": recipe(),
         "local": evaluate(local, metrics=accuracy, parallel=DDP(data="local"))[0],
         "predicted": predict(local, parallel=DDP(data="local"))[0],
         "by_sampler": by_sampler,
@@ -238,12 +241,22 @@ def only_on_several():
     }
 
 
+def recipe():
+    """Return by how much the predictions in order of the page differ from what its model gives for its rows."""
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "scale.md").read_text(encoding="utf-8")
+    (block,) = [text.partition("```")[0] for text in page.split("```python\n") if "trainer.predict" in text]
+    names = {"__name__": "page"}
+    exec(block, names)
+    return (names["predictions"] - names["model"](names["rows"])).abs().max().item()
+
+
 def found_by(names, **settings):
     """Return what each case gives."""
     cases: dict[str, Any] = {name: lambda make=make: evaluate(make(), **settings) for name, make in EVALUATED.items()}
     for name, loss in LOSSES.items():
         cases[name] = lambda loss=loss: evaluate(ignoring(6), loss=loss, metrics={}, **settings)
     cases["own loss"] = lambda: evaluate(loader(), model=OwnLoss(), metrics={"parts": OfParts}, **settings)
+    cases["detections"] = lambda: evaluate(loader(), model=Detecting(), metrics={"boxes": Detected}, **settings)
     cases["predict"] = lambda: predict(loader(batch_size=9, shuffle=True), **settings)
     cases["predict of one row"] = lambda: predict(subset(3, batch_size=1), **settings)
     cases |= {made.__name__: lambda made=made: made(**settings) for made in (train, guard, save)}

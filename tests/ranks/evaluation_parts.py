@@ -87,6 +87,18 @@ class Ragged(OwnLoss):
         return {"logits": nn.functional.pad(self.net(batch[0]), (0, rank_here()))}, batch[1]
 
 
+class Detecting(OwnLoss):
+    """A model that finds another number of boxes in each example."""
+
+    def loss(self, outputs, batch):
+        return super().loss(self(batch), batch)
+
+    def eval_forward(self, batch):
+        inputs, targets = batch
+        found = [{"boxes": row[: int(target)], "word": str(int(target))} for row, target in zip(*batch, strict=True)]
+        return found, [{"boxes": row[:1]} for row in inputs[: len(targets)]]
+
+
 class InOrder:
     """A metric that depends on the order of the rows, and on how they are split into batches."""
 
@@ -139,6 +151,24 @@ class Kept(torchmetrics.Metric):
     def compute(self):
         whole = torch.cat(self.kept).double()
         return (whole * torch.arange(len(whole))).sum() / 1000
+
+
+class Detected(torchmetrics.Metric):
+    """A metric of torchmetrics for boxes, with a sum and with lists, as those of detection have."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("images", default=torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("found", default=[], dist_reduce_fx=None)
+
+    def update(self, outputs, targets):
+        for found, wanted in zip(outputs, targets, strict=True):
+            self.images += 1
+            self.found.append((found["boxes"].sum() - wanted["boxes"].sum()) * int(found["word"]))
+
+    def compute(self):
+        weights = torch.arange(len(self.found)).double()
+        return {"images": self.images, "in order": (torch.stack(self.found).double() * weights).sum() / 1000}
 
 
 METRICS: dict[str, Any] = {

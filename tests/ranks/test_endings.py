@@ -59,6 +59,13 @@ def test_ranks_that_differ_get_one_error_which_names_rank_and_difference(ended):
     ] * 2
 
 
+def test_a_trainer_that_has_raised_on_all_ranks_says_that_a_new_one_is_needed(ended):
+    said = "ClosedEngineError: an exception has ended this run on all ranks; make a new Trainer"
+    for rank in ended:
+        assert rank["spent"][0].startswith("ArgumentError: ")
+        assert rank["spent"][1:] == [said] * 3
+
+
 def test_another_run_follows_after_a_failure_that_all_ranks_had_alike(ended):
     assert [rank["again"][:2] for rank in ended] == [["returned", 14]] * 2
 

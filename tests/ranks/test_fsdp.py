@@ -101,10 +101,16 @@ def test_running_statistics_are_the_mean_of_the_ranks_and_counts_those_of_rank_0
     assert seen[0][count] == seen[1][count] == own[0][count]
 
 
-def test_averages_of_running_statistics_are_the_mean_of_the_ranks_in_an_evaluation() -> None:
-    first, second = (rank["seen"] for rank in together()["with_averaged_batch_norm"]["ranks"])
-    assert first == second
-    assert first != together()["with_batch_norm"]["ranks"][0]["seen"]
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_averages_of_running_statistics_are_the_mean_of_the_ranks_when_evaluated_saved_or_left(
+    way: str,
+) -> None:
+    first, second = together()["with_averaged_batch_norm"][way]
+    assert first["seen"] == second["seen"]
+    assert first["seen"] != together()["with_batch_norm"]["ranks"][0]["seen"]
+    assert first["saved"] == second["saved"]
+    for name, values in first["seen"].items():
+        assert first["left"][name] == second["left"][name] == pytest.approx(values)
 
 
 def test_batch_norm_is_warned_of_once() -> None:

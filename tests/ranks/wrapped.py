@@ -69,7 +69,7 @@ def with_unused() -> dict[str, Any]:
 
 
 class Statistics(Callback):
-    """Keeps the running statistics of this rank before an evaluation, and of all in it."""
+    """Keeps the running statistics of this rank before an evaluation, of all in it, and what is saved and left."""
 
     every_rank = True
 
@@ -81,26 +81,42 @@ class Statistics(Callback):
     def eval_batch_start(self, state: State, logger: Any) -> None:
         self.seen = _buffers(state)
 
+    def batch_checkpoint(self, state: State, logger: Any) -> None:
+        if state.timestamp.batch == 5:
+            state.snapshot()  # type: ignore[misc]
+            self.saved = _evaluated(state)
+
+    def fit_end(self, state: State, logger: Any) -> None:
+        self.left = _evaluated(state)
+
 
 def _buffers(state: State) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in state.model.named_buffers()}  # type: ignore[union-attr]
 
 
-def with_batch_norm(algorithms: Any = ()) -> dict[str, Any]:
+def _evaluated(state: State) -> dict[str, torch.Tensor]:
+    """Return the buffers that an evaluation uses: those of an average, if there is one."""
+    own = _buffers(state)
+    averages = [algorithm.averaged_state_dict() for algorithm in state.algorithms]  # type: ignore[attr-defined]
+    return {name: averages[0][name] for name in own} if averages else own
+
+
+def with_batch_norm(algorithms: Any = (), parallel: Any = "auto") -> dict[str, Any]:
     """Return the statistics of each rank before and in an evaluation, and the warnings of each."""
     torch.manual_seed(0)
     model, seen = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), Statistics()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer = _fit(model, algorithms=algorithms, callbacks=[seen], eval_dataloader=[(INPUTS, TARGETS)])
+        more = {"callbacks": [seen], "eval_dataloader": [(INPUTS, TARGETS)], "parallel": parallel}
+        trainer = _fit(model, algorithms=algorithms, **more)
     told = [str(each.message) for each in caught if "BatchNorm" in str(each.message)]
-    found = {part: {k: v.tolist() for k, v in getattr(seen, part).items()} for part in ("own", "seen")}
+    found = {part: {k: v.tolist() for k, v in getattr(seen, part).items()} for part in ("own", "seen", "saved", "left")}
     return {"ranks": trainer.state.ranks.each({**found, "told": told})}
 
 
 def with_averaged_batch_norm() -> dict[str, Any]:
-    """Return the same where an average is evaluated."""
-    return with_batch_norm([("ema", {"warmup": False})])
+    """Return the same where an average is evaluated, for each way to spread the model."""
+    return {way: with_batch_norm([("ema", {"warmup": False})], way)["ranks"] for way in ("ddp", "fsdp")}
 
 
 def with_mixed_precision() -> dict[str, Any]:

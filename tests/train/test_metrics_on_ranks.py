@@ -68,17 +68,42 @@ def test_mappings_tuples_and_what_is_missing_keep_their_form():
 @pytest.mark.parametrize(
     ("outputs", "problem"),
     [
-        (["a", "b"], "a list"),
+        (["a", "b", "c"], "a list"),
         ({"word": "x"}, "a str"),
         (torch.tensor(0.5), r"a tensor of shape \(\) for 2 rows"),
         (torch.zeros(7, 2, 3), r"a tensor of shape \(7, 2, 3\) for 2 rows"),
         (torch.zeros(4, 2, 3), r"a tensor of shape \(4, 2, 3\) for 2 rows"),
-        ([{"boxes": torch.zeros(2, 4)}, {"boxes": torch.zeros(2, 4)}], "a list"),
+        ([{"boxes": torch.zeros(2, 4)}] * 3, "a list"),
     ],
 )
 def test_what_has_no_rows_to_gather_is_refused(outputs, problem):
     with pytest.raises(ArgumentError, match=f"metric 'seen' needs the outputs and targets of all ranks, and {problem}"):
         seen_by(lambda _: [[(outputs, column(1, 2), False)]])
+
+
+def test_lists_with_an_item_for_each_row_come_from_all_ranks_whatever_their_shapes():
+    def boxes(*numbers):
+        return [{"boxes": torch.ones(number, 4)} for number in numbers]
+
+    pieces = {
+        0: [[(boxes(2, 0), (["a"], ["b", "c"]), False), (boxes(3), (["d"],), False)]],
+        1: [[((boxes(2)), (["e"],), False)]],
+        2: [[(boxes(5), (["f"],), True)]],
+    }
+    for given in seen_by(pieces.get, 3):
+        ((outputs, targets),) = given
+        assert [row["boxes"].shape for row in outputs] == [(2, 4), (0, 4), (3, 4), (2, 4)]
+        assert targets == (["a"], ["b", "c"], ["d"], ["e"])
+
+
+def test_a_tuple_of_as_many_tensors_as_there_are_rows_is_several_outputs():
+    def batches(rank):
+        rows = column(rank, rank + 10)
+        return [[((rows, rows * 2), [{"boxes": torch.ones(rank, 4)}] * 2, False)]]
+
+    for (((first, second), targets),) in seen_by(batches):
+        assert (first.tolist(), second.tolist()) == ([0, 10, 1, 11], [0, 20, 2, 22])
+        assert [len(row["boxes"]) for row in targets] == [0, 0, 1, 1]
 
 
 def test_shapes_that_differ_between_ranks_are_refused():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .dealt import deal, differing
+from .dealt import deal
 from .failures import blame_what_was_loaded, lose_no_batch
 from .feed import Feed, enter_loader
 from .loaders import is_of_rank, own_generators, why_inexact
+from .of_rank import differing
 
 __all__ = [
     "Feed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,11 +13,10 @@ from ...batch import count_rows, slice_rows
 from ...errors import EngineError
 from ...messages import counted, warn
 from ...randomness import GlobalGenerators, preserve_generators
-from ...ranks import Ranks
 from ...state import State, length_of
 from .index_order import IndexOrder
-from .loaders import is_of_rank, is_skippable, own_generators, with_the_first
-from .of_rank import take_part_of
+from .loaders import is_of_rank, is_skippable, own_generators
+from .of_rank import differing, take_part_of, with_the_first
 
 
 def deal(
@@ -45,22 +44,13 @@ def deal(
     lengths = [number for (number,) in state.ranks.table([-1 if length is None else length])]
     if len({*lengths}) > 1:
         raise differing(str(state.dataloader_label), lengths, "batches")
-    parts = _parts(*_begun(loader, state.ranks, device), state)
+    parts = _parts(*_begun(loader, state, device), state)
     yield from _in_step(parts, state, is_local=False) if in_step and length is None else parts
 
 
-def differing(label: str, found: Sequence[float], what: str = "rows") -> EngineError:
-    """Return the error for ranks that have different data of one loader."""
-    each = ", ".join(f"rank {rank}: {'?' if number < 0 else int(number)}" for rank, number in enumerate(found))
-    return EngineError(
-        f"the loader {label!r} gave the ranks different data ({what}: {each}): each rank has to read the same data in "
-        "the same order; for loaders of a rank's own rows give Trainer(parallel=DDP(data='local'))"
-    )
-
-
-def _begun(loader: Any, ranks: Ranks, device: torch.device) -> tuple[Iterator[Any], deque[int] | None]:
+def _begun(loader: Any, state: State, device: torch.device) -> tuple[Iterator[Any], deque[int] | None]:
     """Return an iterator in the order that rank 0 draws, and the rows of its batches if it gives this rank's only."""
-    own = own_generators(loader)
+    ranks, own = state.ranks, own_generators(loader)
     now: Any = {"global": GlobalGenerators.capture(device).to_state(), "own": [each.get_state() for each in own]}
     of_first = ranks.first(now)
     with preserve_generators(device) if ranks.rank else nullcontext():
@@ -68,7 +58,7 @@ def _begun(loader: Any, ranks: Ranks, device: torch.device) -> tuple[Iterator[An
         for generator, saved in zip(own, of_first["own"], strict=True):
             generator.set_state(saved)
         if not is_skippable(loader):
-            return with_the_first(loader), None
+            return with_the_first(loader, state), None
         order = IndexOrder(loader, ranks)
         return order.skip(loader, 0), order.sizes
 

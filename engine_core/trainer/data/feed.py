@@ -15,8 +15,8 @@ from ...randomness import GlobalGenerators, preserve_generators
 from ...ranks import Ranks
 from ...state import State, length_of
 from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
-from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, size_of, with_the_first
-from .of_rank import OfRank
+from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, size_of
+from .of_rank import OfRank, with_the_first
 
 
 class Feed:
@@ -59,7 +59,7 @@ class Feed:
     def _begin(self, loader: Any, ranks: Ranks | None) -> Iterator[Any]:
         try:
             if not is_skippable(loader):  # most draw their order at the first batch, and ranks have to draw it here
-                return self._begin_at(iter(loader) if ranks is None else with_the_first(loader), 0)
+                return self._begin_at(iter(loader) if ranks is None else with_the_first(loader, self._state), 0)
             if loader.num_workers and ranks is None:  # they take indices at once
                 return self._begin_at(iter(loader), 0)
             # torch would draw the order at the first batch, after whatever callbacks draw before it.

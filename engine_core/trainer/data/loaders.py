@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -76,9 +75,3 @@ def size_of(loader: Any) -> dict[str, int | None]:
     """Return batch size and number of batches, as far as they are known."""
     sizes = [getattr(owner, "batch_size", None) for owner in (loader, getattr(loader, "batch_sampler", None))]
     return {"batch_size": next((n for n in sizes if type(n) is int), None), "batches": length_of(loader)}
-
-
-def with_the_first(loader: Any) -> Iterator[Any]:
-    """Return an iterator over a loader, with its first batch read."""
-    iterator: Iterator[Any] = iter(loader)
-    return itertools.chain(list(itertools.islice(iterator, 1)), iterator)

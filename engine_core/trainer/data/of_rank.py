@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
-from ...batch import count_rows, slice_rows
+from ...batch import count_rows, map_batch, slice_rows
+from ...errors import CheckpointError, EngineError
 from ...messages import warn
-from ...parallel import bounds
+from ...parallel import bounds, mark_of
 from ...state import State, length_of
+
+_ENDED = -1
+"""In place of a batch, for a loader that gave none."""
 
 
 class Dealing(Protocol):
@@ -35,6 +42,48 @@ def take_part_of(batch: Any, sizes: deque[int] | None, state: State) -> tuple[An
     if sizes is None:
         batch = slice_rows(batch, rows, *((0, 1) if state.is_placeholder else (start, stop)))
     return batch, rows
+
+
+def differing(label: str, found: Sequence[float], what: str = "rows") -> EngineError:
+    """Return the error for ranks that have different data of one loader."""
+    each = ", ".join(f"rank {rank}: {'?' if number < 0 else int(number)}" for rank, number in enumerate(found))
+    return _different(label, f"{what}: {each}")
+
+
+def _different(label: str, found: str) -> EngineError:
+    return EngineError(
+        f"the loader {label!r} gave the ranks different data ({found}): each rank has to read the same data in the "
+        "same order, so give generators of its own a seed that all ranks share; for loaders of a rank's own rows give "
+        "Trainer(parallel=DDP(data='local'))"
+    )
+
+
+def with_the_first(loader: Any, state: State) -> Iterator[Any]:
+    """Return an iterator over a loader that each rank reads in full, with its first batch read, and compared.
+
+    Raises:
+        EngineError: on all ranks, if it is not the same on all of them; what a checkpoint can't hold is not compared.
+    """
+    iterator: Iterator[Any] = iter(loader)
+    first = list(itertools.islice(iterator, 1))
+    marks = [int(own) for (own,) in state.ranks.table([_mark(first[0]) if first else _ENDED])]
+    if others := [rank for rank, own in enumerate(marks) if own != marks[0]] if _ENDED not in marks else []:
+        each = ", ".join(map(str, others))
+        raise _different(str(state.dataloader_label), f"the first batch of rank {each} is not that of rank 0")
+    return itertools.chain(first, iterator)
+
+
+def _mark(batch: Any) -> int:
+    """Return a number that differs if what a batch holds differs, as far as that can be told."""
+    marks: list[int] = []
+
+    def add(leaf: Any) -> Any:
+        with suppress(CheckpointError):
+            marks.append(mark_of(leaf))
+        return leaf
+
+    map_batch(batch, add)
+    return zlib.crc32(repr(marks).encode())
 
 
 class OfRank:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from ...checkpoint import Piece, flatten
-from ...parallel import in_pieces
+from ...parallel import mark_of
 from ...ranks import Ranks
 
 Parts = Mapping[str, Mapping[str, Any]]
@@ -23,7 +18,7 @@ def gather_parts(ranks: Ranks, parts: Parts, **own: Any) -> list[dict[str, Any]]
         return []
     marks = ranks.each(
         {
-            kind: {name: {str(key): _mark(value) for key, value in state.items()} for name, state in states.items()}
+            kind: {name: {str(key): mark_of(value) for key, value in state.items()} for name, state in states.items()}
             for kind, states in parts.items()
         }
     )
@@ -54,16 +49,3 @@ def states_of_rank(saved: list[Any], ranks: Ranks, kind: str, states: Mapping[st
 def _differs(marks: list[Any], kind: str, name: str, key: str) -> bool:
     """Do the ranks that have this state differ in an entry? A rank may lack a callback, and with it its state."""
     return len({each[kind][name].get(key) for each in marks if name in each[kind]}) > 1
-
-
-def _mark(state: Any) -> int:
-    """Return a number that differs if a state differs, as good as surely."""
-    tensors: dict[str, Any] = {}
-    mark = zlib.crc32(json.dumps(flatten(in_pieces(state), "state", tensors)).encode())
-    for tensor in tensors.values():
-        if isinstance(tensor, Piece):  # each rank has another
-            continue
-        whole = tensor.detach().cpu().contiguous().reshape(-1)
-        data: Any = whole.view(torch.uint8).numpy() if whole.numel() else b""
-        mark = zlib.crc32(data, mark)
-    return mark

@@ -29,7 +29,7 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
         CheckpointError: for a state that a checkpoint can't hold, with its path.
     """
     session.readings.flush()  # first: it logs, and the destinations' states have to contain that
-    session.wrapping.mean_buffers()
+    session.mean_buffers()
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
     parts, weights = {**_parts(session), "model": extra}, weights_of(model)

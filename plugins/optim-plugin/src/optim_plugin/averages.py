@@ -99,10 +99,10 @@ class Average:
         kinds = [_kind(place) for place in places]
         ordered = [pair for kind in range(3) for pair, own in zip(pairs, kinds, strict=True) if own == kind]
         self._guarded, self._copied = kinds.count(0), kinds.count(0) + kinds.count(1)
-        self._places = [place for place, _ in ordered]
-        self._tensors = [tensor for _, tensor in ordered]
+        self._places, self._tensors = [place for place, _ in ordered], [tensor for _, tensor in ordered]
         self._untied = _untied(places, given) if share and given is not None else []
         self._statistics = None if share else self._flatten_statistics()
+        self.buffers = [t for place, t in zip(self._places, self._tensors, strict=True) if place.parameter is None]
         self._is_sharded = any(hasattr(tensor, "to_local") for tensor in self._tensors)
         self._swapped: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
