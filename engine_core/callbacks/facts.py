@@ -179,12 +179,12 @@ def _dealt(state: State) -> dict[str, Any] | None:
     ranks, rows = state.ranks, getattr(state.train_dataloader, "batch_size", None)
     if ranks.size == 1:
         return None
-    from ..trainer import is_of_rank  # noqa: PLC0415  needs torch, as above
+    from ..parallel import bounds  # noqa: PLC0415  needs torch, as above
+    from ..trainer import is_of_rank  # noqa: PLC0415
 
     parts = None
     if type(rows) is int and not ranks.is_local and not is_of_rank(state.train_dataloader):
-        each, more = divmod(rows, ranks.size)
-        parts = [each + (rank < more) for rank in range(ranks.size)]
+        parts = [stop - start for start, stop in (bounds(rows, ranks, rank) for rank in range(ranks.size))]
     return {"number": ranks.size, "parallel": "fsdp" if ranks.is_sharded else "ddp", "rows": parts}
 
 
