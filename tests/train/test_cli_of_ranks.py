@@ -27,7 +27,7 @@ def test_without_torchrun_each_process_prints_its_error_with_its_rank(tmp_path, 
     monkeypatch.chdir(tmp_path)
     ended = CliRunner().invoke(main, ["train", "missing.yaml"], env=SECOND)
     assert ended.exit_code == 2
-    assert ended.stderr.startswith(f"Error: rank 1: {NO_FILE}")
+    assert ended.output.startswith(f"Error: rank 1: {NO_FILE}")
 
 
 @pytest.mark.parametrize(
