@@ -116,14 +116,14 @@ def warn(message: str, category: type[Warning], *, of_rank: bool = False) -> Non
 
     If code that an engine runs warns through this package, as by logging, its package is the one that warns. Of several
     processes that train together the first one warns: the others have the same to say, unless the warning is `of_rank`,
-    about this process alone. Then each warns, and names itself.
+    about this process alone. Then each warns, and names itself at the end.
     """
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         if not of_rank and dist.get_rank():
             return
         if of_rank and dist.get_world_size() > 1:
-            message = f"rank {dist.get_rank()}: {message}"
+            message = f"{message} (rank {dist.get_rank()})"  # at the end: filters look at the beginning
     frame = inspect.currentframe()
     packages = []  # the innermost first
     while frame is not None:

@@ -98,7 +98,7 @@ def test_all_warnings_are_issued_there():
 
 @pytest.mark.parametrize(
     ("rank", "size", "of_all", "of_rank"),
-    [(0, 1, ["text"], ["text"]), (0, 2, ["text"], ["rank 0: text"]), (1, 2, [], ["rank 1: text"])],
+    [(0, 1, ["text"], ["text"]), (0, 2, ["text"], ["text (rank 0)"]), (1, 2, [], ["text (rank 1)"])],
 )
 def test_rank_0_warns_for_all_and_each_rank_of_what_concerns_it_alone(monkeypatch, rank, size, of_all, of_rank):
     group = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": size}
