@@ -50,7 +50,7 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
     ("py:class", r"engine_core\.(logger\.(Destination|HasClock)|batch\.items\.HasBatch)"),
-    ("py:class", r"engine_core\.(ranks\.T|testing\.ranks\.(T|_Meeting))"),
+    ("py:class", r"engine_core\.(ranks\.T|testing\.ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
     ("py:class", r"engine_core\.checkpoint\.(pieces\.Box|tensor_file\.TensorFile)|Shape|Callable\[\[\]"),
     ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.draws\.Draws"),
     ("py:class", r"nn\.Module|Activation|Target|BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|SpanRecorder"),
