@@ -5,7 +5,7 @@ from __future__ import annotations
 from .checks import check_spread
 from .failures import ends_with, record
 from .group import join
-from .rows import bounds
+from .rows import bounds, placeholder_of
 from .settings import DDP, FSDP, spread_of
 from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, write_gathered
 from .wrapping import Wrapping, spread_model
@@ -24,6 +24,7 @@ __all__ = [
     "join",
     "kept_as_in",
     "mark_of",
+    "placeholder_of",
     "record",
     "spread_model",
     "spread_of",

@@ -76,7 +76,7 @@ class Failures:
         if isinstance(error, RuntimeError) and _OF_MESSAGES.search(str(error)) and _is_torchs(error):
             return self._because_of_others(error)
         self._has_failed = not isinstance(error, RankError)  # which tells what all know
-        lines, at = "".join(traceback.format_exception(type(error), error, error.__traceback__)), time.time()
+        lines, at = _lines_of(error), time.time()
         if self._has_failed:
             self._board.tell(f"rank {self._rank} failed: {type(error).__name__}: {error}", lines, at)
         self._finish(error, lines, at)  # what the others record is later than what they are told
@@ -190,7 +190,14 @@ def ends_with(error: BaseException) -> BaseException:
 
     It is a RankError if the end of another rank led to `error`, else `error`.
     """
-    return error if _of_group is None else _of_group[1].ends_with(error)
+    if _of_group is not None:
+        return _of_group[1].ends_with(error)
+    record(error, _lines_of(error), time.time())
+    return error
+
+
+def _lines_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
 def _is_torchs(error: BaseException) -> bool:

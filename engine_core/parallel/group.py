@@ -6,6 +6,7 @@ import atexit
 import datetime as dt
 import json
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,20 +14,20 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from ..batch import slice_rows, take_rows
+from ..batch import take_rows
 from ..checkpoint import Tensors, flatten, restore
 from ..errors import EngineError
 from ..messages import warn
 from ..ranks import Deal, Ranks
 from .failures import Failures, failures_of_group, store_of_group
 from .moving import CAN_NOT_MOVE, Move, moved, signature_of
-from .rows import bounds
+from .rows import bounds, placeholder_of
 from .settings import FSDP, Parallel, has_group, timeout_s
 
 _FRAME = 32
 """Numbers in a message of `table`, the first of which is how many follow; longer ones take a multiple."""
-_ROOM, _MOST_ROOM = 984, 1 << 15
-"""Bytes in the first message of `first` and `gather`: what is longer needs a second one."""
+_NUMBERS, _ROOM, _MOST_ROOM = 16, 976, 1 << 15
+"""Bytes in the first message of `first` and `gather`, of its two numbers and the rest; what is longer needs another."""
 
 
 def join(parallel: Parallel | None, device: torch.device | str) -> Ranks:
@@ -87,14 +88,21 @@ class GroupRanks(Ranks):
         own = rows.detach().contiguous()
         size, width = own.shape[0], own.element_size() * own.shape[1:].numel()
         room = self._room_to_gather
-        head = _head(size, own.flatten().view(torch.uint8) if size * width <= room else None, room)
+        kind = zlib.crc32(repr((own.dtype, own.shape[1:])).encode())
+        head = _head([size, kind], own.flatten().view(torch.uint8) if size * width <= room else None, room)
         heads = [torch.empty_like(head) for _ in range(self.size)]
         self._call(lambda: dist.all_gather(heads, head))
-        counts = [int(head[:8].view(torch.int64)) for head in heads]
+        numbers = [head[:_NUMBERS].view(torch.int64).tolist() for head in heads]
+        counts = [count for count, _ in numbers]
+        if any(of_rank != kind for _, of_rank in numbers):
+            raise EngineError(
+                f"the ranks gather rows that differ in more than their number; those of rank {self.rank} are "
+                f"{own.dtype} of shape {('n', *own.shape[1:])}"
+            )
         # All ranks know it, and the next rows, such as the scores of a batch, are often as many.
         self._room_to_gather = min(max(_ROOM, max(counts) * width), _MOST_ROOM)
         if max(counts) * width <= room:
-            cut = [head[8 : 8 + n * width].clone() for head, n in zip(heads, counts, strict=True)]
+            cut = [head[_NUMBERS : _NUMBERS + n * width].clone() for head, n in zip(heads, counts, strict=True)]
             found = torch.cat(cut).view(own.dtype).view(sum(counts), *own.shape[1:]).to(own.device)
         else:
             found = torch.cat(self._gathered(own, counts))
@@ -122,14 +130,14 @@ class GroupRanks(Ranks):
     def first(self, value: Any) -> Any:
         """Return rank 0's value."""
         whole = _packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
-        head = _head(len(whole), whole[:_ROOM], _ROOM)
+        head = _head([len(whole), 0], whole[:_ROOM], _ROOM)
         self._call(lambda: dist.broadcast(head, src=0))
         length = int(head[:8].view(torch.int64))
         if length <= _ROOM:
-            return value if self.rank == 0 else _unpacked(head[8 : 8 + length])
+            return value if self.rank == 0 else _unpacked(head[_NUMBERS : _NUMBERS + length])
         rest = whole[_ROOM:] if self.rank == 0 else torch.empty(length - _ROOM, dtype=torch.uint8)
         self._call(lambda: dist.broadcast(rest, src=0))
-        return value if self.rank == 0 else _unpacked(torch.cat([head[8:], rest]))
+        return value if self.rank == 0 else _unpacked(torch.cat([head[_NUMBERS:], rest]))
 
     def each(self, value: Any) -> list[Any]:
         """Return the value of each rank, of the kinds that `first` takes."""
@@ -163,7 +171,7 @@ class GroupRanks(Ranks):
                     self._warn_of_staying()
                 staying = move.staying()
                 dealt, is_placeholder = take_rows(batch, held, staying), not len(staying)
-            return (slice_rows(batch, held, 0, 1) if is_placeholder else dealt), is_placeholder
+            return (placeholder_of(batch, held) if is_placeholder else dealt), is_placeholder
 
         return counts, deal
 
@@ -192,12 +200,12 @@ class GroupRanks(Ranks):
         self._failures.guard(communicate)
 
 
-def _head(number: int, octets: torch.Tensor | None, room: int) -> torch.Tensor:
-    """Return a message that has the same length on all ranks: a number, and what there is room for."""
-    head = torch.zeros(8 + room, dtype=torch.uint8)
-    head[:8] = torch.tensor([number]).view(torch.uint8)
+def _head(numbers: list[int], octets: torch.Tensor | None, room: int) -> torch.Tensor:
+    """Return a message that has the same length on all ranks: two numbers, and what there is room for."""
+    head = torch.zeros(_NUMBERS + room, dtype=torch.uint8)
+    head[:_NUMBERS] = torch.tensor(numbers).view(torch.uint8)
     if octets is not None:
-        head[8 : 8 + len(octets)] = octets
+        head[_NUMBERS : _NUMBERS + len(octets)] = octets
     return head
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ..batch import take_rows
 from ..errors import RankError
-from ..parallel import Wrapping
+from ..parallel import Wrapping, placeholder_of
 from ..randomness import GlobalGenerators, preserve_generators
 from ..ranks import Deal, Ranks
 
@@ -83,7 +83,7 @@ class ThreadRanks(Ranks):
 
         def deal(index: torch.Tensor) -> tuple[Any, bool]:
             own = [row - start for row in index.tolist() if start <= row < start + rows]
-            return take_rows(batch, rows or 1, torch.tensor(own or [0])), not own
+            return (take_rows(batch, rows, torch.tensor(own)) if own else placeholder_of(batch, rows or 1)), not own
 
         return counts, deal
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from engine_core.batch import map_batch, slice_rows, take_rows
+from engine_core.errors import EngineError
 from engine_core.parallel import bounds
 from engine_core.ranks import Ranks
 
@@ -39,10 +40,29 @@ def wrong_moves(ranks: Ranks) -> list[str]:
         warnings.simplefilter("always")
         for _ in range(2):  # lengths differ between ranks
             wrong += _judged(ranks, "must stay", MIXED, [0, 1, 2], stays=True, grows=True)
+    wrong += _gathered_wrongly(ranks)
     told = [sum("can't be sent" in str(warning.message) for warning in caught)]
     if ranks.each(told) != [[1], *[[0]] * (ranks.size - 1)]:
         wrong.append("must stay: it is said once, by rank 0")
     return wrong
+
+
+def _gathered_wrongly(ranks: Ranks) -> list[str]:
+    """Return what went wrong when ranks gather rows of different dtypes and shapes, few and many."""
+    wrong = []
+    for rows in (3, 3000):
+        for own in (
+            torch.ones(rows, dtype=torch.float64 if ranks.rank else torch.float32),
+            torch.ones(rows, 1 + ranks.rank),
+        ):
+            try:
+                ranks.gather(own)
+            except EngineError as error:
+                if "differ in more than their number" not in str(error):
+                    wrong.append(str(error))
+            else:
+                wrong.append(f"{rows} rows that differ were gathered")
+    return wrong if ranks.sum(1) == ranks.size else [*wrong, "the next message is another one"]
 
 
 def _judged(

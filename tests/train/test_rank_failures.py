@@ -88,6 +88,15 @@ def test_a_failure_is_told_and_recorded_and_the_group_left(boards, tmp_path, mon
     assert written["extraInfo"]["timestamp"] == str(int(boards[1].told().at))
 
 
+def test_an_error_before_the_group_is_joined_is_recorded_for_torchruns_summary(tmp_path, monkeypatch):
+    record = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(record))
+    monkeypatch.setattr(failures, "_of_group", None)
+    error = ValueError("boom")
+    assert failures.ends_with(error) is error
+    assert json.loads(record.read_text())["message"]["message"] == "ValueError: boom"
+
+
 def test_an_error_of_a_collective_is_the_failure_of_another_rank(boards):
     own = Failures(0, boards[0], lambda: None, "10m")
     boards[1].tell("rank 1 failed: ValueError: boom", "", 0.0)

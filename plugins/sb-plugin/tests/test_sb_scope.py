@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from engine_core import Trainer
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Deal, Ranks
+from engine_core.testing import ThreadRanks
 from sb_plugin import SelectiveBackprop
 
 ALWAYS: dict[str, Any] = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
@@ -66,3 +68,27 @@ def test_the_number_of_kept_rows_is_that_of_the_whole_batch(engine_of: Any, prun
 def test_another_scope_is_refused_with_the_nearest() -> None:
     with pytest.raises(ArgumentError, match=r"scope='ranks' has to be one of 'global', 'rank'.*'rank'"):
         SelectiveBackprop(scope="ranks")
+
+
+def test_a_dropped_row_that_is_not_finite_changes_no_weight_on_a_rank_that_keeps_none() -> None:
+    def trained(ranks: Ranks | None) -> list[float]:
+        torch.manual_seed(0)
+        model, inputs = torch.nn.Linear(2, 2), torch.linspace(-1, 1, 16).view(8, 2)
+        inputs[4] = float("nan")  # row 0 of rank 1
+        with Trainer(
+            model,
+            [(inputs, torch.tensor([1, 0, 0, 0, 0, 0, 0, 0]))],
+            max_duration="1ep",
+            loss_fn=torch.nn.CrossEntropyLoss(),
+            optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+            algorithms=[SelectiveBackprop(**ALWAYS, keep=0.125, selector="topk")],
+            parallel=ranks,
+            device="cpu",
+            seed=1,
+            progress_bar=False,
+        ) as trainer:
+            trainer.fit()
+        return model.weight.flatten().tolist()
+
+    one = pytest.approx(trained(None))
+    assert ThreadRanks.run(trained) == [one, one]
