@@ -8,7 +8,7 @@ from typing import Any
 from ..callback import is_used_on
 from ..errors import ArgumentError
 from ..ranks import Ranks
-from ..state import length_of
+from .data import compare_extents
 from .resume import describe_run
 from .session import Session
 
@@ -64,19 +64,10 @@ def check_training(session: Session) -> None:
     _check(session.state.ranks, {"training": training})
 
 
-def check_lengths(session: Session) -> None:
-    """Raise on all ranks if their loaders, which are to give the same batches, say different lengths."""
-    state = session.state
-    if state.world_size == 1 or session.feed.is_local:
-        return
-    length = length_of(state.train_dataloader)
-    lengths = [int(own) for (own,) in state.ranks.table([-1 if length is None else length])]
-    if len({*lengths}) > 1:
-        each = ", ".join(f"{'no length' if n < 0 else n} on rank {rank}" for rank, n in enumerate(lengths))
-        raise ArgumentError(
-            f"the train_dataloader has a different number of batches on the ranks ({each}): each rank has to read the "
-            "same data; for a loader of a rank's own rows give Trainer(parallel=DDP(data='local'))"
-        )
+def check_loaders(session: Session) -> None:
+    """Raise on all ranks if their train loaders, which are to give the same batches, can't do so."""
+    if session.state.world_size > 1 and not session.feed.is_local:
+        compare_extents(session.state.train_dataloader, "train", session.state.ranks)
 
 
 def _check(ranks: Ranks, own: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from ..errors import ArgumentError
 from ..event import Event
 from ..state import State
 from ..time import Time
-from .alike import check_lengths
+from .alike import check_loaders
 from .interruption import Handlers
 from .loop import loop_of
 from .objective import check_objective
@@ -59,7 +59,7 @@ def run_fit(session: Session, end: Time) -> None:
             fit, state.closure = loop_of(session, end)
             state.snapshot = partial(take_snapshot, session)
             state.go_back = partial(go_back, session)
-            check_lengths(session)
+            check_loaders(session)
             handlers.replace()
             fit()
         except BaseException as error:

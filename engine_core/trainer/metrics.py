@@ -6,6 +6,7 @@ import copy
 import warnings
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,8 @@ class Measurement:
                 metric.update(outputs, targets)
         if self.of_all:
             rows, name = count_rows(state.batch), next(iter(self.of_all))
-            whole = map_rows((outputs, targets), rows, _as_leaf)
+            given = (outputs, targets)
+            whole = map_rows(given, rows, partial(_as_output, rows=rows))[0], map_rows(given, rows, _as_leaf)[1]
             found = (leaf for part in whole for leaf in ([part] if are_samples(part) else _inside(part)))
             leaves = [_checked(leaf, rows, name) for leaf in found]
             if state.is_placeholder:
@@ -168,6 +170,16 @@ def _as_leaf(rows: Any) -> Any:
     """Return a list of a batch's rows as one leaf; a tuple of tensors is several outputs."""
     is_list = isinstance(rows, list) or (isinstance(rows, tuple) and not isinstance(rows[0], torch.Tensor))
     return _Items(rows) if is_list else rows
+
+
+def _as_output(part: Any, rows: int) -> Any:
+    """Return as several outputs a tuple that holds tensors with a row for each example; targets make such of samples.
+
+    A list stays one of rows, since two images may have two boxes each.
+    """
+    leaves = [leaf for leaf in _inside(part) if leaf is not None]
+    have_rows = all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (rows,) for leaf in leaves)
+    return part if isinstance(part, tuple) and have_rows else _as_leaf(part)
 
 
 def _inside(value: Any) -> list[Any]:

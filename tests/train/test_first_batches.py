@@ -1,4 +1,4 @@
-"""A loader that each rank reads in full has to give all of them the same: its first batch tells."""
+"""All ranks have to read the same data: lengths and splits tell, and the first batch where each reads it in full."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils import data as torch_data
 
-from engine_core import State
+from engine_core import State, Trainer
 from engine_core.errors import EngineError
 from engine_core.testing import ThreadRanks
 from engine_core.trainer.data import Feed, deal
@@ -54,7 +54,8 @@ def ordered(seed: int) -> Any:
 
 @pytest.mark.parametrize("label", ["train", "eval"])
 def test_another_order_on_another_rank_is_refused_with_what_to_do(label):
-    said = rf"'{label}'.*the first batch of rank 1 is not that of rank 0.*a seed that all ranks share.*data='local'"
+    remedy = r"a seed that all ranks share, and .*collate_fn.*data='local'"
+    said = rf"'{label}'.*the first batch of rank 1 is not that of rank 0.*{remedy}"
     with pytest.raises(EngineError, match=said):
         rows_of(ordered, label)
 
@@ -88,3 +89,54 @@ def test_a_first_batch_drawn_from_the_global_generators_is_that_of_rank_0():
     first, second = rows_of(make, "train")
     torch.manual_seed(0)
     assert first[0] + second[0] == torch.rand(4).tolist()
+
+
+def split(rank: int) -> Any:
+    """Return a split that draws from another seed on each rank."""
+    return torch_data.random_split(ROWS, [4, 2], generator=torch.Generator().manual_seed(rank))[0]
+
+
+def loaded(dataset: Any, **how: Any) -> Any:
+    return torch_data.DataLoader(dataset, batch_size=2, **how)
+
+
+DIFFERENT = {
+    "split": (lambda rank: loaded(split(rank)), "the split of rank 1 is not that of rank 0.*seed before you split"),
+    "nested": (lambda rank: loaded(torch_data.Subset(split(rank), range(3))), "the split of rank 1"),
+    "joined": (lambda rank: loaded(torch_data.ConcatDataset([ROWS, split(rank)])), "the split of rank 1"),
+    "sampler": (
+        lambda rank: loaded(ROWS, sampler=torch_data.SubsetRandomSampler(split(rank).indices)),
+        "the split of rank 1",
+    ),
+    "fewer": (lambda rank: loaded(torch_data.Subset(ROWS, range(3 + rank))), "rows.*rank 0: 3, rank 1: 4"),
+    "longer": (lambda rank: [(torch.arange(2),)] * (1 + rank), "batches: rank 0: 1, rank 1: 2"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_loaders_that_read_other_rows_on_another_rank_are_refused(name):
+    make, said = DIFFERENT[name]
+
+    def program(ranks: Any) -> None:
+        fit_on(ranks, make(ranks.rank))
+
+    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(program)):
+        with pytest.raises(EngineError, match=rf"{said}.*data='local'"):
+            read()
+
+
+def fit_on(ranks: Any, loader: Any) -> None:
+    """Begin to train a model that would fail at the first batch."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    how: Any = {"loss_fn": torch.nn.MSELoss(), "optimizers": optimizer, "device": "cpu", "progress_bar": False}
+    with Trainer(model, loader, max_duration="1ep", parallel=ranks, **how) as trainer:
+        trainer.fit()
+
+
+def test_the_same_split_on_all_ranks_deals_each_row_once_and_local_ones_may_differ():
+    chosen = sorted(split(0).indices)
+    dealt = rows_of(lambda _: loaded(split(0), shuffle=True), "eval")
+    assert sorted(row for of_rank in dealt for part in of_rank for row in part) == chosen
+    own = rows_of(lambda rank: loaded(split(rank)), "eval", is_local=True)
+    assert [[row for part in of_rank for row in part] for of_rank in own] == [split(0).indices, split(1).indices]

@@ -106,6 +106,22 @@ def test_a_tuple_of_as_many_tensors_as_there_are_rows_is_several_outputs():
         assert [len(row["boxes"]) for row in targets] == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_tuple_of_as_many_mappings_of_tensors_as_there_are_rows_is_several_outputs(heads, rows):
+    def batches(rank):
+        own = torch.full((rows, 3), float(rank))
+        outputs = tuple({"logits": own * (head + 1), "loss": None} for head in range(heads))
+        boxes = tuple({"boxes": torch.ones(rows, 4)} for _ in range(rows))  # as `zip` makes them of the dataset's rows
+        return [[(outputs, boxes, False)]]
+
+    for ((outputs, boxes),) in seen_by(batches):
+        assert [head["logits"][:, 0].tolist() for head in outputs] == [
+            [0.0] * rows + [head + 1.0] * rows for head in range(heads)
+        ]
+        assert [len(row["boxes"]) for row in boxes] == [rows] * rows * 2
+
+
 def test_shapes_that_differ_between_ranks_are_refused():
     with pytest.raises(ArgumentError, match=r"rank 0: torch.float32 \(rows, 1\).*rank 1: torch.float32 \(rows, 2\)"):
         seen_by(lambda rank: [[(torch.zeros(2, rank + 1), column(1, 2), False)]])

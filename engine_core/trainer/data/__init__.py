@@ -6,11 +6,12 @@ from .dealt import deal
 from .failures import blame_what_was_loaded, lose_no_batch
 from .feed import Feed, enter_loader
 from .loaders import is_of_rank, own_generators, why_inexact
-from .of_rank import differing
+from .of_rank import compare_extents, differing
 
 __all__ = [
     "Feed",
     "blame_what_was_loaded",
+    "compare_extents",
     "deal",
     "differing",
     "enter_loader",

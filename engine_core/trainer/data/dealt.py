@@ -16,7 +16,7 @@ from ...randomness import GlobalGenerators, preserve_generators
 from ...state import State, length_of
 from .index_order import IndexOrder
 from .loaders import is_of_rank, is_skippable, own_generators
-from .of_rank import differing, take_part_of, with_the_first
+from .of_rank import compare_extents, differing, take_part_of, with_the_first
 
 
 def deal(
@@ -40,12 +40,9 @@ def deal(
         _warn_of_repeated(loader, state)
         yield from _in_step(_as_given(loader), state, is_local=True) if in_step else _as_given(loader)
         return
-    length = length_of(loader)
-    lengths = [number for (number,) in state.ranks.table([-1 if length is None else length])]
-    if len({*lengths}) > 1:
-        raise differing(str(state.dataloader_label), lengths, "batches")
+    compare_extents(loader, str(state.dataloader_label), state.ranks)
     parts = _parts(*_begun(loader, state, device), state)
-    yield from _in_step(parts, state, is_local=False) if in_step and length is None else parts
+    yield from _in_step(parts, state, is_local=False) if in_step and length_of(loader) is None else parts
 
 
 def _begun(loader: Any, state: State, device: torch.device) -> tuple[Iterator[Any], deque[int] | None]:

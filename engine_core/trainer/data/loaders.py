@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
+from ...parallel import mark_of
 from ...state import length_of
 
 _KNOWN_SAMPLERS = (
@@ -75,3 +78,18 @@ def size_of(loader: Any) -> dict[str, int | None]:
     """Return batch size and number of batches, as far as they are known."""
     sizes = [getattr(owner, "batch_size", None) for owner in (loader, getattr(loader, "batch_sampler", None))]
     return {"batch_size": next((n for n in sizes if type(n) is int), None), "batches": length_of(loader)}
+
+
+def extent_of(loader: Any) -> list[int]:
+    """Return numbers of batches and of the dataset's rows, -1 if unknown, and a mark of the rows that a split chose."""
+    dataset, marks = getattr(loader, "dataset", None), list[int]()
+    parts = [dataset, _sampler_of(loader)]
+    for part in parts:  # which grows
+        if isinstance(part, torch_data.ConcatDataset):
+            parts += part.datasets
+        elif isinstance(part, (torch_data.Subset, torch_data.SubsetRandomSampler)):
+            parts.append(getattr(part, "dataset", None))
+            with suppress(TypeError, ValueError, RuntimeError):  # a dataset may have rows by name
+                marks.append(mark_of(torch.as_tensor(part.indices)))
+    batches, rows = (-1 if length is None else length for length in map(length_of, (loader, dataset)))
+    return [batches, rows, zlib.crc32(repr(marks).encode())]

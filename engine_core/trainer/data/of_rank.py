@@ -13,7 +13,9 @@ from ...batch import count_rows, map_batch, slice_rows
 from ...errors import CheckpointError, EngineError
 from ...messages import warn
 from ...parallel import bounds, mark_of
+from ...ranks import Ranks
 from ...state import State, length_of
+from .loaders import extent_of
 
 _ENDED = -1
 """In place of a batch, for a loader that gave none."""
@@ -50,11 +52,39 @@ def differing(label: str, found: Sequence[float], what: str = "rows") -> EngineE
     return _different(label, f"{what}: {each}")
 
 
-def _different(label: str, found: str) -> EngineError:
+def compare_extents(loader: Any, label: str, ranks: Ranks) -> None:
+    """Raise on all ranks if their loaders, which are to read the same data, differ in lengths or in their splits.
+
+    Raises:
+        EngineError: see above.
+    """
+    batches, rows, splits = zip(*ranks.table(extent_of(loader)), strict=True)
+    for found, what in ((batches, "batches"), (rows, "rows of the dataset")):
+        if len({*found}) > 1:
+            raise differing(label, found, what)
+    if others := _others(splits):
+        raise _different(
+            label,
+            f"the split of rank {others} is not that of rank 0",
+            "seed before you split, with torch.manual_seed(...) or generator=",
+        )
+
+
+def _others(found: Sequence[float]) -> str:
+    """Return the ranks that have something else than rank 0."""
+    return ", ".join(str(rank) for rank, own in enumerate(found) if own != found[0])
+
+
+_SEED = (
+    "give generators of its own a seed that all ranks share, and draw what its rows hold, as a collate_fn may, from "
+    "such a generator too"
+)
+
+
+def _different(label: str, found: str, remedy: str = _SEED) -> EngineError:
     return EngineError(
         f"the loader {label!r} gave the ranks different data ({found}): each rank has to read the same data in the "
-        "same order, so give generators of its own a seed that all ranks share; for loaders of a rank's own rows give "
-        "Trainer(parallel=DDP(data='local'))"
+        f"same order, so {remedy}; for loaders of a rank's own rows give Trainer(parallel=DDP(data='local'))"
     )
 
 
@@ -67,9 +97,8 @@ def with_the_first(loader: Any, state: State) -> Iterator[Any]:
     iterator: Iterator[Any] = iter(loader)
     first = list(itertools.islice(iterator, 1))
     marks = [int(own) for (own,) in state.ranks.table([_mark(first[0]) if first else _ENDED])]
-    if others := [rank for rank, own in enumerate(marks) if own != marks[0]] if _ENDED not in marks else []:
-        each = ", ".join(map(str, others))
-        raise _different(str(state.dataloader_label), f"the first batch of rank {each} is not that of rank 0")
+    if _ENDED not in marks and (others := _others(marks)):
+        raise _different(str(state.dataloader_label), f"the first batch of rank {others} is not that of rank 0")
     return itertools.chain(first, iterator)
 
 
