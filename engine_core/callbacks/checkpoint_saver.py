@@ -133,7 +133,9 @@ class CheckpointSaver(Callback):
     def fit_end(self, state: State, logger: Logger) -> None:
         """Save unless this position is saved already, and wait until it is written."""
         self._finish_together(state)
-        if state.ranks.decide(lambda: self._awaits_last(state)):
+        if not self._is_off and state.ranks.decide(
+            lambda: state.timestamp != self._saved_at or self._ranking.awaits_checkpoint(state)
+        ):
             self._save(state)
             self._writer.wait_for_all(state.ranks)
             state.ranks.decide(lambda: self._finish(self._writer.wait, state))
@@ -173,9 +175,6 @@ class CheckpointSaver(Callback):
         self._finish(self._writer.wait)
         return [] if self._is_off else self._store.saved()
 
-    def _awaits_last(self, state: State) -> bool:
-        return not self._is_off and (state.timestamp != self._saved_at or self._was_measured_later(state))
-
     def _take_folder(self, state: State) -> tuple[bool, bool]:
         """Return whether the folder can't be taken, and whether a checkpoint of this position is one of an interval."""
         try:
@@ -214,6 +213,8 @@ class CheckpointSaver(Callback):
             self._finish(lambda: self._begin(state), state)
         else:  # the ranks wait for each other in it, so none may pass over an error
             self._begin(state)
+        if state.interrupted_by is not None:  # torchrun ends the process that writes once another has ended
+            self._writer.wait_for_all(state.ranks)
 
     def _begin(self, state: State) -> None:
         """Copy the run and start writing it; only a written checkpoint counts as saved and can be among the best."""

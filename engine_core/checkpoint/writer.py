@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from math import inf
 
+from ..errors import CheckpointWarning
+from ..messages import enumerated, warn
 from ..ranks import Ranks
 
 
@@ -45,9 +49,23 @@ class BackgroundWriter:
             raise
 
     def wait_for_all(self, ranks: Ranks) -> None:
-        """Wait until no rank writes, in turns: a write may take longer than a rank waits for the others."""
-        while ranks.size > 1 and ranks.any(not self._ends_within(min(1.0, ranks.timeout_s / 2))):
-            pass
+        """Wait until no rank writes, in turns: a write may take longer than a rank waits for the others.
+
+        If it does, rank 0 warns once of those that still write.
+        """
+        warns_at = time.monotonic() + ranks.timeout_s
+        while ranks.size > 1:
+            table = ranks.table([not self._ends_within(min(1.0, ranks.timeout_s / 2))])
+            writing = [f"rank {rank}" for rank, (writes,) in enumerate(table) if writes]
+            if not writing:
+                return
+            if not ranks.rank and time.monotonic() > warns_at:
+                warns_at = inf
+                who = f"{enumerated(writing)} {'are' if writing[1:] else 'is'}"
+                warn(
+                    f"{who} still writing a checkpoint after {ranks.timeout_s:g} s, and all ranks wait for that",
+                    CheckpointWarning,
+                )
 
     def _ends_within(self, seconds: float) -> bool:
         return self._pending is None or not wait([self._pending[0]], seconds).not_done

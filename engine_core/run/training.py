@@ -92,6 +92,7 @@ class Run:
                 self._write_model()
                 if self._results.is_paused:
                     self._check_saved("the run paused")
+                    self._wait_for_files()
                 else:
                     self._check_saved("the run ended")
                     self._write_results(self._results)
@@ -105,6 +106,7 @@ class Run:
             if is_between_batches(error):  # else half a step may be in the model
                 self._results = results_of(self.trainer, self._files)
                 self._write_model()
+                self._wait_for_files()
         elif error is not None:
             status = "failed"
         elif self._results is not None and self._results.is_paused:
@@ -128,6 +130,10 @@ class Run:
             self._written = write_model(self.trainer, self.folder)
         except CheckpointError as error:
             self._lost.append(f"no model was written: {error}")
+
+    def _wait_for_files(self) -> None:
+        """Wait for rank 0, which writes them: torchrun ends it once a process has ended with another code than 0."""
+        self.ranks.any(False)
 
     def _write_results(self, results: RunResults) -> None:
         if self.ranks.rank:

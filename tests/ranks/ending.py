@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -14,10 +15,14 @@ from torch.utils import data
 
 from engine_core import Callback, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import store
+from engine_core.config import Config
 from engine_core.errors import ArgumentError
+from engine_core.run import Run, models
 
 RANK = int(os.environ["RANK"])
 OUT = Path(sys.argv[1])
+WRITE, WRITE_WEIGHTS = store.write_content, models.write_weights
 
 
 class Asking(Callback):
@@ -46,8 +51,19 @@ class Asking(Callback):
             state.skip_step()
 
 
-def train(how, **settings):
-    """Train; return how it ended, at which batch, and what was saved."""
+def slowly(write, seconds=0.5):
+    """Return what writes once the other rank could have ended."""
+
+    def written(*args, **kwargs):
+        time.sleep(seconds)
+        return write(*args, **kwargs)
+
+    return written
+
+
+def train(how, *, ends=False, **settings):
+    """Train; return how it ended, at which batch, and the latest checkpoint; or let an interruption end the process."""
+    store.write_content = slowly(WRITE, 4 if ends else 0.5) if "SIG" in how else WRITE
     torch.manual_seed(0)
     rows = data.TensorDataset(torch.randn(53, 6), torch.randint(0, 4, (53,)))
     folder = OUT.parent / how.replace(" ", "-")
@@ -69,8 +85,36 @@ def train(how, **settings):
         try:
             trainer.fit()
         except (SystemExit, KeyboardInterrupt) as error:
+            if ends:
+                raise
             ended = repr(error)
-    return [ended, trainer.state.timestamp.batch, (folder / "latest").exists() or any(folder.glob("*"))]
+    latest = folder / "latest"
+    return [ended, trainer.state.timestamp.batch, latest.read_text().strip() if latest.exists() else None]
+
+
+def rows():
+    """Return the loader of a config."""
+    return data.DataLoader(data.TensorDataset(torch.randn(53, 6), torch.randint(0, 4, (53,))), batch_size=8)
+
+
+def run(how):
+    """Train what a config describes until a request; return how it ended, and whether there is a model by then."""
+    models.write_weights = slowly(WRITE_WEIGHTS)
+    folder = OUT.parent / f"run-{how}"
+    config = {
+        "model": {"target": "torch.nn:Linear", "args": {"in_features": 6, "out_features": 4}},
+        "data": {"target": "__main__:rows"},
+        "loss": {"target": "torch.nn:CrossEntropyLoss"},
+        "optimizer": {"target": "torch.optim:SGD", "args": {"lr": 0.1}},
+        "callbacks": [{"target": "__main__:Asking", "args": {"how": how}}],
+        "trainer": {"max_duration": "2ep", "device": "cpu"},
+    }
+    run = Run(Config.model_validate(config), folder)
+    try:
+        ending = run.train()
+    except SystemExit as error:
+        ending = run.end(error)
+    return [ending.status, (folder / "model.safetensors").exists()]
 
 
 def differing(**settings):
@@ -98,13 +142,15 @@ def spent():
 
 
 def main():
-    """Run the cases; the last ones are refused on all ranks alike, which does not end the process."""
+    """Run the cases; some are refused on all ranks alike, which does not end the process, as the last one does."""
     cases = ["stop", "pause", "SIGTERM", "SIGINT", "eval SIGTERM", "eval stop", "eval pause"]
     results = {how: train(how) for how in cases}
+    results["runs"] = [run("SIGTERM"), run("pause")]
     results["clip"] = differing(grad_clip_norm=1.0 + RANK)
     results["spent"] = spent()
     results["again"] = train("again")
     (OUT.parent / f"rank-{RANK}.json").write_text(json.dumps(results))
+    train("last SIGTERM", ends=True)
 
 
 main()

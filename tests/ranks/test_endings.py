@@ -28,28 +28,43 @@ with Trainer(model, [(torch.ones(4, 2), torch.ones(4, 1))] * 5, max_duration="2e
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    """Return what each rank did in the cases of the program."""
+def folder(tmp_path_factory):
+    """Return what the program has left, whose processes end by a signal."""
     folder = tmp_path_factory.mktemp("ending")
     program = [str(Path(__file__).parent / "ending.py"), str(folder / "out.json")]
-    subprocess.run([*TORCHRUN, *program], check=True, timeout=200)
+    assert subprocess.run([*TORCHRUN, *program], check=False, timeout=200).returncode == 1
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ended(folder):
+    """Return what each rank did in the cases of the program."""
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        ("stop", ["returned", 3, True]),
-        ("pause", ["returned", 3, True]),
-        ("SIGTERM", ["SystemExit(143)", 3, True]),
-        ("SIGINT", ["KeyboardInterrupt('ended after batch 3')", 3, True]),
-        ("eval SIGTERM", ["SystemExit(143)", 2, True]),
-        ("eval stop", ["returned", 2, True]),
-        ("eval pause", ["returned", 2, True]),
+        ("stop", ["returned", 3, "ep0-ba3"]),
+        ("pause", ["returned", 3, "ep0-ba3"]),
+        ("SIGTERM", ["SystemExit(143)", 3, "ep0-ba3"]),
+        ("SIGINT", ["KeyboardInterrupt('ended after batch 3')", 3, "ep0-ba3"]),
+        ("eval SIGTERM", ["SystemExit(143)", 2, "ep0-ba2"]),
+        ("eval stop", ["returned", 2, "ep0-ba2"]),
+        ("eval pause", ["returned", 2, "ep0-ba2"]),
     ],
 )
 def test_all_ranks_end_at_the_batch_at_which_one_is_asked_to_and_it_is_saved(ended, how, expected):
     assert [rank[how] for rank in ended] == [expected, expected]
+
+
+def test_an_interrupted_or_paused_run_has_its_model_before_any_rank_leaves_it(ended):
+    assert [rank["runs"] for rank in ended] == [[["interrupted", True], ["paused", True]]] * 2
+
+
+def test_a_rank_that_ends_by_a_signal_leaves_another_the_time_to_write_the_checkpoint(folder):
+    """torchrun ends all others as soon as one has ended."""
+    assert (folder / "last-SIGTERM" / "latest").read_text().strip() == "ep0-ba3"
 
 
 def test_ranks_that_differ_get_one_error_which_names_rank_and_difference(ended):

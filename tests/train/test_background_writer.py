@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from engine_core.checkpoint import BackgroundWriter
+from engine_core.errors import CheckpointWarning
+from engine_core.testing import ThreadRanks
 
 from .injected import InjectedError
 
@@ -97,3 +99,18 @@ def test_a_write_whose_thread_can_not_start_is_not_waited_for(monkeypatch: pytes
     writer.start(lambda: written.append(2))
     writer.wait()
     assert written == [2]
+
+
+def test_a_long_wait_of_all_ranks_is_said_once_with_those_that_still_write() -> None:
+    def program(ranks: ThreadRanks) -> None:
+        ranks.timeout_s = 0.1
+        writer = BackgroundWriter()
+        if ranks.rank:
+            writer.start(lambda: time.sleep(0.6))
+        writer.wait_for_all(ranks)
+        assert not writer.is_busy
+
+    with pytest.warns(CheckpointWarning) as warned:
+        ThreadRanks.run(program, size=3)
+    said = "rank 1 and rank 2 are still writing a checkpoint after 0.1 s, and all ranks wait for that"
+    assert [str(warning.message) for warning in warned] == [said]
