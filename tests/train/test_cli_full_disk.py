@@ -59,7 +59,9 @@ def test_results_and_files_are_those_of_the_whole_run(tmp_path):
     assert {line["step"] for line in lines} == set(range(25))
     for name in ("train/loss", "eval/loss"):
         assert results[name] == latest[name]
-    assert re.findall(r"warning: (\w+ \w+)", done.stderr) == ["logger destination", "no checkpoint"]
+    told = re.findall(r"warning: (\w+ \w+)", done.stderr)
+    assert told[:2] == ["logger destination", "no checkpoint"]
+    assert told[2:] in ([], ["2 checkpoints"])  # that of the first epoch may still be written when the disk is full
 
 
 @pytest.mark.full
