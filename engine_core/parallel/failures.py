@@ -192,7 +192,8 @@ def ends_with(error: BaseException) -> BaseException:
     """
     if _of_group is not None:
         return _of_group[1].ends_with(error)
-    record(error, _lines_of(error), time.time())
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:  # of torchrun, whose summary shows it
+        record(error, _lines_of(error), time.time())
     return error
 
 
