@@ -9,12 +9,16 @@ from typing import Any
 
 import torch
 
+from ..algorithm import algorithm_metadata
 from ..batch import count_rows, split_batch
 from ..errors import EngineError
+from ..event import Event
 from ..state import State
 from .data import Feed
 from .microbatches import ONCE_MORE
 from .objective import counts_by_rows, divisor_of, reduce_loss
+
+AT_BACKWARD = (Event.BEFORE_BACKWARD, Event.AFTER_BACKWARD)
 
 
 class Agreement:
@@ -88,14 +92,15 @@ class Agreement:
     def reduce(self, loss: Any, share: float | None, began_s: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return a microbatch's loss and its parts as `reduce_loss` does; a whole batch gets its share here.
 
-        The same message adds the losses up, unless something between here and `add_up` may change them.
+        The same message adds the losses up, unless an algorithm may change one between here and `add_up`. Callbacks
+        there only watch, and what they ask for has to be known before the step.
         """
         if share is not None:
             return reduce_loss(loss, share)
         total, parts = reduce_loss(loss, None)
-        changes = self._hears("before_backward", "after_backward")
+        changes = self._hears(*AT_BACKWARD) and self._has_algorithm(*AT_BACKWARD)
         losses = [total.item(), *(part.item() for part in parts.values())]
-        table = self._ranks.table([*self._own, changes, *self._so_far(began_s), *losses])
+        table = self._ranks.table([*self._own, changes, *self._so_far(began_s, *AT_BACKWARD), *losses])
         by_rows, whole = self._weigh(table)
         shares = [row[2 if by_rows else 1] / whole if whole else float(row[2] > 0) for row in table]
         self._sums = None
@@ -147,10 +152,11 @@ class Agreement:
         weight = self._state.loss_weight = sum(row[2 if by_rows else 1] for row in table)
         return by_rows, 0.0 if is_sum else weight
 
-    def _so_far(self, began_s: float) -> list[float]:
-        """Return what the others have to know before the step."""
+    def _so_far(self, began_s: float, *to_come: Event) -> list[float]:
+        """Return what the others have to know before the step; `to_come`: events that have not fired."""
         seconds, skips = time.perf_counter() - began_s, self._state.skip_requested
-        return [seconds, *self._requests(), skips, self._hears("after_train_batch"), self._hears("batch_end")]
+        may_ask = self._hears(*to_come, Event.AFTER_TRAIN_BATCH), self._hears(Event.BATCH_END)
+        return [seconds, *self._requests(), skips, *may_ask]
 
     def _learn(self, table: list[list[float]]) -> list[tuple[float, ...]]:
         """Take what `_so_far` returned on each rank; return the columns after it."""
@@ -161,8 +167,12 @@ class Agreement:
         self._is_settled = not ended
         return columns[7:]
 
-    def _hears(self, *events: str) -> bool:
-        return any(event not in self._unheard for event in events)
+    def _hears(self, *events: Event) -> bool:
+        return any(event.value not in self._unheard for event in events)
+
+    def _has_algorithm(self, *events: Event) -> bool:
+        listed = (algorithm_metadata(algorithm).events for algorithm in self._state.algorithms)
+        return any(names is None or any(event in names for event in events) for names in listed)
 
     def _requests(self) -> list[float]:
         state = self._state

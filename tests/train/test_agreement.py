@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
-from engine_core import State
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State, Trainer
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
+from engine_core.testing import ThreadRanks
 from engine_core.trainer.agreement import Agreement
 from engine_core.trainer.data.index_order import IndexOrder
 
@@ -54,3 +56,68 @@ def test_a_loader_that_gives_batches_out_of_order_is_refused_on_several_ranks() 
     IndexOrder(loader)
     with pytest.raises(ArgumentError, match="leave in_order out"):
         IndexOrder(loader, Ranks())
+
+
+class SkipsOneStep(Callback):
+    """Asks after the message at the loss, on the last rank alone."""
+
+    every_rank = True
+
+    def before_backward(self, state: State, logger: Logger) -> None:
+        """Leave the second step out."""
+        if state.rank == state.world_size - 1 and state.timestamp.batch == 1:
+            state.skip_step()
+
+
+class DoublesTheLoss(Algorithm):
+    """Changes the loss after the message at the loss."""
+
+    metadata = AlgorithmMetadata(events=[Event.BEFORE_BACKWARD], writes=["loss"])
+
+    def match(self, event: Event, state: State) -> bool:
+        """Run at each backward pass."""
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Double it."""
+        state.loss = 2 * state.loss
+
+
+class Losses(Callback):
+    """Keeps the loss of each batch."""
+
+    every_rank = True
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Keep it."""
+        self.seen.append(state.loss.item())
+
+
+def trained(ranks: Ranks | None, made: Callable[[], Algorithm | Callback]) -> tuple[list[float], list[float]]:
+    """Return the weights after three steps, and the losses."""
+    model, losses, plugin = torch.nn.Linear(2, 1, bias=False), Losses(), made()
+    torch.nn.init.ones_(model.weight)
+    with Trainer(
+        model,
+        [(torch.arange(6.0).reshape(3, 2) / 6, torch.ones(3, 1))] * 3,
+        max_duration="3ba",
+        loss_fn=torch.nn.MSELoss(),
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        algorithms=[plugin] if isinstance(plugin, Algorithm) else [],
+        callbacks=[plugin, losses] if isinstance(plugin, Callback) else [losses],
+        parallel=ranks,
+        progress_bar=False,
+    ) as trainer:
+        trainer.fit()
+    return model.weight[0].tolist(), losses.seen
+
+
+@pytest.mark.parametrize("made", [SkipsOneStep, DoublesTheLoss])
+def test_what_is_done_before_backward_counts_for_the_step_on_all_ranks(made: type[Any]) -> None:
+    (weights, losses), (same_weights, same_losses) = ThreadRanks.run(lambda ranks: trained(ranks, made))
+    expected_weights, expected_losses = trained(None, made)
+    assert weights == same_weights == pytest.approx(expected_weights)
+    assert losses == same_losses == pytest.approx(expected_losses)
