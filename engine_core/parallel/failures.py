@@ -170,11 +170,20 @@ def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
             number = _of_group[1].number + 1
         own = store.clone() if hasattr(store, "clone") else store  # else it is locked while the main thread waits
         board = Board(own, dist.get_rank(), dist.get_world_size(), number)
-        leave = dist.destroy_process_group if leaves else lambda: None
+        leave = leave_group if leaves else lambda: None
         _of_group = store, Failures(dist.get_rank(), board, leave, timeout)
         _of_group[1].number = number
         atexit.register(_of_group[1].close)
     return _of_group[1]
+
+
+def leave_group() -> None:
+    """Leave the default process group, if it is still there."""
+    if dist.is_initialized():
+        # Older torches hold the GIL while they wait for gloo's threads, and a thread that frees the tensors of the last
+        # message waits for the GIL. Asleep, this thread lets it have the GIL first.
+        time.sleep(0.1)
+        dist.destroy_process_group()
 
 
 def guard(communicate: Callable[[], Any]) -> None:

@@ -19,7 +19,7 @@ from ..checkpoint import Tensors, flatten, restore
 from ..errors import EngineError
 from ..messages import warn
 from ..ranks import Deal, Ranks
-from .failures import Failures, failures_of_group, store_of_group
+from .failures import Failures, failures_of_group, leave_group, store_of_group
 from .moving import CAN_NOT_MOVE, Move, moved, signature_of
 from .rows import bounds, placeholder_of
 from .settings import FSDP, Parallel, has_group, timeout_s
@@ -52,7 +52,7 @@ _stores: list[Any] = []
 def _join(backend: str, timeout: dt.timedelta) -> None:
     if not _stores:
         dist.init_process_group(backend, timeout=timeout)
-        atexit.register(_leave)
+        atexit.register(leave_group)
     else:
         # The keys of the group before are still there, and its addresses lead nowhere.
         torchs: Any = dist  # whose hints leave out the next name, which its docs have
@@ -60,11 +60,6 @@ def _join(backend: str, timeout: dt.timedelta) -> None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
     _stores.append(store_of_group())
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 class GroupRanks(Ranks):
