@@ -48,6 +48,7 @@ class State(_Referable):
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one if it is None.
         stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
+        pause_agreed: do all of several processes know of the pause? Only then it counts.
         stop_reason: why, if whatever asked said so.
         skip_requested: is the loop asked to skip the optimizers' next step?
         schedulers_rest: does an algorithm set the learning rates from here on? The loop then steps no scheduler.
@@ -115,6 +116,7 @@ class State(_Referable):
     stop_requested: bool = False
     stop_reason: str | None = None
     pause_requested: bool = False
+    pause_agreed: bool = False
     skip_requested: bool = False
     schedulers_rest: bool = False
     interrupted_by: int | None = None
@@ -218,7 +220,8 @@ class State(_Referable):
     @property
     def is_interrupted(self) -> bool:
         """Does a signal or a requested pause end `fit` before the run is complete?"""
-        return self.pause_requested or self.interrupted_by is not None
+        pauses = self.pause_requested if self.world_size == 1 else self.pause_agreed
+        return pauses or self.interrupted_by is not None
 
     def derive_seed(self, name: str, *, seed: int | None = None, shared: bool = False) -> int:
         """Return the seed of the generator for `name`, from the run's seed, the name and the rank.

@@ -92,10 +92,10 @@ class Run:
                 self._write_model()
                 if self._results.is_paused:
                     self._check_saved("the run paused")
-                    self._wait_for_files()
                 else:
                     self._check_saved("the run ended")
                     self._write_results(self._results)
+                self._wait_for_files()
         return self.end()
 
     def end(self, error: BaseException | None = None) -> Ending:

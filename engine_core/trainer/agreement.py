@@ -183,7 +183,8 @@ class Agreement:
         stops, pauses, signals = (list(column) for column in zip(*table, strict=True))
         self.stop = state.stop_requested = any(stops)
         # A stop that is not a pause wins, as it does within one process.
-        state.pause_requested = any(pauses) and not any(s and not p for s, p in zip(stops, pauses, strict=True))
+        pauses_all = any(pauses) and not any(s and not p for s, p in zip(stops, pauses, strict=True))
+        state.pause_requested = state.pause_agreed = pauses_all
         state.interrupted_by = int(max(signals)) or None
         # One that came while this rank waited for the message is in none yet: it stays noted for the next.
         self.signal = state.interrupted_by or self.signal

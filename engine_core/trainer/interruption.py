@@ -65,16 +65,13 @@ class Handlers:
             os.write(2, b"\nengine-core: ending after this batch; signal again to end at once\n")
 
 
-def raise_if_interrupted(state: State) -> None:
-    """Raise KeyboardInterrupt for SIGINT, or SystemExit with 128 + 15 for SIGTERM."""
-    number = state.interrupted_by
-    if number is not None:
-        batch = state.timestamp.batch
-        # KeyboardInterrupt itself: at a subclass of it Python does not end as a shell expects after Ctrl-C.
-        is_ctrl_c = number == signal.SIGINT
-        raised = KeyboardInterrupt(f"ended after batch {batch}") if is_ctrl_c else SystemExit(128 + number)
-        setattr(raised, _BETWEEN_BATCHES, True)
-        raise raised
+def interruption(number: int, batch: int) -> BaseException:
+    """Return what ends `fit` after this batch: KeyboardInterrupt for SIGINT, SystemExit with 128 + 15 for SIGTERM."""
+    # KeyboardInterrupt itself: at a subclass of it Python does not end as a shell expects after Ctrl-C.
+    is_ctrl_c = number == signal.SIGINT
+    ended = KeyboardInterrupt(f"ended after batch {batch}") if is_ctrl_c else SystemExit(128 + number)
+    setattr(ended, _BETWEEN_BATCHES, True)
+    return ended
 
 
 def is_between_batches(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from ..errors import EngineError
 from ..event import Event
 from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
-from .interruption import EvaluationInterrupted, raise_if_interrupted
+from .interruption import EvaluationInterrupted
 from .microbatches import ONCE_MORE, take_part
 from .objective import backward_with_first_graph, compute_loss
 from .optimizers import clip_gradients, pass_for_stepped
@@ -57,15 +57,16 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             checkpoint(then)
         while not at_end() or is_epoch_over():
             epoch()
-        if together is not None:
-            together.agree_on_end()
+        session.agree_on_end()
         if not state.pause_requested:
             evaluate("batch_checkpoint")
             if status.owed is not None:
                 checkpoint(status.owed.then)
+        session.agree_on_end()  # FIT_END sees what was asked for in the last evaluation, as on one process
         session.mean_buffers()  # for what is made of the model afterwards
         fire("fit_end")
-        raise_if_interrupted(state)
+        session.agree_on_end()
+        session.end_if_interrupted()
 
     def is_epoch_over() -> bool:
         """Was the run saved after the last batch of an epoch but before its end?"""
@@ -141,7 +142,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         # As in `checkpoint`, in line for the cost of a call.
         "batch_checkpoint" in unheard or fire("batch_checkpoint")
         if state.interrupted_by is not None:
-            raise_if_interrupted(state)
+            session.end_if_interrupted()
 
     def train_batch() -> None:
         """Compute the gradients, read the loss, and step the optimizers."""
@@ -279,10 +280,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal asked for it."""
-        if together is not None:
-            together.agree_on_end()
+        session.agree_on_end()
         fire(event)
-        raise_if_interrupted(state)
+        session.end_if_interrupted()
 
     def closure() -> torch.Tensor:
         """Recompute the gradients of the batch and return its loss, see `State.closure`."""

@@ -17,6 +17,7 @@ from .agreement import Agreement
 from .averages import averaged_buffers
 from .data import Feed, deal
 from .evaluation import run_eval
+from .interruption import interruption
 from .loss_log import LossReader
 from .microbatches import split_with_shares
 from .objective import compute_outputs, reduce_loss
@@ -111,11 +112,22 @@ class Session:
         """Let running statistics of the model and of an average be the mean over ranks."""
         self.wrapping.mean_buffers(averaged_buffers(self.engine))
 
-    def is_asked_to_pause(self) -> bool:
-        """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""
+    def agree_on_end(self) -> None:
+        """Let what any rank has asked for count on all of them."""
         if self.together is not None:
             self.together.agree_on_end()
+
+    def is_asked_to_pause(self) -> bool:
+        """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""
+        self.agree_on_end()
         return self.state.is_interrupted
+
+    def end_if_interrupted(self) -> None:
+        """Raise what a signal asks for, with the model as the run leaves it."""
+        number = self.state.interrupted_by
+        if number is not None:
+            self.mean_buffers()
+            raise interruption(number, self.state.timestamp.batch)
 
     def look_at_schedules(self) -> None:
         """Warn of schedulers whose own length is not the run's, unless the previous fit had the same."""

@@ -79,7 +79,7 @@ class RunStatus:
         state = self._state
         if self.phase is not Phase.RESUMED or state.pause_requested:  # the saved run may have been asked to stop
             state.stop_requested, state.stop_reason = False, None
-        state.pause_requested = state.skip_requested = False
+        state.pause_requested = state.pause_agreed = state.skip_requested = False
         state.interrupted_by = None
         self.phase = Phase.TRAINING
 

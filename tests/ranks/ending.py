@@ -26,17 +26,21 @@ WRITE, WRITE_WEIGHTS = store.write_content, models.write_weights
 
 
 class Asking(Callback):
-    """Asks for the end on rank 1 after three batches, or in the evaluation that follows the second."""
+    """Asks for the end on rank 1 after three batches, in the evaluation that follows the second, or at FIT_END."""
 
     def __init__(self, how):
         self.how = how
 
     def batch_end(self, state, logger):
-        if RANK == 1 and state.timestamp.batch == 3 and not self.how.startswith("eval"):
+        if RANK == 1 and state.timestamp.batch == 3 and not self.how.startswith(("eval", "fit_end")):
             self.ask(state)
 
     def eval_batch_end(self, state, logger):
         if RANK == 1 and state.eval_timestamp.batch == 2 and self.how.startswith("eval"):
+            self.ask(state)
+
+    def fit_end(self, state, logger):
+        if RANK == 1 and self.how.startswith("fit_end"):
             self.ask(state)
 
     def ask(self, state):
@@ -98,7 +102,7 @@ def rows():
 
 
 def run(how):
-    """Train what a config describes until a request; return how it ended, and whether there is a model by then."""
+    """Train what a config describes until a request; return how it ended, and what of its end is there by then."""
     models.write_weights = slowly(WRITE_WEIGHTS)
     folder = OUT.parent / f"run-{how}"
     config = {
@@ -114,7 +118,7 @@ def run(how):
         ending = run.train()
     except SystemExit as error:
         ending = run.end(error)
-    return [ending.status, (folder / "model.safetensors").exists()]
+    return [ending.status, [name for name in ("model.safetensors", "results.json") if (folder / name).exists()]]
 
 
 def differing(**settings):
@@ -143,9 +147,9 @@ def spent():
 
 def main():
     """Run the cases; some are refused on all ranks alike, which does not end the process, as the last one does."""
-    cases = ["stop", "pause", "SIGTERM", "SIGINT", "eval SIGTERM", "eval stop", "eval pause"]
+    cases = ["stop", "pause", "SIGTERM", "SIGINT", "eval SIGTERM", "eval stop", "eval pause", "fit_end SIGTERM"]
     results = {how: train(how) for how in cases}
-    results["runs"] = [run("SIGTERM"), run("pause")]
+    results["runs"] = [run("SIGTERM"), run("pause"), run("nothing")]
     results["clip"] = differing(grad_clip_norm=1.0 + RANK)
     results["spent"] = spent()
     results["again"] = train("again")

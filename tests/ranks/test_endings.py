@@ -52,14 +52,17 @@ def ended(folder):
         ("eval SIGTERM", ["SystemExit(143)", 2, "ep0-ba2"]),
         ("eval stop", ["returned", 2, "ep0-ba2"]),
         ("eval pause", ["returned", 2, "ep0-ba2"]),
+        ("fit_end SIGTERM", ["SystemExit(143)", 14, "ep2-ba14"]),
     ],
 )
 def test_all_ranks_end_at_the_batch_at_which_one_is_asked_to_and_it_is_saved(ended, how, expected):
     assert [rank[how] for rank in ended] == [expected, expected]
 
 
-def test_an_interrupted_or_paused_run_has_its_model_before_any_rank_leaves_it(ended):
-    assert [rank["runs"] for rank in ended] == [[["interrupted", True], ["paused", True]]] * 2
+def test_a_run_has_its_files_before_any_rank_leaves_it(ended):
+    model = ["model.safetensors"]
+    expected = [["interrupted", model], ["paused", model], ["finished", [*model, "results.json"]]]
+    assert [rank["runs"] for rank in ended] == [expected] * 2
 
 
 def test_a_rank_that_ends_by_a_signal_leaves_another_the_time_to_write_the_checkpoint(folder):
