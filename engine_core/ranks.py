@@ -27,7 +27,8 @@ class Ranks:
         rank: the number of this process, from 0.
         size: how many processes there are.
         is_sharded: does each rank have only a part of each weight? Then each forward waits for the other ranks.
-        is_local: does each loader give the rows of its rank only, as with `DDP(data="local")`?
+        is_local: has the run `DDP(data="local")`? Then each loader gives the rows of its rank only; with other settings
+            one with a `DistributedSampler` does so too.
         timeout_s: how long a rank waits for the others.
 
     Example:

@@ -58,7 +58,7 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
         saver = CheckpointSaver(place, "1ba", on_error="stop")
         kept = [each for each in parts["callbacks"] if not isinstance(each, Profiler) and not saver_folders([each])]
         whole = parts["eval_dataloader"]
-        loaders = {label: _OneBatch(loader) for label, loader in whole.items()}
+        loaders = {label: OneBatch(loader) for label, loader in whole.items()}
         parts |= {"callbacks": [*kept, saver], "loggers": [], "eval_dataloader": loaders, "progress_bar": False}
         with assemble(config, {**parts, "autoresume": False}, folder) as trainer:
             for real in savers:
@@ -95,11 +95,13 @@ def _check_writable(folder: Path) -> None:
         raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror} in {str(there)!r}") from error
 
 
-class _OneBatch:
-    """The first batch of a loader, whose workers end with it."""
+class OneBatch:
+    """The first batch of a loader, whose workers end with it; several ranks deal it as they deal the loader."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = loader
+        for name in ("dataset", "sampler", "batch_sampler", "generator"):
+            setattr(self, name, getattr(loader, name, None))
 
     def __len__(self) -> int:
         return 1

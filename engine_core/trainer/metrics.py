@@ -13,6 +13,7 @@ import torch
 
 from ..batch import are_samples, count_rows, map_batch, map_rows, move_batch
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
+from ..messages import counted
 from ..ranks import Ranks
 from ..registry import lacking
 from ..state import State
@@ -51,8 +52,8 @@ class Measurement:
             rows, name = count_rows(state.batch), next(iter(self.of_all))
             given = (outputs, targets)
             whole = map_rows(given, rows, partial(_as_output, rows=rows))[0], map_rows(given, rows, _as_leaf)[1]
-            found = (leaf for part in whole for leaf in ([part] if are_samples(part) else _inside(part)))
-            leaves = [_checked(leaf, rows, name) for leaf in found]
+            found = ((leaf, part) for part in whole for leaf in ([part] if are_samples(part) else _inside(part)))
+            leaves = [_checked(leaf, rows, name, is_alone=leaf is part) for leaf, part in found]
             if state.is_placeholder:
                 leaves = [None if leaf is None else leaf[:0] for leaf in leaves]
             self._pieces.append((whole, leaves))
@@ -194,19 +195,25 @@ def _inside(value: Any) -> list[Any]:
     return found
 
 
-def _checked(leaf: Any, rows: int, name: str) -> Any:
-    """Return a list, or a tensor with a row for each example, or several in a row; None is left as it is."""
+def _checked(leaf: Any, rows: int, name: str, *, is_alone: bool) -> Any:
+    """Return a list, or a tensor with a row for each example, or several in a row if alone; None is left as it is."""
     if leaf is None:
         return None
     if isinstance(leaf, _Items):
         return leaf.rows
     if not isinstance(leaf, torch.Tensor):
         what = f"a {type(leaf).__name__}"
-    elif leaf.ndim == 0 or leaf.shape[0] % rows or (leaf.ndim > 1 and leaf.shape[0] != rows == leaf.shape[1]):
-        what = f"a tensor of shape {tuple(leaf.shape)} for {rows} rows"
-    else:
+    # In a list or tuple one with other rows may be of one example, as the boxes of an image are.
+    elif leaf.shape[:1] == (rows,) or (is_alone and _is_flattened(leaf, rows)):
         return leaf.detach()
+    else:
+        what = f"a tensor of shape {tuple(leaf.shape)} for {counted(rows, 'row', 'rows')}"
     raise ArgumentError(_refusal(name, f"{what} among them can't be gathered"))
+
+
+def _is_flattened(tensor: torch.Tensor, rows: int) -> bool:
+    """Has a tensor several rows for each example, and not the examples in its second dimension?"""
+    return tensor.ndim > 0 and tensor.shape[0] % rows == 0 and tensor.shape[1:2] != (rows,)
 
 
 def _refusal(name: str, problem: str) -> str:

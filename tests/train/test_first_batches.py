@@ -1,7 +1,8 @@
-"""All ranks have to read the same data: lengths and splits tell, and the first batch where each reads it in full."""
+"""All ranks have to read the same data: lengths, splits and row 0 tell, or the first batch where each reads it all."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from torch.utils import data as torch_data
 
 from engine_core import State, Trainer
 from engine_core.errors import EngineError
+from engine_core.run.trial import OneBatch
 from engine_core.testing import ThreadRanks
 from engine_core.trainer.data import Feed, deal
+from engine_core.trainer.data.loaders import extent_of
 
 CPU = torch.device("cpu")
 ROWS = torch_data.TensorDataset(torch.arange(6))
@@ -108,9 +111,21 @@ DIFFERENT = {
         lambda rank: loaded(ROWS, sampler=torch_data.SubsetRandomSampler(split(rank).indices)),
         "the split of rank 1",
     ),
+    "a long split without one row": (
+        lambda rank: loaded(torch_data.Subset(ROWS, [*range(5), *range(5 + rank, 5000 + rank)])),
+        "the split of rank 1",
+    ),
     "fewer": (lambda rank: loaded(torch_data.Subset(ROWS, range(3 + rank))), "rows.*rank 0: 3, rank 1: 4"),
     "longer": (lambda rank: [(torch.arange(2),)] * (1 + rank), "batches: rank 0: 1, rank 1: 2"),
+    "drawn": (lambda rank: loaded(drawn(rank)), "row 0 of the dataset of rank 1 is not.*seed before you make it"),
+    "part of drawn": (lambda rank: loaded(torch_data.Subset(drawn(rank), [3])), "row 0 of the dataset of rank 1"),
 }
+
+
+def drawn(rank: int) -> Any:
+    """Return rows that draw from another seed on each rank, with labels that are the same."""
+    generator = torch.Generator().manual_seed(rank)
+    return torch_data.TensorDataset(torch.rand(6, generator=generator), torch.zeros(6))
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
@@ -123,6 +138,59 @@ def test_loaders_that_read_other_rows_on_another_rank_are_refused(name):
     for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(program)):
         with pytest.raises(EngineError, match=rf"{said}.*data='local'"):
             read()
+
+
+def test_a_long_split_takes_no_time_to_compare():
+    loader, took_s = loaded(torch_data.Subset(ROWS, [*range(1_000_000)])), []
+    for _ in range(3):
+        started_s = time.perf_counter()
+        extent_of(loader)
+        took_s.append(time.perf_counter() - started_s)
+    assert min(took_s) < 0.02
+
+
+@pytest.mark.parametrize("name", ["fewer", "longer"])
+def test_lengths_that_differ_are_not_blamed_on_seeds(name):
+    with pytest.raises(EngineError, match="data='local'") as raised:
+        rows_of(DIFFERENT[name][0], "eval")
+    assert "seed" not in str(raised.value)
+
+
+class Random(torch_data.Dataset[torch.Tensor]):
+    """Rows that are drawn when they are read, as augmented ones are."""
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        return torch.rand(())
+
+    def __len__(self) -> int:
+        return 6
+
+
+class Own(torch_data.TensorDataset):
+    """Rows made of tensors of which each rank has others."""
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, ...]:
+        return ROWS[row]
+
+
+@pytest.mark.parametrize("make", [lambda _: Random(), lambda rank: Own(torch.full((6,), rank))])
+def test_rows_that_may_differ_honestly_are_not_compared(make):
+    first, second = rows_of(lambda rank: loaded(make(rank)), "eval")
+    assert (len(first), len(second)) == (3, 3)
+
+
+def sampled(rank: int) -> Any:
+    return loaded(ROWS, sampler=torch_data.DistributedSampler(ROWS, 2, rank, shuffle=False))
+
+
+def shuffled(rank: int) -> Any:
+    return loaded(ROWS, shuffle=True, generator=torch.Generator().manual_seed(rank))
+
+
+@pytest.mark.parametrize(("make", "rows"), [(sampled, [[[0, 2]], [[1, 3]]]), (shuffled, None)])
+def test_one_batch_of_a_loader_is_dealt_as_the_loader_is(make, rows):
+    found = rows_of(lambda rank: OneBatch(make(rank)), "eval")
+    assert found == (rows or [of_rank[:1] for of_rank in rows_of(make, "eval")])
 
 
 def fit_on(ranks: Any, loader: Any) -> None:

@@ -74,11 +74,21 @@ def test_mappings_tuples_and_what_is_missing_keep_their_form():
         (torch.zeros(7, 2, 3), r"a tensor of shape \(7, 2, 3\) for 2 rows"),
         (torch.zeros(4, 2, 3), r"a tensor of shape \(4, 2, 3\) for 2 rows"),
         ([{"boxes": torch.zeros(2, 4)}] * 3, "a list"),
+        ([torch.zeros(6, 6)] * 2, r"a tensor of shape \(6, 6\) for 2 rows"),
+        ((torch.zeros(6, 4), torch.zeros(2, 4)), r"a tensor of shape \(6, 4\) for 2 rows"),
+        ({"maps": [torch.zeros(6, 6)] * 2}, r"a tensor of shape \(6, 6\) for 2 rows"),
     ],
 )
 def test_what_has_no_rows_to_gather_is_refused(outputs, problem):
     with pytest.raises(ArgumentError, match=f"metric 'seen' needs the outputs and targets of all ranks, and {problem}"):
         seen_by(lambda _: [[(outputs, column(1, 2), False)]])
+
+
+def test_a_tuple_of_the_boxes_of_one_image_is_refused():
+    boxes = (torch.zeros(3, 4),)
+    pieces = [({"labels": column(1)}, boxes, False)]
+    with pytest.raises(ArgumentError, match=r"a tensor of shape \(3, 4\) for 1 row"):
+        seen_by(lambda _: [pieces])
 
 
 def test_lists_with_an_item_for_each_row_come_from_all_ranks_whatever_their_shapes():

@@ -49,25 +49,26 @@ def take_part_of(batch: Any, sizes: deque[int] | None, state: State) -> tuple[An
 def differing(label: str, found: Sequence[float], what: str = "rows") -> EngineError:
     """Return the error for ranks that have different data of one loader."""
     each = ", ".join(f"rank {rank}: {'?' if number < 0 else int(number)}" for rank, number in enumerate(found))
-    return _different(label, f"{what}: {each}")
+    return _different(label, f"{what}: {each}", "")
 
 
 def compare_extents(loader: Any, label: str, ranks: Ranks) -> None:
-    """Raise on all ranks if their loaders, which are to read the same data, differ in lengths or in their splits.
+    """Raise on all ranks if their loaders, which are to read the same data, differ in lengths or in their rows.
 
     Raises:
         EngineError: see above.
     """
-    batches, rows, splits = zip(*ranks.table(extent_of(loader)), strict=True)
+    batches, rows, splits, rows_0 = zip(*ranks.table(extent_of(loader)), strict=True)
     for found, what in ((batches, "batches"), (rows, "rows of the dataset")):
         if len({*found}) > 1:
             raise differing(label, found, what)
-    if others := _others(splits):
-        raise _different(
-            label,
-            f"the split of rank {others} is not that of rank 0",
-            "seed before you split, with torch.manual_seed(...) or generator=",
-        )
+    for marks, what, act in ((splits, "the split", "split"), (rows_0, "row 0 of the dataset", "make it")):
+        if others := _others(marks):
+            raise _different(
+                label,
+                f"{what} of rank {others} is not that of rank 0",
+                f", so seed before you {act}, with torch.manual_seed(...) or generator=",
+            )
 
 
 def _others(found: Sequence[float]) -> str:
@@ -76,15 +77,15 @@ def _others(found: Sequence[float]) -> str:
 
 
 _SEED = (
-    "give generators of its own a seed that all ranks share, and draw what its rows hold, as a collate_fn may, from "
-    "such a generator too"
+    ", so give generators of its own a seed that all ranks share, and draw what its rows hold, as a collate_fn may, "
+    "from such a generator too"
 )
 
 
 def _different(label: str, found: str, remedy: str = _SEED) -> EngineError:
     return EngineError(
         f"the loader {label!r} gave the ranks different data ({found}): each rank has to read the same data in the "
-        f"same order, so {remedy}; for loaders of a rank's own rows give Trainer(parallel=DDP(data='local'))"
+        f"same order{remedy}; for loaders of a rank's own rows give Trainer(parallel=DDP(data='local'))"
     )
 
 
