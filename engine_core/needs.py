@@ -18,6 +18,7 @@ NEEDS: Mapping[str, str] = {
     "whole_weights": "Each weight is one whole tensor in this process, in whatever memory format.",
     "freezing": "Parameters can stop training in the middle of a run.",
     "partial_forward": "A forward pass can leave out modules that have parameters.",
+    "own_forward": "One process can run the model when the others don't.",
     "late_surgery": "Modules can be replaced after INIT.",
 }
 """What an algorithm or a callback may need of a loop besides events and fields, with a sentence each."""
@@ -91,6 +92,7 @@ FSDP_OFFERS = (
     .without("whole_weights", why=f"each process has a part of each weight, laid out contiguously{_INSTEAD}")
     .without("freezing", why=f"which parameters train is settled when they are sharded{_INSTEAD}")
     .without("partial_forward", why=f"a process waits for the gradients of a block that did not run{_INSTEAD}")
+    .without("own_forward", why=f"each forward pass gathers weights from all processes{_INSTEAD}")
     .without("late_surgery", why=f"only modules that are there after INIT are sharded{_INSTEAD}")
 )
 """What the Trainer offers where FSDP shards the model."""

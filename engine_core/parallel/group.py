@@ -6,8 +6,11 @@ import atexit
 import datetime as dt
 import json
 import os
+import signal
+import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import safetensors.torch
@@ -51,7 +54,8 @@ _stores: list[Any] = []
 
 def _join(backend: str, timeout: dt.timedelta) -> None:
     if not _stores:
-        dist.init_process_group(backend, timeout=timeout)
+        with _ended_by_sigterm():
+            dist.init_process_group(backend, timeout=timeout)
         atexit.register(leave_group)
     else:
         # The keys of the group before are still there, and its addresses lead nowhere.
@@ -60,6 +64,19 @@ def _join(backend: str, timeout: dt.timedelta) -> None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
     _stores.append(store_of_group())
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the process while it waits in C++ for the other ranks: Python's handlers can't run there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 class GroupRanks(Ranks):

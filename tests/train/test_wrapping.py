@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import signal
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from torch import nn
 
 from engine_core.errors import RankError
 from engine_core.parallel import DDP, failures, spread_model
+from engine_core.parallel import group as group_of_ranks
 from engine_core.ranks import Ranks
 
 
@@ -85,3 +89,32 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
                 wrapping.mean_buffers()
     monkeypatch.setattr(failures, "_of_group", None)
     own.close()
+
+
+@pytest.mark.usefixtures("group")
+def test_an_expanded_buffer_is_shared_as_any_other() -> None:
+    net = nn.Linear(2, 2)
+    for name, value in (("scale", torch.ones(1)), ("count", torch.tensor([3]))):
+        net.register_buffer(name, value.expand(4))
+    two = Ranks()
+    two.size = 2
+    spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False).mean_buffers()
+    assert [net.scale.tolist(), net.count.tolist()] == [[1.0] * 4, [3] * 4]
+
+
+def test_a_process_that_waits_for_the_others_to_join_ends_at_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, seen = signal.getsignal(signal.SIGTERM), []
+    monkeypatch.setattr(group_of_ranks, "_stores", [])
+    monkeypatch.setattr(group_of_ranks, "store_of_group", lambda: None)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr(atexit, "register", lambda function: function)
+
+    def handler(number: int, frame: object) -> None: ...
+
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        group_of_ranks._join("gloo", timedelta(seconds=1))
+        assert seen == [signal.SIG_DFL]
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, own)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 from engine_core import Trainer
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, UnsupportedError
+from engine_core.needs import FSDP_OFFERS
 from engine_core.ranks import Deal, Ranks
 from engine_core.testing import ThreadRanks
 from sb_plugin import SelectiveBackprop
@@ -70,7 +72,8 @@ def test_another_scope_is_refused_with_the_nearest() -> None:
         SelectiveBackprop(scope="ranks")
 
 
-def test_a_dropped_row_that_is_not_finite_changes_no_weight_on_a_rank_that_keeps_none() -> None:
+@pytest.mark.parametrize("reuse", ["off", "on"])
+def test_a_dropped_row_that_is_not_finite_changes_no_weight_on_a_rank_that_keeps_none(reuse: str) -> None:
     def trained(ranks: Ranks | None) -> list[float]:
         torch.manual_seed(0)
         model, inputs = torch.nn.Linear(2, 2), torch.linspace(-1, 1, 16).view(8, 2)
@@ -81,7 +84,7 @@ def test_a_dropped_row_that_is_not_finite_changes_no_weight_on_a_rank_that_keeps
             max_duration="1ep",
             loss_fn=torch.nn.CrossEntropyLoss(),
             optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
-            algorithms=[SelectiveBackprop(**ALWAYS, keep=0.125, selector="topk")],
+            algorithms=[SelectiveBackprop(**ALWAYS, keep=0.125, selector="topk", reuse=reuse)],
             parallel=ranks,
             device="cpu",
             seed=1,
@@ -92,3 +95,22 @@ def test_a_dropped_row_that_is_not_finite_changes_no_weight_on_a_rank_that_keeps
 
     one = pytest.approx(trained(None))
     assert ThreadRanks.run(trained) == [one, one]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({}, True),
+        ({"scorer": "stale", "index_key": 2}, True),
+        ({"keep": 1.0}, False),
+        ({"selector": "uniform"}, False),
+        ({"scorer": "carried", "index_key": 2}, False),
+    ],
+)
+def test_where_a_forward_pass_waits_for_all_no_rank_decides_alone_to_make_one(
+    engine_of: Any, settings: dict[str, Any], is_refused: bool
+) -> None:
+    engine_of(SelectiveBackprop(**ALWAYS, **settings), offers=FSDP_OFFERS)
+    raises = pytest.raises(UnsupportedError, match="no own_forward: each forward pass gathers")
+    with raises if is_refused else nullcontext():
+        engine_of(SelectiveBackprop(**ALWAYS, **settings, scope="rank"), offers=FSDP_OFFERS)

@@ -102,7 +102,6 @@ class Average:
         self._places, self._tensors = [place for place, _ in ordered], [tensor for _, tensor in ordered]
         self._untied = _untied(places, given) if share and given is not None else []
         self._statistics = None if share else self._flatten_statistics()
-        self.buffers = [t for place, t in zip(self._places, self._tensors, strict=True) if place.parameter is None]
         self._is_sharded = any(hasattr(tensor, "to_local") for tensor in self._tensors)
         self._swapped: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
@@ -110,6 +109,11 @@ class Average:
     def is_in(self) -> bool:
         """Does the model hold the averaged weights now?"""
         return self._swapped is not None
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """The averages of the model's buffers, to be changed in place."""
+        return [t for place, t in zip(self._places, self._tensors, strict=True) if place.parameter is None]
 
     def copies(self) -> dict[str, torch.Tensor]:
         """Return copies of the averages by name; tied ones are the same tensor."""

@@ -129,6 +129,9 @@ class SelectiveBackprop(Algorithm):
         if self.scorer == "carried" and self.scope == "global":
             events = (*(self.metadata.events or ()), Event.BATCH_END)
             self.metadata = self.metadata.replace(events=events)  # type: ignore[misc]  # its own
+        if self.scope == "rank" and self.keep != 1 and self.selector != "uniform" and self.scorer != "carried":
+            # Each process decides by its own rows whether it scores them.
+            self.metadata = self.metadata.replace(needs=("own_forward",))  # type: ignore[misc]
         self._run: _Run | None = None
         self._loaded: Mapping[str, Any] = {}
 
@@ -218,7 +221,10 @@ class SelectiveBackprop(Algorithm):
         if self.reuse != "off" and own:
             start = sum(counts[: ranks.rank])
             here = rows[(rows >= start) & (rows < start + own)] - start
-            run.scorer.keep(here if here.shape[0] else torch.zeros_like(rows[:1]))  # the placeholder
+            if here.shape[0]:
+                run.scorer.keep(here)
+            else:
+                run.scorer.begin_fit()  # this rank trains on a placeholder, which was not scored
         state.batch, state.is_placeholder = deal(rows)
         run.dropped += n - k
         if logger is not None and log is not None:
