@@ -121,7 +121,7 @@ class Engine:
 
     def look_in_place(self) -> None:
         """In the next two batches, warn of algorithms that change the loader's tensors in place."""
-        self._refresh()
+        self.refresh()
         self._in_place.begin(self.state, self._pipelines.values())
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
@@ -133,7 +133,7 @@ class Engine:
     @property
     def algorithm_passes(self) -> list[AlgorithmPass]:
         """The passes in running order, the installed ones sorted and the user's own where they were inserted."""
-        self._refresh()
+        self.refresh()
         return [active.function for active in self._passes.active]
 
     def explain(self, event: Event | str) -> list[Explained]:
@@ -145,7 +145,7 @@ class Engine:
     @property
     def lineup(self) -> tuple[list[Member], PassList]:
         """The algorithms under their unique names, and the passes, for `engine_core.explain` to look at."""
-        self._refresh()
+        self.refresh()
         tally(self._pipelines.values())
         return self._members, self._passes
 
@@ -188,14 +188,16 @@ class Engine:
             raise ClosedEngineError(f"the engine is closed and can't run {event.name}; make a new one")
         return event
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Admit what is listed now by what the loop offers now, if either has changed; events do so by themselves."""
         if not self._closed and not self._is_admitted():
             self._admit(Registry.scan())
 
     def _is_admitted(self) -> bool:
         """Are the admitted algorithms, callbacks and destinations those listed now?"""
         lists = (self.state.algorithms, self.state.callbacks, self.logger.destinations)
-        if any(a is not b for a, b in zip(lists, (self._algorithms, self._callbacks, self._destinations), strict=True)):
+        known = (self._algorithms, self._callbacks, self._destinations, self._offers)
+        if any(a is not b for a, b in zip((*lists, self.state.offers), known, strict=True)):
             return False
         listed = [item for items in lists for item in items]
         return len(listed) == len(self._listed) and all(a is b for a, b in zip(listed, self._listed, strict=True))
@@ -218,7 +220,7 @@ class Engine:
         self._begun.release(self._members, members)
         if self._started:
             self._life.open(listeners)
-        self._members, self._listeners = members, listeners
+        self._members, self._listeners, self._offers = members, listeners, state.offers
         # The former lists first, since a list that is kept is in both.
         for former in (self._algorithms, self._callbacks, self._destinations):
             former.stop_observing(self._handlers.clear)
@@ -261,9 +263,8 @@ class Engine:
     def _prepare(self, given: Event | str) -> Callable[[], Traces]:
         """Return how to run the event `given`, cached under that spelling until a listener is added or removed."""
         event = self._checked(given)
-        if not self._is_admitted():
-            self._admit(Registry.scan())
-        elif self.host.changes != self._connected_at:
+        self.refresh()
+        if self.host.changes != self._connected_at:
             self._connect()
         if not self._started:
             self._life.open(self._listeners)

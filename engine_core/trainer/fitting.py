@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
-from ..event import Event
 from ..state import State
 from ..time import Time
 from .alike import check_loaders
@@ -37,26 +35,25 @@ def run_fit(session: Session, end: Time) -> None:
 
     A warning names algorithms that never matched, if training is complete and this engine has seen all of it.
     """
-    state, status = session.state, session.status
+    state, seam = session.state, session.seam
     modes, handlers = TorchModes(session.device), Handlers(state, session.together)
 
     def undo(error: BaseException) -> None:
         modes.put_back()
-        if Event.EPOCH_START in session.engine.undo(error) and session.batches is not None:
-            status.reopens_epoch = True
+        seam.undo(error)
 
     def finish() -> None:
         handlers.put_back()
-        status.end_fit()
-        state.closure, state.snapshot, state.go_back, state.awaits_batch = None, None, None, False
+        seam.end_fit()
+        state.snapshot, state.go_back, state.awaits_batch = None, None, False
+        state.interrupted_by = None  # the signal has ended this fit; it says nothing about the next
 
     try:
         try:
-            status.begin_fit()
+            fit, closure = loop_of(session, end)
+            seam.begin_fit(closure)
             if session.together is not None:
                 session.together.begin_fit()
-            session.counted_s = time.perf_counter()
-            fit, state.closure = loop_of(session, end)
             state.snapshot = partial(take_snapshot, session)
             state.go_back = partial(go_back, session)
             check_loaders(session)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
-from ..event import Event
 from ..parallel import kept_as_in, spread_model
 from ..randomness import seed_generators
 from ..surgery import follow_parameters
@@ -28,7 +27,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     state.optimizers = list(given)  # surgery updates them, or is refused before it starts
     check_settings(session)
     seed_generators(state.seed)  # the same on all ranks: so are the draws of INIT
-    session.engine.run_event(Event.INIT)
+    session.seam.init()
     if optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
         raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
     after = _parameters(state.model)

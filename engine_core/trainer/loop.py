@@ -1,8 +1,7 @@
-"""The training loop, from `fit` down to the microbatch: the only file that fires training events."""
+"""The training loop, from `fit` down to the microbatch: data, gradients, steps. Its moments are those of `embed`."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 
 from ..batch import count_rows, move_batch
 from ..errors import EngineError
-from ..event import Event
 from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted
@@ -20,9 +18,6 @@ from .objective import backward_with_first_graph, compute_loss
 from .optimizers import clip_gradients, pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
-from .status import Phase
-
-OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
 
 
 def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[], torch.Tensor]]:
@@ -30,9 +25,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     They and the parts of the loop are functions in one, so that a step finds what it needs in locals.
     """
-    state, engine, status, feed, device = session.state, session.engine, session.status, session.feed, session.device
-    # Even an unheard event costs something in a tiny step: of a batch's events the loop fires those that are heard.
-    fire, unheard = engine.run_event, engine.unheard
+    seam, state, engine, status = session.seam, session.state, session.engine, session.status
+    feed, device = session.feed, session.device
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
     outputs_of, loss_of = session.precision.wrap(session.outputs_of), session.precision.wrap(compute_loss)
     together, reduce = session.together, session.reduce  # None: one process
@@ -47,8 +41,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
-        engine.look_in_place()
-        fire("fit_start")
+        seam.fit_start()
         session.look_at_schedules()
         if status.owed is not None:
             then = status.owed.then
@@ -64,7 +57,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 checkpoint(status.owed.then)
         session.agree_on_end()  # FIT_END sees what was asked for in the last evaluation, as on one process
         session.mean_buffers()  # for what is made of the model afterwards
-        fire("fit_end")
+        seam.fit_end()
         session.agree_on_end()
         session.end_if_interrupted()
 
@@ -78,8 +71,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             end_epoch()
             return
         if session.batches is None or status.reopens_epoch:
-            fire("epoch_start")
-            status.reopens_epoch = False
+            seam.epoch_start()
         if session.batches is None:
             try:
                 session.batches = feed.start_epoch()
@@ -87,15 +79,12 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 lose_no_batch(session, error, checkpoint)
                 raise
         while True:
-            if "before_dataloader" not in unheard:
-                state.awaits_batch = True
-                fire("before_dataloader")
-                state.awaits_batch = False
+            seam.before_dataloader()
             try:
                 state.batch = next(session.batches)
             except StopIteration:
                 feed.is_exhausted = True
-                engine.run_marker_only_event("after_dataloader")
+                seam.exhausted()
                 break
             except BaseException as error:
                 lose_no_batch(session, error, checkpoint)
@@ -111,49 +100,37 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
         nonlocal looks_for_untrained
-        # Rows are counted as loaded: an algorithm may drop some at AFTER_DATALOADER.
-        samples = count_rows(state.batch)
+        before = state.timestamp
         try:
-            if moves:
-                state.batch = move_batch(state.batch, device)
-            "after_dataloader" in unheard or fire("after_dataloader")
+            seam.take(move_batch(state.batch, device) if moves else state.batch)
             if looks_for_untrained:
                 looks_for_untrained = False
                 session.look_for_untrained()
-            "batch_start" in unheard or fire("batch_start")
             train_batch()
         except Exception as error:
+            samples = seam.samples or count_rows(state.batch)  # it may have failed on the way to the device
             explain_out_of_memory(error, state, *place_in_training(state, samples, microbatch_size))
             raise
-        before, seconds = state.timestamp, time.perf_counter() - session.counted_s
-        if together is not None:  # rank 0's, to the bit: durations in seconds end at the same batch everywhere
-            samples, seconds = together.rows, together.seconds
-        # The clock first: schedulers, callbacks and savers see the batch as done.
-        state.timestamp = after = before.to_next_batch(samples, 0, seconds)
-        session.counted_s += seconds
-        if counts_batches:
-            step_schedulers(before, after)
-        "batch_end" in unheard or fire("batch_end")
-        evaluates = counts_batches and session.eval_interval.passed(before, after)
+        then = step_schedulers if counts_batches else None
+        if together is None:
+            seam.end_step(then)
+        else:  # rank 0's, to the bit: durations in seconds end at the same batch everywhere
+            seam.end_step(then, samples=together.rows, seconds=together.seconds)
+        evaluates = counts_batches and session.eval_interval.passed(before, state.timestamp)
         if evaluates:
             evaluate("batch_checkpoint")
         if together is not None:
             together.agree_on_end(is_settled=not evaluates)
         # As in `checkpoint`, in line for the cost of a call.
-        "batch_checkpoint" in unheard or fire("batch_checkpoint")
+        seam.batch_checkpoint()
         if state.interrupted_by is not None:
             session.end_if_interrupted()
 
     def train_batch() -> None:
         """Compute the gradients, read the loss, and step the optimizers."""
-        for optimizer in state.optimizers:
-            optimizer.zero_grad()
-        "before_train_batch" in unheard or fire("before_train_batch")
+        seam.begin_step(zero_grad)
         loss, parts = gradients()
-        if "after_train_batch" not in unheard:
-            status.phase = Phase.STEPPING
-            fire("after_train_batch")
-            status.phase = Phase.TRAINING
+        seam.end_gradients()
         if together is not None:
             together.agree_on_step()
         # Before the step: a bad loss is reported while the weights are still good.
@@ -171,9 +148,13 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         except Exception as error:
             blame_what_was_loaded(session, error, state.timestamp.batch)
             raise
-        state.skip_requested = False
         if scaler is not None:
             scaler.update()
+
+    def zero_grad() -> None:
+        """Reset the gradients."""
+        for optimizer in state.optimizers:
+            optimizer.zero_grad()
 
     def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
@@ -181,9 +162,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             loss, parts = microbatch(None) if at_once else microbatches(whole)
         except BaseException as error:
-            engine.name_who_ran(error)
-            # Before the whole batch is restored: algorithms undo their changes to the microbatch.
-            engine.undo(error, OF_A_MICROBATCH)
+            seam.undo_microbatch(error)  # before the whole batch is restored
             raise
         finally:
             state.batch = whole
@@ -205,22 +184,18 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             total = total + loss.detach()
             parts = {name: part.detach() + parts.get(name, 0) for name, part in own_parts.items()}
         if together is not None:
-            total, parts = together.add_up(total, parts, session.counted_s)
+            total, parts = together.add_up(total, parts, seam.counted_s)
         state.loss = total
         return total, parts
 
     def microbatch(share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Forward, loss and backward of `state.batch`; return its weighted loss and the loss's parts."""
         nonlocal warns_of_graph
-        "before_forward" in unheard or fire("before_forward")
-        state.outputs = outputs_of(state)
-        "after_forward" in unheard or fire("after_forward")
-        "before_loss" in unheard or fire("before_loss")
-        state.loss = loss_of(state)
-        "after_loss" in unheard or fire("after_loss")
-        state.loss, parts = reduce(state.loss, share)
-        "before_backward" in unheard or fire("before_backward")
-        loss: Any = state.loss
+        seam.begin_forward(state.batch)
+        seam.end_forward(outputs_of(state))
+        seam.begin_loss()
+        weighted, parts = reduce(seam.end_loss(loss_of(state)), share)
+        loss: Any = seam.begin_backward(weighted)
         scaled: Any = loss if scaler is None else scaler.scale(loss)
         if not (engine.may_create_graph and engine.backwards_create_graph):
             scaled.backward(first_gradient)
@@ -229,7 +204,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             backward_with_first_graph(scaled, first_gradient)
         else:
             scaled.backward(first_gradient, create_graph=True)
-        "after_backward" in unheard or fire("after_backward")
+        seam.end_backward()
         return loss, parts
 
     def end_epoch() -> None:
@@ -242,13 +217,15 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 f"the train_dataloader gave no batches in epoch {before.epoch}; "
                 "it has to be an iterable that starts over for each epoch, as a DataLoader or a list does"
             )
-        state.timestamp = after = before.to_next_epoch()
-        step_schedulers(before, after)
-        log_epoch()
-        fire("epoch_end")
-        if session.eval_interval.passed(before, after):
+        seam.epoch_end(count_epoch)
+        if session.eval_interval.passed(before, state.timestamp):
             evaluate("epoch_checkpoint")
         checkpoint("epoch_checkpoint")
+
+    def count_epoch(before: Timestamp, after: Timestamp) -> None:
+        """Step the per-epoch schedulers and log the epoch's loss."""
+        step_schedulers(before, after)
+        log_epoch()
 
     def log_epoch() -> None:
         """Log the mean loss of an epoch that has ended, after an evaluation that its last batch owes."""
@@ -281,20 +258,16 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal asked for it."""
         session.agree_on_end()
-        fire(event)
+        (seam.epoch_checkpoint if event == "epoch_checkpoint" else seam.batch_checkpoint)()
         session.end_if_interrupted()
 
     def closure() -> torch.Tensor:
         """Recompute the gradients of the batch and return its loss, see `State.closure`."""
-        if status.phase is not Phase.STEPPING or scaler is not None:
-            why = "its scaler unscales once a step" if scaler is not None else "it is for AFTER_TRAIN_BATCH"
-            raise EngineError(f"state.closure can't be called here (precision {state.precision}): {why}")
-        for optimizer in state.optimizers:
-            optimizer.zero_grad()
-        status.phase = Phase.TRAINING
-        try:
-            return gradients()[0]
-        finally:
-            status.phase = Phase.STEPPING
+        if scaler is not None:
+            raise EngineError(
+                f"state.closure can't be called with precision {state.precision}: its scaler unscales once a step"
+            )
+        zero_grad()
+        return gradients()[0]
 
     return fit, closure

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..embed import Phase
 from ..errors import ArgumentTypeError
 from ..event import Event
 from ..state import State
@@ -15,7 +16,6 @@ from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loa
 from .interruption import ended_together
 from .objective import compute_predictions
 from .session import Session
-from .status import Phase
 
 
 def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:

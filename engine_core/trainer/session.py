@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 
+from ..embed import EmbeddedLoop, Phase, RunStatus
 from ..engine import Engine
 from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
@@ -23,7 +24,6 @@ from .microbatches import split_with_shares
 from .objective import compute_outputs, reduce_loss
 from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
 from .precision import Precision
-from .status import Phase, RunStatus
 
 
 @dataclass(eq=False)
@@ -31,41 +31,41 @@ class Session:
     """What the loop works with, and what it keeps from one `fit` to the next.
 
     Args:
+        seam: fires the events of training, and keeps the clock and what the run is doing.
         wrapping: what is called in training, and waits for the other ranks.
         parallel: how the run is spread; None: it trains in one process.
         schedulers: torch schedulers, each with the interval at which it steps, and lengths of this run in its steps.
         batches: the loader in mid-epoch, or None between epochs.
-        status: what the run is doing, and what it owes.
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
         has_measured: have the metrics seen a batch?
         together: what the ranks agree on; None in one process.
-        counted_s: the time up to which the training clock has counted; evaluation moves it forward.
     """
 
-    engine: Engine
-    state: State
+    seam: EmbeddedLoop
     precision: Precision
     device: torch.device
     readings: LossReader
     eval_interval: Interval
     feed: Feed
-    status: RunStatus
     parallel: DDP | FSDP | None = None
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
+    engine: Engine = field(init=False)
+    state: State = field(init=False)
+    status: RunStatus = field(init=False)
     wrapping: Wrapping = field(init=False)
     schedulers: Sequence[Schedule] = field(default=(), init=False)
     together: Agreement | None = field(default=None, init=False)
     attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)
-    counted_s: float = field(default=0.0, init=False)
     misfits: frozenset[str] = field(default=frozenset(), init=False)
     untrained: frozenset[str] = field(default=frozenset(), init=False)
     has_measured: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.engine, self.state, self.status = self.seam.engine, self.seam.state, self.seam.status
         if self.state.world_size > 1:
             self.together = Agreement(self.state, self.engine.unheard, self.feed)
 
@@ -82,7 +82,7 @@ class Session:
         together = self.together
         if together is None:
             return reduce_loss
-        return lambda loss, share: together.reduce(loss, share, self.counted_s)
+        return lambda loss, share: together.reduce(loss, share, self.seam.counted_s)
 
     def split(self, batch: Any) -> Sequence[tuple[Any, float | None]]:
         """Return the batch's microbatches, each with the factor for its loss, None for no factor."""
@@ -149,4 +149,4 @@ class Session:
             return run_eval(self, loaders, begun)
         finally:
             self.status.phase = former
-            self.counted_s += time.perf_counter() - started_s
+            self.seam.counted_s += time.perf_counter() - started_s

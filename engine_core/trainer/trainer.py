@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from ..arguments import interval_in_run
-from ..engine import Engine, refuse_to_copy
+from ..embed import EmbeddedLoop, Phase
+from ..engine import refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
 from ..messages import warn
@@ -44,7 +45,6 @@ from .precision import Precision
 from .prediction import predictions
 from .resume import Loading, find_resumed, start_over
 from .session import Session
-from .status import Phase, RunStatus
 
 
 class Trainer:
@@ -166,16 +166,15 @@ class Trainer:
         )
         self._eval_interval = interval_in_run(self.state, "eval_interval", eval_interval)
         self._schedulers = check_schedulers(schedulers, self.state)
-        self.engine = Engine(self.state, self.logger, algorithm_passes)
+        seam = EmbeddedLoop(self.state, self.state.offers, logger=self.logger, algorithm_passes=algorithm_passes)
+        self.engine = seam.engine
         self._session = Session(
-            engine=self.engine,
-            state=self.state,
+            seam=seam,
             precision=self._precision,
             device=self._device,
             readings=LossReader(self.state, self.logger, late=self._device.type != "cpu"),
             eval_interval=self._eval_interval,
             feed=Feed(self.state, self._device, is_local=spread is not None and spread.data == "local"),
-            status=RunStatus(self.state),
             parallel=spread,
             microbatch_size=self._microbatch_size,
             grad_clip_norm=self._grad_clip_norm,

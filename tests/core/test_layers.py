@@ -29,7 +29,7 @@ LAYERS = [
     ["registry"],
     ["passes"],
     ["engine"],
-    ["audit", "parallel"],
+    ["audit", "embed", "parallel"],
     ["trainer", "config"],
     ["callbacks", "loggers", "examples", "testing"],
     ["explain", "doctor", "scaffold", "manifest", "diff", "run"],
@@ -51,6 +51,7 @@ IN_ORDER = [
 # Lower rooms that a room does without all the same.
 NOT = {
     "audit": {"passes", "engine"},
+    "embed": {"registry"},
     "parallel": {"registry", "passes", "engine"},
     "trainer": {"audit"},
     "config": {"engine", "audit"},

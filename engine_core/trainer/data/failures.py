@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
+from ...embed import RunStatus
 from ...errors import CheckpointError, add_note
 from ...state import State
-from ..status import RunStatus
 from .feed import Feed
 from .loaders import keeps_position
 

@@ -86,7 +86,6 @@ class RunStatus:
     def end_fit(self) -> None:
         """Be IDLE again, whatever ended the fit."""
         self.phase = Phase.IDLE
-        self._state.interrupted_by = None  # the signal has ended this fit; it says nothing about the next
 
     def check_can_evaluate(self) -> None:
         """Raise EngineError if an evaluation or a prediction is running."""

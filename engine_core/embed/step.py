@@ -1,0 +1,161 @@
+"""The moments of a step of a training loop, from the batch that is asked for to the checkpoint after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from ..batch import count_rows
+from ..engine import Engine
+from ..errors import EngineError
+from ..event import Event
+from ..state import State
+from ..time import Timestamp
+from .status import Phase, RunStatus
+
+OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
+
+
+class StepMoments:
+    """Fires the events of a step, keeps the clock, and guards the closure.
+
+    Even an unheard event costs something in a tiny step: of a step's events only those that are heard are fired.
+    """
+
+    engine: Engine
+    state: State
+    fire: Callable[[str], object]
+    status: RunStatus
+    samples: int
+    counted_s: float
+    _unheard: AbstractSet[str]
+    _closure: Callable[[], Any] | None
+
+    def before_dataloader(self) -> None:
+        """BEFORE_DATALOADER, before a batch is asked for."""
+        if "before_dataloader" not in self._unheard:
+            self.state.awaits_batch = True
+            self.fire("before_dataloader")
+            self.state.awaits_batch = False
+
+    def exhausted(self) -> None:
+        """The loader has no further batch in this epoch."""
+        self.engine.run_marker_only_event("after_dataloader")
+
+    def take(self, batch: Any) -> Any:
+        """Count a batch as loaded, then AFTER_DATALOADER; return the batch."""
+        # Counted as loaded: an algorithm may drop rows.
+        self.samples += count_rows(batch)
+        state = self.state
+        state.batch = batch
+        "after_dataloader" in self._unheard or self.fire("after_dataloader")
+        return state.batch
+
+    def begin_step(self, clear: Callable[[], object] | None = None) -> None:
+        """BATCH_START, then `clear`, which resets the gradients, then BEFORE_TRAIN_BATCH."""
+        unheard = self._unheard
+        "batch_start" in unheard or self.fire("batch_start")
+        if clear is not None:
+            clear()
+        "before_train_batch" in unheard or self.fire("before_train_batch")
+
+    def begin_forward(self, batch: Any) -> Any:
+        """BEFORE_FORWARD of a batch or a microbatch; return what the model gets."""
+        state = self.state
+        state.batch = batch
+        "before_forward" in self._unheard or self.fire("before_forward")
+        return state.batch
+
+    def end_forward(self, outputs: Any) -> Any:
+        """AFTER_FORWARD; return the outputs for the loss."""
+        state = self.state
+        state.outputs = outputs
+        "after_forward" in self._unheard or self.fire("after_forward")
+        return state.outputs
+
+    def begin_loss(self) -> None:
+        """BEFORE_LOSS."""
+        "before_loss" in self._unheard or self.fire("before_loss")
+
+    def end_loss(self, loss: Any) -> Any:
+        """AFTER_LOSS; return the loss, of whatever form the loss function has given it."""
+        state = self.state
+        state.loss = loss
+        "after_loss" in self._unheard or self.fire("after_loss")
+        return state.loss
+
+    def begin_backward(self, loss: Any) -> Any:
+        """BEFORE_BACKWARD; return the scalar to differentiate.
+
+        Args:
+            loss: one weighted scalar.
+        """
+        state = self.state
+        state.loss = loss
+        "before_backward" in self._unheard or self.fire("before_backward")
+        return state.loss
+
+    def end_backward(self) -> None:
+        """AFTER_BACKWARD: gradients of this batch or microbatch are there."""
+        "after_backward" in self._unheard or self.fire("after_backward")
+
+    def undo_microbatch(self, error: BaseException) -> None:
+        """Forward, loss or backward raised `error`: let algorithms undo what they began at BEFORE_FORWARD or later.
+
+        For loops that work on parts of a batch, before the whole one is in `state.batch` again.
+        """
+        self.engine.name_who_ran(error)
+        self.engine.undo(error, OF_A_MICROBATCH)
+
+    def end_gradients(self) -> bool:
+        """AFTER_TRAIN_BATCH: gradients are there, unscaled and clipped; return whether the optimizers shall step."""
+        if "after_train_batch" not in self._unheard:
+            self.status.phase = Phase.STEPPING
+            self.fire("after_train_batch")
+            self.status.phase = Phase.TRAINING
+        return not self.state.skip_requested
+
+    def end_step(
+        self,
+        then: Callable[[Timestamp, Timestamp], object] | None = None,
+        *,
+        samples: int | None = None,
+        seconds: float | None = None,
+    ) -> bool:
+        """Count the batch, then BATCH_END; return whether training shall end here.
+
+        Args:
+            then: called in between with the clock before and after, to step schedulers. They, callbacks and savers see
+                the batch as done.
+            samples: rows of the step if not those that were taken.
+            seconds: time of the step if not that of this process.
+        """
+        state = self.state
+        if seconds is None:
+            seconds = time.perf_counter() - self.counted_s
+        before = state.timestamp
+        state.timestamp = after = before.to_next_batch(self.samples if samples is None else samples, 0, seconds)
+        self.counted_s += seconds
+        self.samples, state.skip_requested = 0, False
+        if then is not None:
+            then(before, after)
+        "batch_end" in self._unheard or self.fire("batch_end")
+        return state.stop_requested
+
+    def batch_checkpoint(self) -> None:
+        """BATCH_CHECKPOINT, after the evaluation that a batch may bring."""
+        "batch_checkpoint" in self._unheard or self.fire("batch_checkpoint")
+
+    def _compute_again(self) -> Any:
+        """Compute the gradients of the batch again, see `State.closure`."""
+        if self.status.phase is not Phase.STEPPING or self._closure is None:
+            raise EngineError(
+                f"state.closure can't be called here (precision {self.state.precision}): it is for AFTER_TRAIN_BATCH"
+            )
+        self.status.phase = Phase.TRAINING
+        try:
+            return self._closure()
+        finally:
+            self.status.phase = Phase.STEPPING

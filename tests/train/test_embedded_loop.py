@@ -1,0 +1,400 @@
+"""A loop of one's own on the seam is the Trainer's: the same events, weights, clock, states, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
+from engine_core.embed import EmbeddedLoop
+from engine_core.errors import CheckpointError, EngineError, UnsupportedError
+from engine_core.needs import EVERYTHING
+
+from .parts import at, batches, linear, trainer, writing_down
+
+DATA = batches(4, 4, 2)
+
+
+class Loop:
+    """What somebody might write: forward, loss, backward, an evaluation after each epoch."""
+
+    def __init__(self, algorithms: Sequence[Any] = (), callbacks: Sequence[Any] = ()) -> None:
+        self.model = linear()
+        self.state = State(
+            model=self.model,
+            algorithms=[*algorithms],
+            callbacks=[*callbacks],
+            loss_fn=cross_entropy,
+            max_duration="2ep",
+            train_dataloader=DATA,
+            seed=1,
+        )
+        self.loop = EmbeddedLoop(self.state, EVERYTHING)
+        self.loop.init()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.state.optimizers = [self.optimizer]
+
+    def gradients(self, batch: Any) -> torch.Tensor:
+        """Compute those of a batch."""
+        loop = self.loop
+        inputs, targets = loop.begin_forward(batch)
+        outputs = loop.end_forward(self.model(inputs))
+        loop.begin_loss()
+        loss = loop.begin_backward(loop.end_loss(cross_entropy(outputs, targets)))
+        loss.backward()
+        loop.end_backward()
+        return loss.detach()
+
+    def again(self) -> torch.Tensor:
+        """Compute those of the current batch again."""
+        self.optimizer.zero_grad()
+        return self.gradients(self.state.batch)
+
+    def loaded(self, skipped: int) -> Iterator[Any]:
+        """Yield the batches of an epoch, with the events around the loader."""
+        batches = iter(DATA[skipped:])
+        while True:
+            self.loop.before_dataloader()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self.loop.exhausted()
+                return
+            yield self.loop.take(batch)
+
+    def fit(self, epochs: int) -> None:
+        """Train until so many epochs are done."""
+        loop, state = self.loop, self.state
+        state.dataloader, state.dataloader_label, state.dataloader_len = DATA, "train", len(DATA)
+        try:
+            loop.fit_start(self.again)
+            while state.timestamp.epoch < epochs:
+                if not state.timestamp.batch_in_epoch:
+                    loop.epoch_start()
+                for batch in self.loaded(state.timestamp.batch_in_epoch):
+                    loop.begin_step(self.optimizer.zero_grad)
+                    self.gradients(batch)
+                    if loop.end_gradients():
+                        self.optimizer.step()
+                    ends = loop.end_step()
+                    loop.batch_checkpoint()
+                    if ends:
+                        loop.fit_end()
+                        return
+                loop.epoch_end()
+                self.evaluate()
+                loop.epoch_checkpoint()
+            loop.fit_end()
+        except BaseException as error:
+            loop.undo(error)
+            raise
+
+    def evaluate(self) -> None:
+        """Evaluate on the training set."""
+        loop, losses = self.loop, []
+        loop.eval_start("eval", DATA)
+        with torch.no_grad():
+            for inputs, targets in map(loop.eval_batch, DATA):
+                loss = cross_entropy(loop.eval_outputs(self.model(inputs)), targets)
+                loop.eval_batch_end(loss)
+                losses.append((loss.item(), len(inputs)))
+        rows = sum(n for _, n in losses)
+        loop.eval_end({"eval/loss": sum(loss * n for loss, n in losses) / rows})
+
+
+class Position(Callback):
+    """Keeps the clock at each event, and what else State shows then."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+
+def _watch(name: str) -> Any:
+    def method(self: Position, state: State, logger: Logger) -> None:
+        shown = state.dataloader_label, state.dataloader_len, state.awaits_batch, state.eval_timestamp[:3]
+        loss = None if state.loss is None else round(state.loss.item(), 5)
+        self.seen.append((name, *state.timestamp[:5], shown, loss))
+
+    return method
+
+
+for _event in Event:
+    if _event not in (Event.INIT, Event.AFTER_LOAD):
+        setattr(Position, _event.value, _watch(_event.value))
+
+
+class Average(Algorithm):
+    """Evaluates a moving average of the weight, and saves it."""
+
+    metadata = AlgorithmMetadata(events=[Event.BATCH_END, Event.EVAL_START, Event.EVAL_END], writes=["model"])
+    average: Any = None
+    kept: Any = None
+
+    def match(self, event: Event, state: State) -> bool:
+        """Run at all three."""
+        return True
+
+    @torch.no_grad()
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Update it, put it in, or put the weight back."""
+        weight: Any = state.model.weight  # type: ignore[union-attr]
+        if event is Event.BATCH_END:
+            self.average = weight.clone() if self.average is None else (self.average + weight) / 2
+        else:
+            self.kept, new = weight.clone(), self.average if event is Event.EVAL_START else self.kept
+            weight.copy_(new)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average."""
+        return {} if self.average is None else {"average": self.average}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take it back."""
+        self.average = state["average"]
+
+
+class Ascends(Algorithm):
+    """Takes the gradients a little further up, as SAM does."""
+
+    metadata = AlgorithmMetadata(events=[Event.AFTER_TRAIN_BATCH], writes=["model"])
+
+    def match(self, event: Event, state: State) -> bool:
+        """Run at each step."""
+        return True
+
+    @torch.no_grad()
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Compute the gradients there."""
+        model: Any = state.model
+        closure: Any = state.closure
+        step = 0.1 * model.weight.grad
+        model.weight.add_(step)
+        with torch.enable_grad():
+            closure()
+        model.weight.sub_(step)
+
+
+def plugins() -> list[Any]:
+    return [Average(), Ascends()]
+
+
+def test_a_loop_of_ones_own_is_the_trainers() -> None:
+    position, same = Position(), Position()
+    own = Loop(plugins(), [position])
+    own.fit(2)
+    ours = trainer(
+        DATA,
+        max_duration="2ep",
+        algorithms=plugins(),
+        callbacks=[same],
+        eval_dataloader=DATA,
+        seed=1,
+        loss_fn=cross_entropy,
+    )
+    ours.fit()
+    assert [seen[0] for seen in position.seen] == [seen[0] for seen in same.seen]
+    assert position.seen == same.seen
+    assert own.state.metrics == pytest.approx(ours.state.metrics, rel=1e-6)
+    for name, value in ours.state.model.state_dict().items():
+        assert torch.equal(value, own.model.state_dict()[name])
+    for mine, theirs in zip(own.state.algorithms, ours.state.algorithms, strict=True):
+        assert str(mine.state_dict()) == str(theirs.state_dict())
+
+
+def test_all_moments_come_in_order() -> None:
+    events: list[str] = []
+    own = Loop(callbacks=[writing_down(events)])
+    own.fit(1)
+    own.loop.close()
+    expected: list[str] = []
+    trainer(DATA, callbacks=[writing_down(expected)], eval_dataloader=DATA, loss_fn=cross_entropy).fit()
+    assert events == expected
+    assert set(events) == {event.value for event in Event} - {"after_load"}
+
+
+@pytest.mark.parametrize("event", ["fit_start", "before_forward", "batch_end"])
+def test_the_closure_is_for_after_train_batch(event: str) -> None:
+    own = Loop(callbacks=[at(event, lambda state: state.closure())])
+    with pytest.raises(EngineError, match="it is for AFTER_TRAIN_BATCH"):
+        own.fit(1)
+    assert own.state.closure is None
+
+
+def test_without_a_closure_there_is_none() -> None:
+    own, found = Loop(), []
+    own.state.callbacks.append(at("fit_start", lambda state: found.append(state.closure)))
+    own.loop.fit_start()
+    assert found == [None]
+
+
+def test_a_skipped_step_is_skipped_once() -> None:
+    own = Loop(callbacks=[at("after_train_batch", lambda s: s.timestamp.batch == 1 and s.skip_step())])
+    steps: list[int] = []
+    own.optimizer.register_step_post_hook(lambda *_: steps.append(own.state.timestamp.batch))
+    own.fit(1)
+    assert steps == [0, 2]
+
+
+def test_a_stop_ends_after_its_batch() -> None:
+    own = Loop(callbacks=[at("batch_end", lambda state: state.timestamp.batch == 2 and state.stop_training())])
+    own.fit(2)
+    assert own.state.timestamp[:3] == (0, 2, 8)
+    own.fit(1)
+    assert own.state.timestamp[:3] == (1, 3, 10)
+
+
+def test_the_end_of_an_epoch_counts_once_until_another_starts() -> None:
+    events: list[str] = []
+    own = Loop(callbacks=[writing_down(events, ["epoch_start", "epoch_end"])])
+    loop = own.loop
+    loop.fit_start()
+    for _ in range(2):
+        loop.epoch_start()
+        loop.epoch_end()
+        loop.epoch_end()
+    assert events == ["epoch_start", "epoch_end"] * 2
+    assert own.state.timestamp.epoch == 2
+
+
+def test_schedulers_step_between_the_clock_and_its_event() -> None:
+    seen: list[Any] = []
+    own = Loop(callbacks=[at(name, lambda state: seen.append("event")) for name in ("batch_end", "epoch_end")])
+    own.loop.fit_start()
+    own.loop.take(DATA[0])
+    own.loop.end_step(lambda before, after: seen.append((before.batch, after.batch)))
+    own.loop.epoch_end(lambda before, after: seen.append((before.epoch, after.epoch)))
+    assert seen == [(0, 1), "event", (0, 1), "event"]
+
+
+def test_samples_are_those_of_all_batches_of_a_step_as_loaded() -> None:
+    own = Loop(callbacks=[at("after_dataloader", lambda state: setattr(state, "batch", (state.batch[0][:1],)))])
+    own.loop.fit_start()
+    for batch in DATA:
+        own.loop.take(batch)
+    own.loop.end_step()
+    own.loop.take(DATA[0])
+    own.loop.end_step(samples=100)
+    assert own.state.timestamp[:3] == (0, 2, 110)
+
+
+class Swaps(Algorithm):
+    """Puts zeros into the model for a while."""
+
+    metadata = AlgorithmMetadata(
+        events=[Event.EPOCH_START, Event.EPOCH_END, Event.EVAL_START, Event.EVAL_END], writes=["model"]
+    )
+
+    def match(self, event: Event, state: State) -> bool:
+        """Run at evaluations."""
+        return event.is_eval or event in (Event.EPOCH_START, Event.EPOCH_END)
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Put them in, or the weights back."""
+        model: Any = state.model
+        if event is Event.EVAL_START:
+            self.kept = model.weight.detach().clone()
+            with torch.no_grad():
+                model.weight.zero_()
+        elif event is Event.EVAL_END:
+            with torch.no_grad():
+                model.weight.copy_(self.kept)
+
+
+def test_an_exception_in_an_evaluation_leaves_model_and_state_as_in_training() -> None:
+    def fail(state: State) -> None:
+        assert not state.model.weight.any()  # type: ignore[union-attr, operator]
+        raise ValueError("boom")
+
+    own = Loop([Swaps()], [at("eval_after_forward", fail)])
+    with pytest.raises(ValueError, match="boom"):
+        own.fit(1)
+    assert own.model.weight.any()
+    assert own.state.dataloader_label == "train"
+    events: list[str] = []
+    own.state.callbacks = [writing_down(events, ["epoch_start"])]
+    own.fit(2)
+    assert own.state.timestamp.epoch == 2
+
+
+def test_an_epoch_that_was_undone_starts_again() -> None:
+    own = Loop([Swaps()], [at("before_forward", lambda state: 1 / 0)])
+    with pytest.raises(ZeroDivisionError):
+        own.fit(1)
+    assert own.loop.status.reopens_epoch
+    own.loop.epoch_start()
+    assert not own.loop.status.reopens_epoch
+
+
+def test_a_microbatch_is_undone_before_the_whole_batch_is_back() -> None:
+    found: list[Any] = []
+
+    class Halves(Algorithm):
+        metadata = AlgorithmMetadata(events=[Event.BEFORE_FORWARD, Event.AFTER_FORWARD], writes=["batch"])
+
+        def match(self, event: Event, state: State) -> bool:
+            return True
+
+        def apply(self, event: Event, state: State, logger: Logger) -> None:
+            found.append((event.value, len(state.batch[0])))
+
+    own = Loop([Halves()])
+    own.loop.fit_start()
+    own.loop.begin_forward(DATA[2])
+    own.loop.undo_microbatch(ValueError())
+    assert found == [("before_forward", 2), ("after_forward", 2)]
+
+
+def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
+    own = Loop(plugins())
+    offers = replace(EVERYTHING, loop="a loop").without("after_train_batch", why="it has none; take one")
+    with pytest.raises(
+        UnsupportedError, match=r"^Ascends can't work in a loop: no after_train_batch: it has none; take"
+    ):
+        own.loop.offer(offers)
+    with pytest.raises(UnsupportedError):
+        EmbeddedLoop(State(algorithms=plugins()), offers)
+    own.loop.offer(EVERYTHING)
+
+
+@pytest.mark.parametrize("stops_at", [2, 3])
+def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
+    whole = Loop(plugins())
+    whole.fit(2)
+    first = Loop(plugins(), [at("batch_checkpoint", lambda s: s.timestamp.batch == stops_at and 1 / 0)])
+    with pytest.raises(ZeroDivisionError):
+        first.fit(2)
+    saved, weights = first.loop.state_dict(), first.model.state_dict()
+    loaded: list[int] = []
+    second = Loop(plugins(), [at("after_load", lambda state: loaded.append(state.timestamp.batch))])
+    second.model.load_state_dict(weights)
+    second.loop.load_state_dict(saved)
+    assert second.state.timestamp.batch == 0
+    assert second.loop.state_dict() == saved
+    second.fit(2)
+    assert loaded == [stops_at]
+    assert second.state.timestamp[:3] == whole.state.timestamp[:3]
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name])
+    assert str(second.state.algorithms[0].state_dict()) == str(whole.state.algorithms[0].state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"format": 2}, r"has format 2, and this version reads up to 1"),
+        ({"format": "x"}, r"has format 'x'"),
+        ({"algorithms": {"Blur": {}}}, r"was saved with Blur, and this run does not have it"),
+        ({"required": ["Blur", "Squeeze"]}, r"was saved with Blur and Squeeze"),
+    ],
+)
+def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says: str) -> None:
+    own = Loop(plugins())
+    with pytest.raises(CheckpointError, match=says):
+        own.loop.load_state_dict({**own.loop.state_dict(), **changes})
+    own.fit(1)
+    assert own.state.timestamp.epoch == 1
