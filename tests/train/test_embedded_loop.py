@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,99 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
 from engine_core.embed import EmbeddedLoop
-from engine_core.errors import CheckpointError, EngineError, UnsupportedError
+from engine_core.errors import EngineError, UnsupportedError
 from engine_core.needs import EVERYTHING
 
-from .parts import at, batches, linear, trainer, writing_down
-
-DATA = batches(4, 4, 2)
-
-
-class Loop:
-    """What somebody might write: forward, loss, backward, an evaluation after each epoch."""
-
-    def __init__(self, algorithms: Sequence[Any] = (), callbacks: Sequence[Any] = ()) -> None:
-        self.model = linear()
-        self.state = State(
-            model=self.model,
-            algorithms=[*algorithms],
-            callbacks=[*callbacks],
-            loss_fn=cross_entropy,
-            max_duration="2ep",
-            train_dataloader=DATA,
-            seed=1,
-        )
-        self.loop = EmbeddedLoop(self.state, EVERYTHING)
-        self.loop.init()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.state.optimizers = [self.optimizer]
-
-    def gradients(self, batch: Any) -> torch.Tensor:
-        """Compute those of a batch."""
-        loop = self.loop
-        inputs, targets = loop.begin_forward(batch)
-        outputs = loop.end_forward(self.model(inputs))
-        loop.begin_loss()
-        loss = loop.begin_backward(loop.end_loss(cross_entropy(outputs, targets)))
-        loss.backward()
-        loop.end_backward()
-        return loss.detach()
-
-    def again(self) -> torch.Tensor:
-        """Compute those of the current batch again."""
-        self.optimizer.zero_grad()
-        return self.gradients(self.state.batch)
-
-    def loaded(self, skipped: int) -> Iterator[Any]:
-        """Yield the batches of an epoch, with the events around the loader."""
-        batches = iter(DATA[skipped:])
-        while True:
-            self.loop.before_dataloader()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                self.loop.exhausted()
-                return
-            yield self.loop.take(batch)
-
-    def fit(self, epochs: int) -> None:
-        """Train until so many epochs are done."""
-        loop, state = self.loop, self.state
-        state.dataloader, state.dataloader_label, state.dataloader_len = DATA, "train", len(DATA)
-        try:
-            loop.fit_start(self.again)
-            while state.timestamp.epoch < epochs:
-                if not state.timestamp.batch_in_epoch:
-                    loop.epoch_start()
-                for batch in self.loaded(state.timestamp.batch_in_epoch):
-                    loop.begin_step(self.optimizer.zero_grad)
-                    self.gradients(batch)
-                    if loop.end_gradients():
-                        self.optimizer.step()
-                    ends = loop.end_step()
-                    loop.batch_checkpoint()
-                    if ends:
-                        loop.fit_end()
-                        return
-                loop.epoch_end()
-                self.evaluate()
-                loop.epoch_checkpoint()
-            loop.fit_end()
-        except BaseException as error:
-            loop.undo(error)
-            raise
-
-    def evaluate(self) -> None:
-        """Evaluate on the training set."""
-        loop, losses = self.loop, []
-        loop.eval_start("eval", DATA)
-        with torch.no_grad():
-            for inputs, targets in map(loop.eval_batch, DATA):
-                loss = cross_entropy(loop.eval_outputs(self.model(inputs)), targets)
-                loop.eval_batch_end(loss)
-                losses.append((loss.item(), len(inputs)))
-        rows = sum(n for _, n in losses)
-        loop.eval_end({"eval/loss": sum(loss * n for loss, n in losses) / rows})
+from .embedded import DATA, Loop, plugins
+from .parts import at, trainer, writing_down
 
 
 class Position(Callback):
@@ -126,61 +37,6 @@ def _watch(name: str) -> Any:
 for _event in Event:
     if _event not in (Event.INIT, Event.AFTER_LOAD):
         setattr(Position, _event.value, _watch(_event.value))
-
-
-class Average(Algorithm):
-    """Evaluates a moving average of the weight, and saves it."""
-
-    metadata = AlgorithmMetadata(events=[Event.BATCH_END, Event.EVAL_START, Event.EVAL_END], writes=["model"])
-    average: Any = None
-    kept: Any = None
-
-    def match(self, event: Event, state: State) -> bool:
-        """Run at all three."""
-        return True
-
-    @torch.no_grad()
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Update it, put it in, or put the weight back."""
-        weight: Any = state.model.weight  # type: ignore[union-attr]
-        if event is Event.BATCH_END:
-            self.average = weight.clone() if self.average is None else (self.average + weight) / 2
-        else:
-            self.kept, new = weight.clone(), self.average if event is Event.EVAL_START else self.kept
-            weight.copy_(new)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the average."""
-        return {} if self.average is None else {"average": self.average}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
-        self.average = state["average"]
-
-
-class Ascends(Algorithm):
-    """Takes the gradients a little further up, as SAM does."""
-
-    metadata = AlgorithmMetadata(events=[Event.AFTER_TRAIN_BATCH], writes=["model"])
-
-    def match(self, event: Event, state: State) -> bool:
-        """Run at each step."""
-        return True
-
-    @torch.no_grad()
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Compute the gradients there."""
-        model: Any = state.model
-        closure: Any = state.closure
-        step = 0.1 * model.weight.grad
-        model.weight.add_(step)
-        with torch.enable_grad():
-            closure()
-        model.weight.sub_(step)
-
-
-def plugins() -> list[Any]:
-    return [Average(), Ascends()]
 
 
 def test_a_loop_of_ones_own_is_the_trainers() -> None:
@@ -359,42 +215,3 @@ def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
     with pytest.raises(UnsupportedError):
         EmbeddedLoop(State(algorithms=plugins()), offers)
     own.loop.offer(EVERYTHING)
-
-
-@pytest.mark.parametrize("stops_at", [2, 3])
-def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
-    whole = Loop(plugins())
-    whole.fit(2)
-    first = Loop(plugins(), [at("batch_checkpoint", lambda s: s.timestamp.batch == stops_at and 1 / 0)])
-    with pytest.raises(ZeroDivisionError):
-        first.fit(2)
-    saved, weights = first.loop.state_dict(), first.model.state_dict()
-    loaded: list[int] = []
-    second = Loop(plugins(), [at("after_load", lambda state: loaded.append(state.timestamp.batch))])
-    second.model.load_state_dict(weights)
-    second.loop.load_state_dict(saved)
-    assert second.state.timestamp.batch == 0
-    assert second.loop.state_dict() == saved
-    second.fit(2)
-    assert loaded == [stops_at]
-    assert second.state.timestamp[:3] == whole.state.timestamp[:3]
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(value, second.model.state_dict()[name])
-    assert str(second.state.algorithms[0].state_dict()) == str(whole.state.algorithms[0].state_dict())
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"format": 2}, r"has format 2, and this version reads up to 1"),
-        ({"format": "x"}, r"has format 'x'"),
-        ({"algorithms": {"Blur": {}}}, r"was saved with Blur, and this run does not have it"),
-        ({"required": ["Blur", "Squeeze"]}, r"was saved with Blur and Squeeze"),
-    ],
-)
-def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says: str) -> None:
-    own = Loop(plugins())
-    with pytest.raises(CheckpointError, match=says):
-        own.loop.load_state_dict({**own.loop.state_dict(), **changes})
-    own.fit(1)
-    assert own.state.timestamp.epoch == 1

@@ -117,8 +117,8 @@ class Average:
 
     def copies(self) -> dict[str, torch.Tensor]:
         """Return copies of the averages by name; tied ones are the same tensor."""
-        pairs = ((place, tensor.clone()) for place, tensor in zip(self._places, self._tensors, strict=True))
-        return {name: tensor for place, tensor in pairs for name in place.names}
+        copied = zip(self._places, [tensor.clone() for tensor in self._tensors], strict=True)
+        return {name: tensor for place, tensor in copied for name in place.names}
 
     @torch.no_grad()
     def update(self, rule: Rule, count: int = 0) -> None:
@@ -127,8 +127,7 @@ class Average:
         Raises:
             EngineError: if the weights are not those that the average started with.
         """
-        weights = self._weights()
-        averages, first, last = self._tensors, self._guarded, self._copied
+        weights, averages, first, last = self._weights(), self._tensors, self._guarded, self._copied
         own_type = [w if w.dtype is a.dtype else w.to(a.dtype) for a, w in zip(averages, weights, strict=True)]
         if self._is_sharded:  # torch takes sharded tensors and others, such as buffers, only apart
             averages, own_type = ([_part_of(tensor) for tensor in tensors] for tensors in (averages, own_type))
@@ -199,8 +198,7 @@ class Average:
 
     def _weights(self) -> list[torch.Tensor]:
         """Return the current weights; averages follow them to their device."""
-        weights: list[torch.Tensor] = []
-        moved = False
+        weights, moved = list[torch.Tensor](), False
         for i, (place, weight) in enumerate(zip(self._places, tensors_at(self._places), strict=True)):
             if weight is None or (weight is not place.parameter and place.parameter is not None):
                 raise _changed(place.names[0])
@@ -226,8 +224,7 @@ def _begin(place: Place, given: Mapping[str, torch.Tensor] | None, *, share: boo
         return shared
     dtype = torch.float32 if weight.is_floating_point() and weight.element_size() < 4 else weight.dtype
     source = weight if given is None else given[place.names[0]]
-    copied: torch.Tensor = source.detach().to(device=weight.device, dtype=dtype, copy=True)
-    return copied
+    return source.detach().to(device=weight.device, dtype=dtype, copy=True)
 
 
 def _untied(places: list[Place], given: Mapping[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -238,8 +235,7 @@ def _untied(places: list[Place], given: Mapping[str, torch.Tensor]) -> list[tupl
 
 def _part_of(tensor: Any) -> torch.Tensor:
     """Return this rank's part of a sharded tensor, in its memory; others as they are."""
-    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
 
 
 def _kind(place: Place) -> int:

@@ -1,0 +1,159 @@
+"""A loop as somebody might write it on the seam, and two algorithms for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core.embed import EmbeddedLoop
+from engine_core.needs import EVERYTHING
+
+from .parts import batches, linear
+
+DATA = batches(4, 4, 2)
+
+
+class Loop:
+    """What somebody might write: forward, loss, backward, an evaluation after each epoch."""
+
+    def __init__(self, algorithms: Sequence[Any] = (), callbacks: Sequence[Any] = ()) -> None:
+        self.model = linear()
+        self.state = State(
+            model=self.model,
+            algorithms=[*algorithms],
+            callbacks=[*callbacks],
+            loss_fn=cross_entropy,
+            max_duration="2ep",
+            train_dataloader=DATA,
+            seed=1,
+        )
+        self.loop = EmbeddedLoop(self.state, EVERYTHING)
+        self.loop.init()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.state.optimizers = [self.optimizer]
+
+    def gradients(self, batch: Any) -> torch.Tensor:
+        """Compute those of a batch."""
+        loop = self.loop
+        inputs, targets = loop.begin_forward(batch)
+        outputs = loop.end_forward(self.model(inputs))
+        loop.begin_loss()
+        loss = loop.begin_backward(loop.end_loss(cross_entropy(outputs, targets)))
+        loss.backward()
+        loop.end_backward()
+        return loss.detach()
+
+    def again(self) -> torch.Tensor:
+        """Compute those of the current batch again."""
+        self.optimizer.zero_grad()
+        return self.gradients(self.state.batch)
+
+    def loaded(self, skipped: int) -> Iterator[Any]:
+        """Yield the batches of an epoch, with the events around the loader."""
+        batches = iter(DATA[skipped:])
+        while True:
+            self.loop.before_dataloader()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self.loop.exhausted()
+                return
+            yield self.loop.take(batch)
+
+    def fit(self, epochs: int) -> None:
+        """Train until so many epochs are done."""
+        loop, state = self.loop, self.state
+        state.dataloader, state.dataloader_label, state.dataloader_len = DATA, "train", len(DATA)
+        try:
+            loop.fit_start(self.again)
+            while state.timestamp.epoch < epochs:
+                if not state.timestamp.batch_in_epoch:
+                    loop.epoch_start()
+                for batch in self.loaded(state.timestamp.batch_in_epoch):
+                    loop.begin_step(self.optimizer.zero_grad)
+                    self.gradients(batch)
+                    if loop.end_gradients():
+                        self.optimizer.step()
+                    ends = loop.end_step()
+                    loop.batch_checkpoint()
+                    if ends:
+                        loop.fit_end()
+                        return
+                loop.epoch_end()
+                self.evaluate()
+                loop.epoch_checkpoint()
+            loop.fit_end()
+        except BaseException as error:
+            loop.undo(error)
+            raise
+
+    def evaluate(self) -> None:
+        """Evaluate on the training set."""
+        loop, losses = self.loop, []
+        loop.eval_start("eval", DATA)
+        with torch.no_grad():
+            for inputs, targets in map(loop.eval_batch, DATA):
+                loss = cross_entropy(loop.eval_outputs(self.model(inputs)), targets)
+                loop.eval_batch_end(loss)
+                losses.append((loss.item(), len(inputs)))
+        rows = sum(n for _, n in losses)
+        loop.eval_end({"eval/loss": sum(loss * n for loss, n in losses) / rows})
+
+
+class Average(Algorithm):
+    """Evaluates a moving average of the weight, and saves it."""
+
+    metadata = AlgorithmMetadata(events=[Event.BATCH_END, Event.EVAL_START, Event.EVAL_END], writes=["model"])
+    average: Any = None
+    kept: Any = None
+
+    def match(self, event: Event, state: State) -> bool:
+        """Run at all three."""
+        return True
+
+    @torch.no_grad()
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Update it, put it in, or put the weight back."""
+        weight: Any = state.model.weight  # type: ignore[union-attr]
+        if event is Event.BATCH_END:
+            self.average = weight.clone() if self.average is None else (self.average + weight) / 2
+        else:
+            self.kept, new = weight.clone(), self.average if event is Event.EVAL_START else self.kept
+            weight.copy_(new)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average."""
+        return {} if self.average is None else {"average": self.average}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take it back."""
+        self.average = state["average"]
+
+
+class Ascends(Algorithm):
+    """Takes the gradients a little further up, as SAM does."""
+
+    metadata = AlgorithmMetadata(events=[Event.AFTER_TRAIN_BATCH], writes=["model"])
+
+    def match(self, event: Event, state: State) -> bool:
+        """Run at each step."""
+        return True
+
+    @torch.no_grad()
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        """Compute the gradients there."""
+        model: Any = state.model
+        closure: Any = state.closure
+        step = 0.1 * model.weight.grad
+        model.weight.add_(step)
+        with torch.enable_grad():
+            closure()
+        model.weight.sub_(step)
+
+
+def plugins() -> list[Any]:
+    return [Average(), Ascends()]
