@@ -92,7 +92,7 @@ FSDP_OFFERS = (
     .without("whole_weights", why=f"each process has a part of each weight, laid out contiguously{_INSTEAD}")
     .without("freezing", why=f"which parameters train is settled when they are sharded{_INSTEAD}")
     .without("partial_forward", why=f"a process waits for the gradients of a block that did not run{_INSTEAD}")
-    .without("own_forward", why=f"each forward pass gathers weights from all processes{_INSTEAD}")
+    .without("own_forward", why=f"each forward pass gathers weights from all, so all have to make the same{_INSTEAD}")
     .without("late_surgery", why=f"only modules that are there after INIT are sharded{_INSTEAD}")
 )
 """What the Trainer offers where FSDP shards the model."""

@@ -8,7 +8,7 @@ from .group import join
 from .rows import bounds, placeholder_of
 from .settings import DDP, FSDP, spread_of
 from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, write_gathered
-from .wrapping import Wrapping, spread_model
+from .wrapping import Wrapping, spread_model, written
 
 __all__ = [
     "DDP",
@@ -29,4 +29,5 @@ __all__ = [
     "spread_model",
     "spread_of",
     "write_gathered",
+    "written",
 ]

@@ -69,10 +69,11 @@ def _join(backend: str, timeout: dt.timedelta) -> None:
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end the process while it waits in C++ for the other ranks: Python's handlers can't run there."""
-    if threading.current_thread() is not threading.main_thread():
+    former = signal.getsignal(signal.SIGTERM)
+    if not callable(former) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ class _InGroup(Wrapping):
 
     def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
         """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
-        own = [_written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
+        own = [written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
         floating = [buffer for buffer in own if buffer.is_floating_point() and buffer.numel()]
         for buffer in own:
             if not buffer.is_floating_point():
@@ -149,7 +149,7 @@ def spread_model(
         wrapping: Wrapping = wrap(model)
         return wrapping
     for tensor in [*model.parameters(), *model.buffers()]:
-        _take_from_first(_written(tensor.detach()))
+        _take_from_first(written(tensor.detach()))
     if ranks.rank == 0:
         _warn_of_batch_norm(model)
     if isinstance(parallel, FSDP):
@@ -157,7 +157,7 @@ def spread_model(
     return Replicated(model, parallel, device, finds_unused=finds_unused)
 
 
-def _written(tensor: torch.Tensor) -> torch.Tensor:
+def written(tensor: torch.Tensor) -> torch.Tensor:
     """Return what has to be written to change a tensor: of an expanded one, what it repeats."""
     for dim in reversed(range(tensor.dim())):
         if tensor.stride(dim) == 0 and tensor.shape[dim] > 1:

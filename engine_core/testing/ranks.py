@@ -11,7 +11,7 @@ import torch
 
 from ..batch import take_rows
 from ..errors import RankError
-from ..parallel import Wrapping, placeholder_of
+from ..parallel import Wrapping, placeholder_of, written
 from ..randomness import GlobalGenerators, preserve_generators
 from ..ranks import Deal, Ranks
 
@@ -98,7 +98,7 @@ class _Averaged(Wrapping):
     def __init__(self, model: torch.nn.Module, ranks: Ranks) -> None:
         super().__init__(model)
         self._ranks = ranks
-        own = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+        own = [written(tensor.detach()) for tensor in (*model.parameters(), *model.buffers())]
         for tensor, of_first in zip(own, ranks.first([tensor.clone() for tensor in own]), strict=True):
             tensor.copy_(of_first)
 
@@ -108,7 +108,7 @@ class _Averaged(Wrapping):
 
     def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
         """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
-        own = [buffer.detach() for buffer in (*self.model.buffers(), *others)]
+        own = [written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
         for buffer, *of_ranks in zip(own, *self._ranks.each([buffer.clone() for buffer in own]), strict=True):
             buffer.copy_(torch.stack(of_ranks).mean(0) if buffer.is_floating_point() else of_ranks[0])
 

@@ -128,3 +128,16 @@ def test_a_run_in_threads_is_that_of_one_process():
     for name in ("linear.weight", "linear.bias"):
         assert torch.equal(first[name], second[name])
         torch.testing.assert_close(first[name], one[name])
+
+
+def test_a_model_may_have_an_expanded_buffer():
+    def scale(ranks):
+        model = nn.Linear(2, 1)
+        model.register_buffer("scale", torch.full((1,), float(ranks.rank)).expand(4))
+        data = [(torch.ones(2, 2), torch.ones(2, 1))]
+        settings = {"loss_fn": nn.MSELoss(), "parallel": ranks, "progress_bar": False, "max_duration": "1ep"}
+        with Trainer(model, data, optimizers=torch.optim.SGD(model.parameters(), lr=0.1), **settings) as trainer:
+            trainer.fit()
+        return model.scale.tolist()
+
+    assert ThreadRanks.run(scale) == [[0.0] * 4] * 2
