@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     from .state import State
     from .trace import Traces
 
-__all__ = ["Callback", "LoggerDestination", "is_used_on", "method_of", "needs_of", "saver_folders"]
+__all__ = [
+    "Callback",
+    "LoggerDestination",
+    "continues_itself",
+    "is_used_on",
+    "method_of",
+    "needs_of",
+    "saver_folders",
+]
 
 
 class Callback:
@@ -29,8 +37,8 @@ class Callback:
     """
 
     every_rank: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ()
-    """What the loop has to offer, names of `engine_core.needs.NEEDS`; other loops refuse it."""
+    needs: tuple[str, ...] = ()
+    """What the loop has to offer, names of `engine_core.needs.NEEDS`; where arguments decide, an instance's own."""
 
     def close(self, state: State, logger: Logger) -> None:
         """Release what the run needed; called once, when the engine closes."""
@@ -66,6 +74,9 @@ class LoggerDestination(Callback):
     def log_traces(self, traces: Traces) -> None:
         """Receive what the algorithms of an event did."""
 
+    def log_file(self, name: str, content: bytes | str, step: int) -> None:
+        """Receive a picture, JSON or text under a name that ends in .png, .svg, .json or .txt."""
+
 
 def is_used_on(rank: int, listener: object) -> bool:
     """Is a callback or a logger destination, or a class of them, used on this rank?
@@ -81,6 +92,15 @@ def saver_folders(callbacks: Iterable[Any]) -> list[Path]:
     return [Path(folder) for folder in folders if folder is not None]
 
 
+def continues_itself(state: State) -> bool:
+    """Does the run continue what it began, or does it start from another run's checkpoint?
+
+    That is so if its savers have another folder than the checkpoint's. A run without savers is taken for the same.
+    """
+    own = [folder.resolve() for folder in saver_folders(state.callbacks)]
+    return state.loaded_from is None or not own or state.loaded_from.parent.resolve() in own
+
+
 def method_of(listener: object, event: str) -> Any:
     """Return the listener's method for an event, or None, without evaluating the object's properties."""
     own = getattr(listener, "__dict__", {})
@@ -94,5 +114,7 @@ def method_of(listener: object, event: str) -> Any:
 
 
 def needs_of(listener: object) -> Any:
-    """Return what a listener, or a class of listeners, declares that it needs."""
-    return getattr(listener if isinstance(listener, type) else type(listener), "needs", ())
+    """Return what a listener, or a class of listeners, declares that it needs, without evaluating its properties."""
+    if isinstance(listener, type):
+        return getattr(listener, "needs", ())
+    return getattr(listener, "__dict__", {}).get("needs", getattr(type(listener), "needs", ()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import nn
 from .batch import map_batch
 from .errors import ArgumentError
 
-__all__ = ["base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_setting"]
+__all__ = ["base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_setting", "with_reduction"]
 
 
 def base_loss(loss_fn: Any) -> Any:
@@ -39,6 +41,26 @@ def loss_setting(loss_fn: Any, name: str) -> Any:
             return loss_fn.keywords[name]
         loss_fn = inner
     return getattr(loss_fn, name, None)
+
+
+def with_reduction(loss_fn: Any, reduction: str) -> Callable[..., Any] | None:
+    """Return a loss function with another reduction, of a module a copy; None if it takes no `reduction`.
+
+    Example:
+        >>> with_reduction(nn.L1Loss(), "none")(torch.tensor([1.0, 2.0]), torch.zeros(2))
+        tensor([1., 2.])
+        >>> with_reduction(lambda outputs, targets: outputs.mean(), "none") is None
+        True
+    """
+    if isinstance(getattr(loss_fn, "reduction", None), str):
+        twin: Any = copy.copy(loss_fn)
+        twin.reduction = reduction
+        return twin  # type: ignore[no-any-return]
+    try:
+        inspect.signature(getattr(loss_fn, "forward", loss_fn)).bind(None, None, reduction=reduction)
+    except TypeError:
+        return None
+    return functools.partial(loss_fn, reduction=reduction)
 
 
 def _inner(loss_fn: Any) -> Any:

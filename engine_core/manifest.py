@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from .errors import ArgumentError, suggestion
 from .explain import Told, printable
 
-__all__ = ["NAME", "SCHEMA", "Manifest", "is_run", "read_json", "read_manifest"]
+__all__ = ["NAME", "SCHEMA", "Manifest", "is_folder", "is_run", "read_json", "read_manifest"]
 
 NAME = "manifest.json"
 SCHEMA = 1
@@ -52,7 +52,7 @@ class Manifest(Told):
 
 def is_run(path: Path) -> bool:
     """Can this be a finished run, that is a folder or a manifest?"""
-    return path.is_dir() or path.suffix == ".json"
+    return is_folder(path) or path.suffix == ".json"
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -61,8 +61,8 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         ArgumentError: (a ValueError) if it is missing, damaged, or of a newer engine-core.
     """
-    file = path / NAME if path.is_dir() else path
-    if not file.exists():
+    file = path / NAME if is_folder(path) else path
+    if not _is_there(file):
         raise ArgumentError(_missing(path))
     content = read_json(file)
     number = content.get("schema") if isinstance(content, dict) else None
@@ -80,6 +80,21 @@ def read_manifest(path: Path) -> Manifest:
         where = printable("".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part))
         value = "" if isinstance(first["input"], (dict, list, Told)) else f", not {reprlib.repr(first['input'])}"
         raise ArgumentError(f"{str(file)!r} is damaged: {where}{first['msg'].removeprefix(PREFIX)}{value}") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path is a folder; a name that no folder can have is not."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def read_json(file: Path) -> Any:
@@ -105,7 +120,7 @@ def read_json(file: Path) -> Any:
 
 
 def _missing(path: Path) -> str:
-    if path.is_dir():
+    if is_folder(path):
         return f"{str(path)!r} holds no {NAME}: it is not a run's folder"
     try:
         siblings = [sibling.name for sibling in path.parent.iterdir()]

@@ -20,6 +20,16 @@ NEEDS: Mapping[str, str] = {
     "partial_forward": "A forward pass can leave out modules that have parameters.",
     "own_forward": "One process can run the model when the others don't.",
     "late_surgery": "Modules can be replaced after INIT.",
+    "surgery": "Modules can be replaced at INIT, before the model is wrapped, and optimizers follow.",
+    "duration": "The length of training is known when it starts.",
+    "whole_batch": "All rows of a step are in one batch, from AFTER_DATALOADER on.",
+    "row_loss": "The loss function is known: the loss of each row can be computed, also outside of the step.",
+    "global_batch": "Rows can be chosen among those of all processes, and moved between them.",
+    "closure": "The gradients of a step can be computed again before the optimizers step.",
+    "skip_step": "The optimizers' step can be left out after the gradients are computed.",
+    "stop": "Training can be ended, or paused, after any batch.",
+    "snapshot": "A copy of the whole run can be taken after any batch, from which it can be resumed.",
+    "go_back": "Weights and states can be restored from a saved run, and training goes on from there.",
 }
 """What an algorithm or a callback may need of a loop besides events and fields, with a sentence each."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import sys
 import weakref
 from collections.abc import Mapping
@@ -16,7 +17,23 @@ from .arguments import check_whole
 from .errors import ArgumentError, ArgumentTypeError
 from .state import State
 
-__all__ = ["GlobalGenerators", "OwnGenerator", "preserve_generators", "private_unless", "seed_generators"]
+__all__ = [
+    "GlobalGenerators",
+    "OwnGenerator",
+    "check_seed",
+    "preserve_generators",
+    "private_unless",
+    "seed_generators",
+]
+
+
+def check_seed(seed: Any) -> int:
+    """Return the seed, or draw one if it is None."""
+    if seed is None:
+        return secrets.randbits(32)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ArgumentError(f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}")
+    return seed
 
 
 def seed_generators(seed: int) -> None:

@@ -34,6 +34,18 @@ class Traces(OrderedDict[str, Trace]):
 
     __slots__ = ()
 
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook."""
+        from .messages import readable, table_in_html  # noqa: PLC0415  traces alone need no wording
+
+        if not self:
+            return "<p>nothing ran</p>"
+        rows = [
+            (t.order, t.name, t.event.name, readable(repr(t.exit_code)) if t.run else "not reached")
+            for t in self.values()
+        ]
+        return table_in_html(("order", "algorithm", "event", "exit code"), rows)
+
 
 class SpanRecorder(Protocol):
     """Measures how long the parts of an event take, as the profiler does."""

@@ -7,7 +7,7 @@ from .parts import Writers, cut_content, write_share
 from .pieces import Piece, cut
 from .reading import Opened, open_content, read_content
 from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
-from .tensor_file import Stored, in_file_order, load
+from .tensor_file import Stored, in_file_order, load, save
 from .tree import Tensors, check_tensor, flatten, restore
 from .weights import (
     check_which,
@@ -55,6 +55,7 @@ __all__ = [
     "read_weights",
     "resolve",
     "restore",
+    "save",
     "with_average",
     "write_content",
     "write_share",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from ..batch import count_rows
 from ..engine import Engine
 from ..event import Event
 from ..state import State, length_of
 from ..time import Timestamp
+from .status import Phase, RunStatus
 
 _CURRENT = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len")
 """The fields of State that are those of training again after an evaluation."""
+_EVENTS = [event for event in Event if event.is_eval]
 
 
 class EvaluationMoments:
@@ -24,6 +29,7 @@ class EvaluationMoments:
 
     engine: Engine
     state: State
+    status: RunStatus
     counted_s: float
 
     def __init__(self) -> None:
@@ -66,6 +72,35 @@ class EvaluationMoments:
             self.engine.run_event(Event.EVAL_END)
         finally:
             self._end_evaluation()
+
+    @contextmanager
+    def evaluating(self, model: torch.nn.Module, label: str, loader: Any = None) -> Iterator[dict[str, Any]]:
+        """Be in an evaluation within the block: the model in eval mode, and no gradients; modes are restored.
+
+        The results that the block puts into the dict become metrics, as `<label>/<name>`. Its other moments are not
+        called here.
+        """
+        results, phase = dict[str, Any](), self.status.phase
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            self.status.phase = Phase.EVALUATING
+            model.eval()
+            with torch.no_grad():
+                self.eval_start(label, loader)
+                yield results
+                self.eval_end({f"{label}/{name}": float(value) for name, value in results.items()})
+        except BaseException as error:
+            self.undo_evaluation(error)
+            raise
+        finally:
+            self.status.phase = phase
+            for module, is_training in modes:
+                module.training = is_training
+
+    def undo_evaluation(self, error: BaseException) -> None:
+        """`error` ended an evaluation: let algorithms undo what they did in it; training may go on."""
+        self.engine.undo(error, _EVENTS)
+        self._end_evaluation()
 
     def _end_evaluation(self) -> None:
         """Let State show training again; without an evaluation that began, nothing."""

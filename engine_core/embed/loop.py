@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ..engine import Engine
@@ -62,8 +63,9 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         ...     if loop.end_step():
         ...         break
         ...     loop.batch_checkpoint()
-        >>> loop.epoch_end()
-        >>> loop.epoch_checkpoint()
+        ... else:  # the epoch is complete
+        ...     loop.epoch_end()
+        ...     loop.epoch_checkpoint()
         >>> loop.fit_end()
         >>> loop.state.timestamp[:3]
         (1, 3, 12)
@@ -135,7 +137,18 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         """No fit is running, whatever ended it."""
         self.status.end_fit()
         self.state.closure = self._closure = None
-        self.samples = 0
+        self.samples, self._rates, self.state.awaits_batch = 0, (), False
+
+    @contextmanager
+    def fitting(self, closure: Callable[[], Any] | None = None) -> Iterator[None]:
+        """Be in a fit within the block, from `fit_start` to `fit_end`, or to `undo` after an exception."""
+        try:
+            self.fit_start(closure)
+            yield
+            self.fit_end()
+        except BaseException as error:
+            self.undo(error)
+            raise
 
     def epoch_start(self) -> None:
         """EPOCH_START, before the first batch of an epoch is asked for."""
@@ -168,6 +181,7 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
             self.status.reopens_epoch = True
         self._end_evaluation()
         self.end_fit()
+        self._loaded = None  # the next fit begins anew, unless something is loaded again
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the loop's checkpoint has to hold of ours, as a tree of tensors and of values that JSON has."""

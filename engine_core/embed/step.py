@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..time import Timestamp
 from .status import Phase, RunStatus
 
 OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
+OF_A_STEP = (Event.BATCH_START, Event.BEFORE_TRAIN_BATCH, *OF_A_MICROBATCH)
 
 
 class StepMoments:
@@ -32,6 +33,7 @@ class StepMoments:
     counted_s: float
     _unheard: AbstractSet[str]
     _closure: Callable[[], Any] | None
+    _rates: Sequence[tuple[dict[str, Any], Any]] = ()
 
     def before_dataloader(self) -> None:
         """BEFORE_DATALOADER, before a batch is asked for."""
@@ -109,13 +111,37 @@ class StepMoments:
         self.engine.name_who_ran(error)
         self.engine.undo(error, OF_A_MICROBATCH)
 
+    def undo_step(self, error: BaseException) -> None:
+        """`error` ended the step, and training may go on with another: its batches count nowhere, its gradients go."""
+        self.engine.undo(error, OF_A_STEP)
+        self.leave_out_step()
+        self.samples, self.state.skip_requested = 0, False
+
     def end_gradients(self) -> bool:
         """AFTER_TRAIN_BATCH: gradients are there, unscaled and clipped; return whether the optimizers shall step."""
+        state = self.state
         if "after_train_batch" not in self._unheard:
             self.status.phase = Phase.STEPPING
-            self.fire("after_train_batch")
-            self.status.phase = Phase.TRAINING
-        return not self.state.skip_requested
+            try:
+                self.fire("after_train_batch")
+            finally:
+                self.status.phase = Phase.TRAINING
+        if state.schedulers_rest:
+            self._rates = [(group, group["lr"]) for each in state.optimizers for group in each.param_groups]
+        return not state.skip_requested
+
+    def clear_gradients(self) -> None:
+        """Reset the gradients of what the optimizers train, as `begin_step` wants it done."""
+        for optimizer in self.state.optimizers:
+            optimizer.zero_grad()
+
+    def leave_out_step(self) -> None:
+        """Take the gradients away: optimizers that step all the same pass over weights, momentum and decay."""
+        self.state.gradient_norm = None
+        for optimizer in self.state.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
 
     def end_step(
         self,
@@ -126,6 +152,8 @@ class StepMoments:
     ) -> bool:
         """Count the batch, then BATCH_END; return whether training shall end here.
 
+        Where schedulers rest, learning rates are as they were at `end_gradients`, whatever the loop has stepped since.
+
         Args:
             then: called in between with the clock before and after, to step schedulers. They, callbacks and savers see
                 the batch as done.
@@ -133,6 +161,10 @@ class StepMoments:
             seconds: time of the step if not that of this process.
         """
         state = self.state
+        if self._rates:
+            for group, rate in self._rates:
+                group["lr"] = rate
+            self._rates = ()
         if seconds is None:
             seconds = time.perf_counter() - self.counted_s
         before = state.timestamp

@@ -55,7 +55,7 @@ class Engine:
         self.state, self.logger = state, logger
         if state.seed is None:
             state.seed = secrets.randbits(32)
-        logger.follow(state)
+        logger.follow(state, self.explain)
         self._handlers = Handlers()
         self.unheard: AbstractSet[str] = self._handlers.unheard
         self.host = Host(on_change=self._handlers.clear)

@@ -88,6 +88,7 @@ def listen(
     adapters = []
     for name, titled, callback in zip(names, titles, listeners, strict=True):
         adapter = Adapter()
+        own: object = callback
         for event in Event:
             method = method_of(callback, event.value)
             if method is not None:
@@ -95,7 +96,7 @@ def listen(
                     function = _isolated(callback, event.value, method, state, logger)
                 else:
                     function = Noted(method, state, logger, f"callback {titled} at {event.name}").call
-                if profiler is not None:
+                if profiler is not None and profiler is not own:
                     function = _timed(function, profiler, f"callback/{name}/{event}")
                 adapter.add(event, function, tryfirst=event is Event.INIT and id(callback) in receives)
         adapters.append(adapter)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
+from ..messages import in_html, table_in_html
 from ..passes import AlgorithmRecord, Derivation, Edge, Explained, PassRecord
 
 
@@ -59,6 +60,19 @@ class Explanation(Mapping[str, "list[Explained]"]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _repr_html_(self) -> str:
+        """Return a table for each event, for a notebook."""
+        parts = []
+        for event, records in self.records().items():
+            told = [(r["algorithm"], _shipped_by(r) or "you", r["why"]) for r in records]
+            rows = [(place, *cells) for place, cells in enumerate(told, start=1)]
+            parts.append(table_in_html(("place", "algorithm", "from", "why"), rows, event))
+        if self.skipped:
+            parts.append(table_in_html(("what", "why"), [(s.what, s.why) for s in self.skipped], "skipped"))
+        parts += [f"<p>problem: {in_html(text)}</p>" for text in self.problems]
+        parts += [f"<p>warning: {in_html(text)}</p>" for text in self.warnings]
+        return "\n".join(parts) or "<p>no algorithm at any event</p>"
 
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """Return the algorithms of each event for JSON, each with its reason; where there is no order, that says so."""
@@ -144,6 +158,10 @@ def changes_in(derivation: Derivation) -> Iterator[tuple[int, tuple[str, ...], t
     for (_, before), (place, after) in itertools.pairwise([(-1, derivation.given), *derivation.steps]):
         if before != after:
             yield place, before, after
+
+
+def _shipped_by(record: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, (record["distribution"], record["version"])))
 
 
 def _steps(derivation: Derivation) -> dict[str, Any]:

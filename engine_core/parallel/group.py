@@ -7,7 +7,9 @@ import datetime as dt
 import json
 import os
 import signal
+import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +59,8 @@ def _join(backend: str, timeout: dt.timedelta) -> None:
         with _ended_by_sigterm():
             dist.init_process_group(backend, timeout=timeout)
         atexit.register(leave_group)
+        if sys.version_info < (3, 11, 8) and hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=_let_threads_finish)
     else:
         # The keys of the group before are still there, and its addresses lead nowhere.
         torchs: Any = dist  # whose hints leave out the next name, which its docs have
@@ -64,6 +68,16 @@ def _join(backend: str, timeout: dt.timedelta) -> None:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
     _stores.append(store_of_group())
+
+
+def _let_threads_finish() -> None:
+    """Wait until gloo's threads have freed the tensors of the last message, before this process forks.
+
+    They enter Python for it. If a process forks at that moment, as a DataLoader with workers does, the child inherits
+    a lock of theirs and waits for it forever: https://github.com/python/cpython/issues/112275.
+    """
+    time.sleep(0.005)
+    sys._current_frames()  # noqa: SLF001  documented; it takes the same lock
 
 
 @contextmanager

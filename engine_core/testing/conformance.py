@@ -111,6 +111,7 @@ class AlgorithmConformance(AlgorithmKit):
     test_ragged_batches = _of_algorithm("batches")
     test_microbatches = _of_algorithm("batches")
     test_two_ranks = _of_algorithm("spreading")
+    test_needs = _of_algorithm("loops")
     test_autocast = _of_algorithm("execution")
     test_order_independent = _of_algorithm("orders")
     test_compile = _of_algorithm("execution")

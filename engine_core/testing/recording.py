@@ -24,6 +24,7 @@ class RecordingDestination(LoggerDestination):
         self.metrics: list[tuple[int, dict[str, Any]]] = []
         self.hyperparameters: list[dict[str, Any]] = []
         self.traces: list[Traces] = []
+        self.files: list[tuple[int, str, bytes | str]] = []
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Keep a copy of the mapping with its step."""
@@ -36,3 +37,7 @@ class RecordingDestination(LoggerDestination):
     def log_traces(self, traces: Traces) -> None:
         """Keep the traces."""
         self.traces.append(traces)
+
+    def log_file(self, name: str, content: bytes | str, step: int) -> None:
+        """Keep step, name and content of a file."""
+        self.files.append((step, name, content))

@@ -175,6 +175,13 @@ ALGORITHM_RULES = {
         "Choose among the rows that state.ranks.gather returns, divide a sum over ranks by a count over ranks, draw "
         "from an OwnGenerator, and let all ranks call a method of state.ranks, or none.",
     ),
+    "test_needs": Rule(
+        "In a training loop that lacks one thing which metadata.needs does not list, it does what it does in a loop "
+        "that has all.",
+        "Users of other trainers are told at the start what can't work there. What is not declared is not told: it "
+        "raises in the middle of a run, or silently does something else.",
+        "List in metadata's needs what it uses of the loop, or do without it.",
+    ),
     "test_autocast": Rule(
         "It works under bf16 autocast, and leaves the weights in the dtype they had.",
         "Most runs train in mixed precision: outputs are bfloat16 there while weights are float32.",

@@ -136,7 +136,7 @@ def train(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Outc
 def outcome_of(trainer: Trainer, recorder: RecordingDestination | None = None) -> Outcome:
     """Return copies of what a trainer holds."""
     return Outcome(
-        weights=weights_of(trainer),
+        weights=weights_of(trainer.state),
         optimizers=[copy.deepcopy(optimizer.state_dict()) for optimizer in trainer.state.optimizers],
         algorithms=[copied(state_of(algorithm)) for algorithm in trainer.state.algorithms],
         metrics=dict(trainer.state.metrics),
@@ -144,9 +144,9 @@ def outcome_of(trainer: Trainer, recorder: RecordingDestination | None = None) -
     )
 
 
-def weights_of(trainer: Trainer) -> dict[str, Any]:
+def weights_of(state: State) -> dict[str, Any]:
     """Return copies of the parameters and buffers of the model."""
-    model: Any = trainer.state.model
+    model: Any = state.model
     return {name: w.detach().clone() if torch.is_tensor(w) else copied(w) for name, w in model.state_dict().items()}
 
 

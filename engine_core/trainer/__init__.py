@@ -1,11 +1,10 @@
 """The training loop, evaluation, and the Trainer that wires the parts."""
 
-from .arguments import check_seed, new_name
+from .arguments import new_name
 from .averages import find_average
 from .data import is_of_rank, why_inexact
 from .interruption import ending_together, is_between_batches
 from .metrics import Measurement, as_numbers, check_metrics, look_at_values
-from .objective import weight_of
 from .precision import Precision
 from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
 from .trainer import Trainer
@@ -16,7 +15,6 @@ __all__ = [
     "Trainer",
     "as_numbers",
     "check_metrics",
-    "check_seed",
     "clock_in",
     "copy_weights",
     "ending_together",
@@ -28,6 +26,5 @@ __all__ = [
     "new_name",
     "surgery_of",
     "versions_of",
-    "weight_of",
     "why_inexact",
 ]

@@ -11,12 +11,12 @@ import torch
 
 from ..algorithm import algorithm_metadata
 from ..batch import count_rows, split_batch
+from ..embed import counts_by_rows, divisor_of, reduce_loss
 from ..errors import EngineError
 from ..event import Event
 from ..state import State
 from .data import Feed
 from .microbatches import ONCE_MORE
-from .objective import counts_by_rows, divisor_of, reduce_loss
 
 AT_BACKWARD = (Event.BEFORE_BACKWARD, Event.AFTER_BACKWARD)
 

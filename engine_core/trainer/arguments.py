@@ -1,61 +1,21 @@
-"""Check the Trainer's arguments, turn names into objects, and bring them into one shape."""
+"""Check the Trainer's arguments, and bring them into one shape."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from ..callback import is_used_on
-from ..errors import ArgumentError, ArgumentTypeError, add_note, did_you_mean
+from ..errors import ArgumentError, ArgumentTypeError
 from ..parallel import DDP, FSDP
-from ..registry import Kind, Registry
+from ..registry import Registry
 from ..state import length_of
-
-
-def as_plugins(kind: Kind, given: Any, what: str, rank: int = 0) -> list[Any]:
-    """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs.
-
-    Callbacks that are not for this rank, see `Callback.every_rank`, are left out, and not made.
-    """
-    items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
-    if len(items) == 2 and isinstance(items[0], str) and isinstance(items[1], Mapping):
-        raise ArgumentError(f"{what}: put the pair in a list: {what}=[({items[0]!r}, {dict(items[1])!r})]")
-    registry = Registry.scan()
-    made = (_as_plugin(registry, kind, item, what, rank) for item in items)
-    return [plugin for plugin in made if plugin is not None]
-
-
-def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str, rank: int) -> Any:
-    """Return an instance, or None for one that is not used on this rank."""
-    if not isinstance(item, (str, tuple, list)):
-        return item if is_used_on(rank, item) else None
-    pair = (item, {}) if isinstance(item, str) else item
-    if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
-        raise ArgumentError(f"{what}: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}")
-    name, arguments = pair
-    plugin = registry.load(kind, name)
-    signature = inspect.signature(plugin)
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        unknown = [a for a in arguments if a not in signature.parameters]
-        problem = f"no argument {unknown[0]!r}{did_you_mean(unknown[0], signature.parameters)}" if unknown else error
-        raise ArgumentError(f"{kind[:-1]} {name!r}: {problem}") from error
-    if not is_used_on(rank, plugin):
-        return None
-    try:
-        return plugin(**arguments)
-    except Exception as error:
-        add_note(error, f"while making {kind[:-1]} {name!r} with {dict(arguments)!r}")
-        raise
 
 
 def check_model(model: Any) -> torch.nn.Module:
@@ -64,15 +24,6 @@ def check_model(model: Any) -> torch.nn.Module:
         hint = f"; write {model.__name__}()" if isinstance(model, type) else ""
         raise ArgumentTypeError(f"model has to be a torch.nn.Module, not {model!r}{hint}")
     return model
-
-
-def check_loss_fn(loss_fn: Any) -> Any:
-    """Return the loss function if it can be called with outputs and targets."""
-    if isinstance(loss_fn, type):
-        raise ArgumentTypeError(f"loss_fn is the class {loss_fn.__name__}; write {loss_fn.__name__}()")
-    if loss_fn is not None and not callable(loss_fn):
-        raise ArgumentTypeError(f"loss_fn has to be callable as loss_fn(outputs, targets), not {loss_fn!r}")
-    return loss_fn
 
 
 def check_loader(loader: Any, what: str) -> Any:
@@ -94,15 +45,6 @@ def check_positive(value: Any, what: str, kind: type[int | float]) -> Any:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0):
         raise ArgumentError(f"{what} has to be a positive {kind.__name__} or None, not {value!r}")
     return value
-
-
-def check_seed(seed: Any) -> int:
-    """Return the seed, or draw one if it is None."""
-    if seed is None:
-        return secrets.randbits(32)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise ArgumentError(f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}")
-    return seed
 
 
 def progress_bar(given: object, callbacks: Sequence[Any]) -> list[tuple[str, dict[str, Any]]]:

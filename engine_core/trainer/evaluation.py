@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from ..batch import move_batch
+from ..embed import compute_loss, compute_outputs, divisor_of, reduce_loss
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
@@ -20,7 +21,6 @@ from .arguments import check_loader
 from .data import differing
 from .interruption import EvaluationInterrupted
 from .metrics import Measurement, as_numbers, look_at_values
-from .objective import compute_loss, compute_outputs, divisor_of, reduce_loss
 from .out_of_memory import explain_out_of_memory
 from .precision import Precision, TorchModes
 

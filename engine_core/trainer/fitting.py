@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..embed import check_objective
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
 from ..state import State
@@ -11,7 +12,6 @@ from ..time import Time
 from .alike import check_loaders
 from .interruption import Handlers
 from .loop import loop_of
-from .objective import check_objective
 from .precision import TorchModes
 from .resume import go_back, take_snapshot
 from .session import Session

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from ..batch import count_rows, move_batch
+from ..embed import backward_with_first_graph, compute_loss
 from ..errors import EngineError
 from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted
 from .microbatches import ONCE_MORE, take_part
-from .objective import backward_with_first_graph, compute_loss
 from .optimizers import clip_gradients, pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
@@ -36,6 +36,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     moves, reads_late = device.type != "cpu", readings.is_late
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
     at_once = microbatch_size is None and together is None
+    profiler = state.profiler
     warns_of_graph = looks_for_untrained = True
 
     def fit() -> None:
@@ -136,6 +137,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         # Before the step: a bad loss is reported while the weights are still good.
         if reads_late or logger.destinations or not (readings.was_finite and isfinite(loss.item())):
             readings.take(loss, parts)
+        if profiler is not None and not state.skip_requested:
+            profiler.begin("optimizer")
         try:
             for optimizer in state.optimizers:
                 if state.skip_requested:
@@ -150,6 +153,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             raise
         if scaler is not None:
             scaler.update()
+        if profiler is not None:
+            profiler.end("optimizer")
 
     def zero_grad() -> None:
         """Reset the gradients."""

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..embed import weight_of
 from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
 from ..messages import warn
 from ..state import State
-from .objective import weight_of
 
 
 class _Reading(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..batch import split_batch
+from ..embed import divisor_of, reduce_loss
 from ..state import State
-from .objective import divisor_of, reduce_loss
 
 ONCE_MORE = -1.0
 """The share of a microbatch that only runs again, see `take_part`."""

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from ..embed import Phase
+from ..embed import Phase, compute_predictions
 from ..errors import ArgumentTypeError
 from ..event import Event
 from ..state import State
 from .arguments import check_loader
 from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loader, run_batch
 from .interruption import ended_together
-from .objective import compute_predictions
 from .session import Session
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from ..embed import EmbeddedLoop, Phase, RunStatus
+from ..embed import EmbeddedLoop, Phase, RunStatus, compute_outputs, reduce_loss
 from ..engine import Engine
 from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
@@ -21,7 +21,6 @@ from .evaluation import run_eval
 from .interruption import interruption
 from .loss_log import LossReader
 from .microbatches import split_with_shares
-from .objective import compute_outputs, reduce_loss
 from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
 from .precision import Precision
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from ..arguments import interval_in_run
-from ..embed import EmbeddedLoop, Phase
+from ..embed import EmbeddedLoop, Phase, check_loss_fn, check_objective
 from ..engine import refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
@@ -17,17 +17,15 @@ from ..messages import warn
 from ..needs import EVERYTHING, FSDP_OFFERS
 from ..parallel import DDP, FSDP, check_spread, join, spread_of
 from ..passes import PassArgument
-from ..randomness import seed_generators
+from ..randomness import check_seed, seed_generators
 from ..ranks import Ranks
+from ..registry import as_plugins
 from ..state import State
 from ..time import Interval, Time
 from .arguments import (
-    as_plugins,
     check_loader,
-    check_loss_fn,
     check_model,
     check_positive,
-    check_seed,
     choose_device,
     new_name,
 )
@@ -39,7 +37,6 @@ from .initialising import initialise
 from .interruption import ended_together, ending_together
 from .loss_log import LossReader
 from .metrics import check_metrics
-from .objective import check_objective
 from .optimizers import check_optimizers, check_schedulers
 from .precision import Precision
 from .prediction import predictions

@@ -1,14 +1,44 @@
-"""Which of the algorithms each loop of the core refuses, and for which need."""
+"""What each algorithm and callback needs of a loop, and whom the loops of the core refuse."""
+
+from typing import Any
 
 import pytest
 
-from engine_core import Algorithm, Engine, Logger, State
+from engine_core import Algorithm, Callback, Engine, Event, Logger, State
+from engine_core.callback import needs_of
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.callbacks.loss_guard import LossGuard
+from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
+from engine_core.callbacks.time_limit import TimeLimit
 from engine_core.errors import UnsupportedError
-from engine_core.needs import FSDP_OFFERS
+from engine_core.needs import EVERYTHING, FSDP_OFFERS
 from engine_core.registry import Registry
 
 from .conftest import NAMES
 
+STEP = "before_train_batch before_forward after_forward"
+DECLARED = {  # with default arguments: the needs and the events
+    "blurpool": ("surgery", "init"),
+    "channels_last": ("whole_weights surgery", "init fit_start fit_end"),
+    "cutmix": ("", f"{STEP} before_loss after_loss after_train_batch"),
+    "cutout": ("", "after_dataloader"),
+    "ema": ("", "fit_start batch_end epoch_end eval_start eval_end"),
+    "ema that starts late": ("duration", "fit_start batch_end epoch_end eval_start eval_end"),
+    "fused_layernorm": ("surgery", "init"),
+    "gated_linear_units": ("surgery", "init"),
+    "gradient_penalty": ("create_graph whole_batch", f"{STEP} before_backward"),
+    "label_smoothing": ("", "before_loss after_loss"),
+    "layer_freezing": ("freezing duration", "batch_start batch_checkpoint"),
+    "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),
+    "progressive_resizing": ("duration", "after_dataloader"),
+    "sam": ("whole_weights closure", "after_train_batch"),
+    "selective_backprop": ("duration row_loss global_batch", "init fit_start after_dataloader fit_end"),
+    "squeeze_excite": ("surgery", "init"),
+    "stochastic_depth": ("surgery", "init"),
+    "stochastic_depth of batches": ("partial_forward surgery", "init"),
+    "stochastic_depth that warms up": ("duration surgery", "init"),
+    "swa": ("duration", "fit_start batch_end epoch_end eval_start eval_end fit_end"),
+}
 REFUSED_IN_FSDP = {
     "channels_last": "whole_weights",
     "gradient_penalty": "create_graph",
@@ -16,24 +46,65 @@ REFUSED_IN_FSDP = {
     "sam": "whole_weights",
     "stochastic_depth of batches": "partial_forward",
 }
+CALLBACKS: dict[str, tuple[type[Callback], dict[str, Any], tuple[str, ...]]] = {
+    "checkpoint_saver": (CheckpointSaver, {"folder": "checkpoints"}, ("snapshot",)),
+    "early_stopper": (EarlyStopper, {}, ("stop",)),
+    "loss_guard": (LossGuard, {}, ("skip_step",)),
+    "loss_guard that goes back": (LossGuard, {"policy": "rollback"}, ("skip_step", "go_back")),
+    "loss_guard that stops": (LossGuard, {"policy": "stop"}, ()),
+    "loss_guard that warns": (LossGuard, {"policy": "warn"}, ()),
+    "threshold_stopper": (ThresholdStopper, {"metric": "eval/accuracy", "threshold": 0.9}, ("stop",)),
+    "time_limit": (TimeLimit, {"limit": "1h"}, ("stop",)),
+}
 
 
 def made() -> dict[str, Algorithm]:
     algorithms = {name: Registry.scan().load("algorithms", name)() for name in NAMES}
-    return {**algorithms, "stochastic_depth of batches": type(algorithms["stochastic_depth"])(drop_per="batch")}
+    depth, ema = type(algorithms["stochastic_depth"]), type(algorithms["ema"])
+    return {
+        **algorithms,
+        "ema that starts late": ema(ema_start="0.5dur"),
+        "stochastic_depth of batches": depth(drop_per="batch"),
+        "stochastic_depth that warms up": depth(drop_warmup="0.5dur"),
+    }
+
+
+def refused(**listed: Any) -> str:
+    """Return which needs an engine with these misses."""
+    try:
+        Engine(State(**listed), Logger()).close()
+    except UnsupportedError as error:
+        return str(error).partition(": no ")[2].partition(":")[0]
+    return ""
+
+
+def test_each_of_the_17_needs_these_and_has_these_events() -> None:
+    assert len(NAMES) == 17
+    declared = {name: (algorithm.metadata.needs, algorithm.metadata.events) for name, algorithm in made().items()}
+    assert declared == {
+        name: (tuple(needs.split()), tuple(map(Event, events.split()))) for name, (needs, events) in DECLARED.items()
+    }
 
 
 def test_fsdp_refuses_exactly_these_of_the_17() -> None:
-    assert len(NAMES) == 17
-    missing = {}
-    for name, algorithm in made().items():
-        try:
-            Engine(State(algorithms=[algorithm], offers=FSDP_OFFERS), Logger()).close()
-        except UnsupportedError as error:
-            missing[name] = str(error).partition(" can't work in fsdp: no ")[2].partition(":")[0]
-    assert missing == REFUSED_IN_FSDP
+    missing = {name: refused(algorithms=[algorithm], offers=FSDP_OFFERS) for name, algorithm in made().items()}
+    assert {name: needs for name, needs in missing.items() if needs} == REFUSED_IN_FSDP
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_callback_needs_these_and_a_loop_that_lacks_them_refuses_it(name: str) -> None:
+    cls, arguments, needs = CALLBACKS[name]
+    callback = cls(**arguments)
+    bare = EVERYTHING.without(*EVERYTHING.gives, why="none here")
+    assert (needs_of(callback), refused(callbacks=[callback], offers=bare)) == (needs, ", ".join(needs))
+
+
+def test_the_other_callbacks_of_the_core_need_nothing() -> None:
+    records = [r for r in Registry.scan().records if r.kind == "callbacks" and r.distribution == "engine-core"]
+    needing = {record.name for record in records if needs_of(Registry.scan().load("callbacks", record.name))}
+    assert needing == {"checkpoint_saver", "early_stopper", "threshold_stopper", "time_limit"}
 
 
 @pytest.mark.parametrize("name", [*NAMES, "stochastic_depth of batches"])
 def test_the_trainer_on_one_process_refuses_none(name: str) -> None:
-    Engine(State(algorithms=[made()[name]]), Logger()).close()
+    assert not refused(algorithms=[made()[name]])

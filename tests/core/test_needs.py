@@ -62,7 +62,10 @@ def test_without_names_leaves_out_needs_events_and_fields_with_the_reason():
     [
         (lambda: EVERYTHING.without("freezin", why=""), "'freezin' is not an event, a field to write or a need; did"),
         (lambda: EVERYTHING.without("befor_loss", why=""), "did you mean 'before_loss'?"),
-        (lambda: Offers("toy", gives=frozenset({"graph"})), "Offers: 'graph' is not a need; known: create_graph, "),
+        (
+            lambda: Offers("toy", gives=frozenset({"graph"})),
+            "Offers: 'graph' is not a need; known: closure, create_graph, ",
+        ),
         (lambda: Offers("toy", writes=frozenset({"losses"})), "'losses' is not a field to write; did you mean 'loss'?"),
         (lambda: Offers("toy", events=frozenset({"freezing"})), "'freezing' is not an event; known: after_backward, "),
     ],
@@ -83,6 +86,10 @@ def test_an_unknown_need_is_refused_with_the_nearest():
         Engine(State(callbacks=[wrong()]), Logger())
     with pytest.raises(TypeError, match=r"Text.needs is 'freezing'; it has to be a tuple of names, such as \('fre"):
         Engine(State(callbacks=[type("Text", (Watch,), {"needs": "freezing"})()]), Logger())
+    with pytest.raises(
+        TypeError, match=r"WatchByArgument\.needs: 'stopp' is not what a loop can offer; did you mean '"
+    ):
+        Engine(State(callbacks=[WatchByArgument("stopp")]), Logger())
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,23 @@ def test_what_declares_nothing_or_only_what_is_offered_is_admitted():
     offered = declaring(events=("batch_end",), writes=("batch",), needs=("whole_weights",))
     state = State(algorithms=[Bare(), declaring(), offered], callbacks=[Watch()], offers=LIMITED)
     Engine(state, Logger()).close()
+
+
+class WatchByArgument(Watch):
+    needs = ("freezing",)
+
+    def __init__(self, *needs):
+        self.needs = needs
+
+
+def test_a_callback_is_refused_by_what_it_says_of_itself_and_its_class_by_what_the_class_says():
+    Engine(State(callbacks=[WatchByArgument("stop")], offers=LIMITED), Logger()).close()
+    assert refusal(callbacks=[WatchByArgument("create_graph")]) == (
+        "WatchByArgument can't work in toy 1.2: no create_graph: backward is not ours; use another loop"
+    )
+    inherits = type("Inherits", (WatchByArgument,), {})
+    said = explain_algorithms([], listeners=[inherits], offers=LIMITED).problems
+    assert said == ("Inherits can't work in toy 1.2: no freezing: backward is not ours; use another loop",)
 
 
 def test_callbacks_and_destinations_are_refused_by_their_class():
@@ -163,7 +187,8 @@ def test_a_name_that_an_adapter_leaves_out_without_a_reason_is_told_too():
 
 
 def test_fsdp_lacks_these_needs_and_no_event_or_field_each_with_a_reason_and_a_remedy():
-    assert EVERYTHING.gives - FSDP_OFFERS.gives == FSDP_OFFERS.why.keys() == set(NEEDS)
+    lacking = {"create_graph", "whole_weights", "freezing", "partial_forward", "own_forward", "late_surgery"}
+    assert EVERYTHING.gives - FSDP_OFFERS.gives == FSDP_OFFERS.why.keys() == lacking
     assert (FSDP_OFFERS.events, FSDP_OFFERS.writes, FSDP_OFFERS.loop) == (EVERYTHING.events, EVERYTHING.writes, "fsdp")
     assert [why for why in FSDP_OFFERS.why.values() if "; train with DDP instead" not in why] == []
 

@@ -4,7 +4,14 @@ import pytest
 
 from engine_core.testing import AlgorithmConformance, BrokenRule
 
-from .conformance import faulty_construction, faulty_corners, faulty_promises, faulty_runs, faulty_spreading
+from .conformance import (
+    faulty_construction,
+    faulty_corners,
+    faulty_needs,
+    faulty_promises,
+    faulty_runs,
+    faulty_spreading,
+)
 from .conformance.honest import NoisyLoss
 from .conformance.subjects import ALSO, CLASSES, AtLoss, Counting, OfAPair
 
@@ -57,6 +64,6 @@ def test_without_the_fault_nothing_is_caught(cls):
 
 
 def test_each_check_has_a_fault_that_it_catches():
-    modules = (faulty_construction, faulty_corners, faulty_promises, faulty_runs, faulty_spreading)
+    modules = (faulty_construction, faulty_corners, faulty_needs, faulty_promises, faulty_runs, faulty_spreading)
     assert {cls.__module__ for cls in CLASSES} == {module.__name__ for module in modules}
     assert set(CLASSES.values()) == set(CHECKS)

@@ -33,8 +33,8 @@ def test_the_checks_have_these_names():
         "test_metadata test_match_returns_bool test_match_is_pure test_match_only_declared_events test_match_is_fast "
         "test_writes_declared test_restores test_restores_after_an_exception test_interrupted "
         "test_no_global_random_draw test_arguments test_repr test_state_dict test_resume test_two_instances "
-        "test_second_run test_batches test_ragged_batches test_microbatches test_two_ranks test_autocast "
-        "test_order_independent test_compile test_unmatched_cost"
+        "test_second_run test_batches test_ragged_batches test_microbatches test_two_ranks test_needs "
+        "test_autocast test_order_independent test_compile test_unmatched_cost"
     )
     assert " ".join(name for name in vars(PassConformance) if name.startswith("test_")) == (
         "test_metadata test_total test_stable test_idempotent test_deterministic test_loses_nobody test_fast"

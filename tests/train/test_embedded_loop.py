@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
-from engine_core.embed import EmbeddedLoop
-from engine_core.errors import EngineError, UnsupportedError
+from engine_core.embed import EmbeddedLoop, check_objective
+from engine_core.errors import ArgumentError, EngineError, UnsupportedError
 from engine_core.needs import EVERYTHING
 
 from .embedded import DATA, Loop, plugins
@@ -96,6 +97,32 @@ def test_a_skipped_step_is_skipped_once() -> None:
     assert steps == [0, 2]
 
 
+def test_a_step_that_the_loop_makes_all_the_same_is_left_out() -> None:
+    own = Loop()
+    own.optimizer.param_groups[0].update(momentum=0.9, weight_decay=0.1)
+    own.fit(1)
+    weight = own.model.weight.detach().clone()
+    own.gradients(DATA[0])
+    own.state.gradient_norm = torch.ones(())
+    own.loop.leave_out_step()
+    own.optimizer.step()
+    assert torch.equal(own.model.weight, weight) and own.state.gradient_norm is None
+
+
+def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own() -> None:
+    def look(state: Any) -> None:
+        rates.append(own.optimizer.param_groups[0]["lr"])
+        if state.timestamp.batch == 2:
+            state.schedulers_rest, own.optimizer.param_groups[0]["lr"] = True, 0.3
+
+    rates: list[float] = []
+    own = Loop(callbacks=[at("batch_end", look)])
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(own.optimizer, 0.5)
+    own.optimizer.register_step_post_hook(lambda *_: scheduler.step())
+    own.fit(1)
+    assert rates == [0.05, 0.025, 0.3]
+
+
 def test_a_stop_ends_after_its_batch() -> None:
     own = Loop(callbacks=[at("batch_end", lambda state: state.timestamp.batch == 2 and state.stop_training())])
     own.fit(2)
@@ -177,6 +204,27 @@ def test_an_exception_in_an_evaluation_leaves_model_and_state_as_in_training() -
     assert own.state.timestamp.epoch == 2
 
 
+def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
+    failed: list[str] = []
+
+    def evaluate(state: State) -> None:
+        own.loop.eval_start("held", [1])
+        error = ValueError("boom")
+        assert not own.model.weight.any()
+        own.loop.undo_evaluation(error)
+        failed.append(f"{state.dataloader_label}, {bool(own.model.weight.any())}, {own.loop.status.phase.name}")
+
+    own = Loop([Swaps()], [at("batch_end", evaluate)])
+    own.fit(1)
+    assert failed == ["train, True, TRAINING"] * 3
+    assert own.loop.engine.undo(ValueError("nothing is left")) == []
+
+
+def test_who_takes_the_loss_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"^Linear has no loss: give Other\(loss_fn=\.\.\.\), or the model a"):
+        check_objective(State(model=torch.nn.Linear(1, 1)), "Other")
+
+
 def test_an_epoch_that_was_undone_starts_again() -> None:
     own = Loop([Swaps()], [at("before_forward", lambda state: 1 / 0)])
     with pytest.raises(ZeroDivisionError):
@@ -215,3 +263,11 @@ def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
     with pytest.raises(UnsupportedError):
         EmbeddedLoop(State(algorithms=plugins()), offers)
     own.loop.offer(EVERYTHING)
+
+
+def test_the_clock_stands_still_in_an_evaluation() -> None:
+    own = Loop([], [at("eval_start", lambda _: time.sleep(0.3))])
+    began = time.perf_counter()
+    own.fit(2)
+    assert own.state.timestamp.elapsed_s <= time.perf_counter() - began - 2 * 0.3
+    assert own.state.timestamp.epoch == 2

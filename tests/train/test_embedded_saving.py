@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from engine_core.embed import read_state, write_state
 from engine_core.errors import CheckpointError
 
 from .embedded import Loop, plugins
@@ -50,3 +52,39 @@ def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says
         own.loop.load_state_dict({**own.loop.state_dict(), **changes})
     own.fit(1)
     assert own.state.timestamp.epoch == 1
+
+
+def test_the_seed_that_was_saved_holds() -> None:
+    saved, other = Loop(plugins()).loop.state_dict(), Loop(plugins())
+    other.state.seed = 99
+    other.loop.load_state_dict(saved)
+    assert other.state.seed == 1
+
+
+def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next() -> None:
+    own = Loop(plugins())
+    own.fit(1)
+    saved, loaded = own.loop.state_dict(), Loop(plugins())
+    loaded.loop.load_state_dict(saved)
+    loaded.loop.undo(OSError())
+    loaded.loop.fit_start()
+    assert loaded.state.timestamp.batch == 0
+
+
+def test_it_is_written_to_two_files_and_read_back(tmp_path: Path) -> None:
+    own = Loop(plugins())
+    own.fit(1)
+    saved = own.loop.state_dict()
+    write_state(tmp_path, saved)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["engine_core.json", "engine_core.safetensors"]
+    assert str(read_state(tmp_path)) == str(saved)
+
+    (tmp_path / "engine_core.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"engine_core.json' is not JSON"):
+        read_state(tmp_path)
+    (tmp_path / "engine_core.json").write_text("null")
+    with pytest.raises(CheckpointError, match=r"engine_core.json' is damaged: it holds None, and not an object"):
+        read_state(tmp_path)
+    (tmp_path / "engine_core.json").unlink()
+    with pytest.raises(CheckpointError, match="was saved without engine-core, or holds weights alone"):
+        read_state(tmp_path)

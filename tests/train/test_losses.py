@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core.losses import base_loss, is_torch_loss, loss_setting
-from engine_core.trainer.objective import divisor_of
+from engine_core.embed.objective import divisor_of
+from engine_core.losses import base_loss, is_torch_loss, loss_setting, with_reduction
 
 CROSS_ENTROPY = {nn.CrossEntropyLoss: F.cross_entropy}
 
@@ -26,6 +26,13 @@ class OwnCall(nn.CrossEntropyLoss):
 
     def __call__(self, outputs, targets):
         return super().__call__(outputs, targets).square()
+
+
+class OwnModule(nn.Module):
+    """A module without a reduction."""
+
+    def forward(self, outputs, targets):
+        return (outputs - targets).square().mean()
 
 
 class Renamed(nn.CrossEntropyLoss):
@@ -142,3 +149,19 @@ def test_a_method_of_anything_but_a_module_is_the_loss_itself():
 )
 def test_a_sum_is_one_in_either_spelling(given, is_one):
     assert (divisor_of(partial(F.cross_entropy, **given)) is None) is is_one
+
+
+@pytest.mark.parametrize(
+    "loss", [plain, partial(plain), nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"), F.cross_entropy]
+)
+def test_another_reduction_gives_the_loss_of_each_row_and_leaves_the_loss_as_it_is(loss):
+    outputs, targets = torch.randn(3, 4), torch.tensor([0, 1, 3])
+    before = loss(outputs, targets)
+    rows = with_reduction(loss, "none")(outputs, targets)
+    torch.testing.assert_close(rows, F.cross_entropy(outputs, targets, reduction="none"))
+    assert torch.equal(loss(outputs, targets), before)
+
+
+@pytest.mark.parametrize("loss", [Own().forward, lambda outputs, targets: outputs, OwnModule()])
+def test_a_loss_that_takes_no_reduction_has_no_other(loss):
+    assert with_reduction(loss, "none") is None

@@ -13,7 +13,7 @@ from engine_core.callbacks import facts, progress
 from engine_core.callbacks.facts import Facts
 from engine_core.callbacks.json_lines import JsonLines
 from engine_core.callbacks.progress import ProgressBar
-from engine_core.trainer import objective
+from engine_core.embed import objective
 
 from .parts import Memory, at, batches, trainer
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -102,12 +104,36 @@ def test_an_expanded_buffer_is_shared_as_any_other() -> None:
     assert [net.scale.tolist(), net.count.tolist()] == [[1.0] * 4, [3] * 4]
 
 
-def test_a_process_that_waits_for_the_others_to_join_ends_at_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, seen = signal.getsignal(signal.SIGTERM), []
+@pytest.fixture
+def before_forks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let joining meet nobody, and return what it has run before forks."""
+    found: list[Any] = []
     monkeypatch.setattr(group_of_ranks, "_stores", [])
     monkeypatch.setattr(group_of_ranks, "store_of_group", lambda: None)
-    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(atexit, "register", lambda function: function)
+    monkeypatch.setattr(os, "register_at_fork", lambda **given: found.append(given["before"]))
+    return found
+
+
+def test_a_process_that_has_joined_forks_when_no_thread_of_gloo_is_about_to_enter_python(
+    before_forks: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(group_of_ranks.time, "sleep", slept.append)
+    for version in ((3, 11, 7), (3, 11, 8), (3, 12, 0)):
+        monkeypatch.setattr(group_of_ranks.sys, "version_info", version)
+        group_of_ranks._stores.clear()
+        group_of_ranks._join("gloo", timedelta(seconds=1))
+    (let_threads_finish,) = before_forks
+    let_threads_finish()
+    assert slept == [0.005]
+
+
+@pytest.mark.usefixtures("before_forks")
+def test_a_process_that_waits_for_the_others_to_join_ends_at_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, seen = signal.getsignal(signal.SIGTERM), []
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
 
     def handler(number: int, frame: object) -> None: ...
 

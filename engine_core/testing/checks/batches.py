@@ -113,7 +113,7 @@ def _without_a_match(kit: AlgorithmKit) -> Fault | None:
     except Exception as error:  # noqa: BLE001  what it is goes into the message
         return Fault(f"in a run in which match is always false {described(error)}", error)
     plain = train(kit, required_by(kit, [algorithm]))
-    different = difference(weights_of(trainer), plain.weights)
+    different = difference(weights_of(trainer.state), plain.weights)
     return Fault(f"in a run in which match is always false it changes the results: {different}") if different else None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...checkpoint import Content, Opened, restore
+from ...embed import algorithms_of
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
 from ...parallel import as_in, kept_as_in
@@ -19,7 +20,7 @@ from ..optimizers import pass_for_stepped
 from ..session import Session
 from .compatibility import check_alike
 from .of_ranks import part_of_rank, states_of_rank
-from .snapshot import algorithms_of, listeners_of, names_in, state_of_loss, weights_of
+from .snapshot import listeners_of, names_in, state_of_loss, weights_of
 from .weights import is_by_weights, load_weights
 
 
@@ -27,7 +28,7 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
     """Restore all of a saved run except the train loader and the global generators."""
     saved, state = _restored(session, content), session.state
     of_weights = [
-        name for name in algorithms_of(session) if is_by_weights(saved["algorithms"].get(name), content.model)
+        name for name in algorithms_of(session.engine) if is_by_weights(saved["algorithms"].get(name), content.model)
     ]
     fresh = ", ".join(["optimizers", "schedulers", *of_weights])
     left_too = f"the states of {fresh} were not loaded either and start fresh"
@@ -47,7 +48,9 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
     session.status.load_state_dict(saved)
     session.readings.load_state_dict(saved)
     algorithms = _states_in(saved, "algorithms", session)
-    _load_named("algorithm", algorithms_of(session), {k: own for k, own in algorithms.items() if k not in of_weights})
+    _load_named(
+        "algorithm", algorithms_of(session.engine), {k: own for k, own in algorithms.items() if k not in of_weights}
+    )
     _load_named("callback", listeners_of(session), _states_in(saved, "listeners", session))
 
 
@@ -122,7 +125,7 @@ def go_back(session: Session, content: Content) -> None:
             group.update(kept)
     _load_scaler(session, saved["scaler"])
     _load_loss(session.state.loss_fn, saved["loss"])
-    _load_named("algorithm", algorithms_of(session), _states_in(saved, "algorithms", session))
+    _load_named("algorithm", algorithms_of(session.engine), _states_in(saved, "algorithms", session))
 
 
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")

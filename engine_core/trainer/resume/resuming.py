@@ -25,8 +25,8 @@ from ...checkpoint import (
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ...event import Event
 from ...messages import warn
+from ...randomness import check_seed
 from ...ranks import Ranks
-from ..arguments import check_seed
 from ..session import Session
 from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .manifest import describe_run

@@ -9,7 +9,7 @@ import torch
 
 from ...algorithm import unique_names
 from ...checkpoint import Content, Piece, Share, Snapshot, Tensors, check_tensor, flatten
-from ...errors import add_note
+from ...embed import algorithms_of, state_of, states_of
 from ...parallel import gathered, in_pieces, is_sharded
 from ...randomness import GlobalGenerators
 from ..averages import find_average, place_of_average
@@ -70,8 +70,8 @@ def _parts(session: Session) -> dict[str, Any]:
     state = session.state
     scaler = session.precision.scaler
     own = {
-        "algorithms": _states(algorithms_of(session), "algorithm"),
-        "listeners": _states(listeners_of(session), "callback", session),
+        "algorithms": states_of(algorithms_of(session.engine), "algorithm"),
+        "listeners": _states_of_listeners(session),
     }
     generators = GlobalGenerators.capture(session.device).to_state()
     position = session.feed.position(in_epoch=session.batches is not None)
@@ -106,33 +106,24 @@ def state_of_loss(loss_fn: Any) -> dict[str, Any]:
     return dict(loss_fn.state_dict()) if isinstance(loss_fn, torch.nn.Module) else {}
 
 
-def algorithms_of(session: Session) -> dict[str, Any]:
-    """Return the algorithms by their unique names."""
-    members, _ = session.engine.lineup
-    return {member.name: member.algorithm for member in members}
-
-
 def listeners_of(session: Session) -> dict[str, Any]:
     """Return callbacks and logger destinations by their unique names."""
     listeners = [*session.state.callbacks, *session.engine.logger.destinations]
     return dict(zip(unique_names(listeners), listeners, strict=True))
 
 
-def _states(owners: Mapping[str, Any], kind: str, session: Session | None = None) -> dict[str, Any]:
+def _states_of_listeners(session: Session) -> dict[str, Any]:
     """Return the non-empty states by name, without those of logger destinations that raise."""
-    states: dict[str, Any] = {}
-    for name, owner in owners.items():
-        own_state = getattr(owner, "state_dict", dict)
+    states, isolation = dict[str, Any](), session.engine.logger.isolation
+    for name, listener in listeners_of(session).items():
         try:
-            states[name] = own_state()
-        except BaseException as error:
-            if session is not None and isinstance(error, Exception) and _is_isolated(owner, session):
-                session.engine.logger.isolation.report(owner, "state_dict", error)
-                continue
-            add_note(error, f"raised by state_dict of {kind} {name}, for a checkpoint")
-            raise
-        if session is not None:
-            session.engine.logger.isolation.recover(owner, "state_dict")
+            states[name] = state_of(listener, name, "callback")
+        except Exception as error:
+            if not _is_isolated(listener, session):
+                raise
+            isolation.report(listener, "state_dict", error)
+        else:
+            isolation.recover(listener, "state_dict")
     return {name: state for name, state in states.items() if state}
 
 

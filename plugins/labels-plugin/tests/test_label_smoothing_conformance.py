@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -49,3 +50,6 @@ class TestLabelSmoothingOfIgnoredRows(TestLabelSmoothing):
         for _, labels in batches:
             labels[2::3] = -100
         return batches
+
+    def test_needs(self) -> None:
+        pytest.skip("in a loop that hides the loss function it refuses targets that may be ignored, and no others")

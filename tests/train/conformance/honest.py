@@ -179,7 +179,7 @@ class LowerRate(Algorithm):
 class SoftRectifiers(Algorithm):
     """Surgery: puts a module with a parameter in the place of each ReLU."""
 
-    metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",))
+    metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",), needs=("surgery",))
 
     def match(self, event, state):
         return event is Event.INIT

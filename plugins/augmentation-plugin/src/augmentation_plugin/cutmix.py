@@ -58,7 +58,7 @@ class CutMix(Mixing):
         if interpolate_loss:
             tags = (*self.metadata.tags, "loss_interpolation")
             self.metadata = self.metadata.replace(  # type: ignore[misc]  # this instance's own
-                tags=tags, writes=("batch", "loss")
+                tags=tags, writes=("batch", "loss"), needs=("row_loss",)
             )
 
     def check_input(self, rows: Any) -> None:

@@ -92,7 +92,7 @@ class Mixing(Algorithm):
         self.check_input(rows)
         of_partners(target, torch.arange(rows.shape[0]))  # checks that there is one for each row
         self.check_target(target)
-        if state.loss_fn is not None:
+        if state.loss_fn is not None and "loss_fn" in state.offers.writes:  # else a step of the user calls it
             check_taken(state.batch, "input_key", self.input_key, 0)
             check_taken(state.batch, "target_key", self.target_key, 1)
         if self.interpolate_loss:

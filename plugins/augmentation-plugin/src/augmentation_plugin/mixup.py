@@ -56,7 +56,7 @@ class MixUp(Mixing):
             # Its second loss is right only if targets are already dense: it runs within @pasting, so is not @blending.
             tags = (*(tag for tag in self.metadata.tags if tag != "blending"), "loss_interpolation")
             self.metadata = self.metadata.replace(  # type: ignore[misc]  # this instance's own
-                tags=tags, within=("@pasting",), writes=("batch", "loss")
+                tags=tags, within=("@pasting",), writes=("batch", "loss"), needs=("row_loss",)
             )
 
     def check_input(self, rows: Any) -> None:

@@ -48,6 +48,7 @@ class ProgressiveResizing(Algorithm):
         events=(Event.AFTER_DATALOADER,),
         tags=("augmentation", "resizing"),
         writes=("batch",),
+        needs=("duration",),
     )
 
     def __init__(  # noqa: PLR0913, PLR0917  the reference has these, in this order

@@ -68,6 +68,7 @@ class LabelSmoothing(Algorithm):
             )
         if state.loss_fn is not None:
             check_loss(state.loss_fn)
+        if state.loss_fn is not None and "loss_fn" in state.offers.writes:  # else a step of the user calls it
             check_taken(state.batch, "target_key", self.target_key, 1)
         if target.is_floating_point():
             _check_probabilities(target)

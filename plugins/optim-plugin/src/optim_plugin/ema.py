@@ -115,6 +115,9 @@ class EMA(WeightAveraging):
             halved = _half_life(half_life, self._interval.length, decay)
             self.decay, self.half_life, self._decay = None, str(halved), 2 ** -(self._interval.length / halved)
         self._start = check_length("ema_start", ema_start)
+        if self._start and self._start.unit is TimeUnit.DURATION:
+            own = self.metadata.replace(needs=("duration", *self.metadata.needs))
+            self.metadata = own  # type: ignore[misc]  # this instance's own
         self.ema_start = str(self._start)
         self.warmup = check_flag("warmup", warmup)
 

@@ -49,7 +49,7 @@ class GradientPenalty(Algorithm):
         tags=("penalty",),
         within=("@augmentation",),
         writes=("batch", "loss"),
-        needs=("create_graph",),
+        needs=("create_graph", "whole_batch"),
     )
 
     def __init__(self, weight: float = 1.0, input_key: BatchKey = 0) -> None:

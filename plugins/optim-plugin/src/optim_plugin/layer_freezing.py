@@ -51,7 +51,7 @@ class LayerFreezing(Algorithm):
         tags=("freezing",),
         conflicts=("@freezing",),
         writes=("model",),
-        needs=("freezing",),
+        needs=("freezing", "duration"),
     )
 
     def __init__(self, start: float = 0.5, level: float = 1.0) -> None:

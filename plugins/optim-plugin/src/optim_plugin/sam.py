@@ -41,7 +41,7 @@ class SAM(Algorithm):
         tags=("gradients", "sharpness"),
         conflicts=("@sharpness",),
         writes=("model",),
-        needs=("whole_weights",),
+        needs=("whole_weights", "closure"),
     )
 
     def __init__(self, rho: float = RHO, interval: int = 1) -> None:

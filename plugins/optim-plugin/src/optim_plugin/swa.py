@@ -88,6 +88,7 @@ class SWA(WeightAveraging):
         tags=("weight_averaging",),
         conflicts=("@weight_averaging",),
         writes=("model", "optimizers"),
+        needs=("duration",),
     )
 
     def __init__(

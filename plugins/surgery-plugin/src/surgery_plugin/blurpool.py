@@ -107,6 +107,7 @@ class BlurPool(Operation):
         tags=("surgery", "layers", "downsampling"),
         before=("@gating", "@channel_attention"),
         writes=("model",),
+        needs=("surgery",),
     )
     made = (BlurConv2d, BlurMaxPool2d)
 

@@ -86,7 +86,7 @@ class ChannelsLast(Operation):
         after=("@layers", "@blocks"),
         around=("@weight_averaging",),
         writes=("model", "optimizers"),
-        needs=("whole_weights",),  # FSDP refuses weights in this format, a NotImplementedError of torch
+        needs=("whole_weights", "surgery"),  # FSDP refuses weights in this format, a NotImplementedError of torch
     )
 
     def __init__(self) -> None:

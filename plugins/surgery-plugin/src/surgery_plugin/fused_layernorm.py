@@ -31,6 +31,7 @@ class FusedLayerNorm(Operation):
         events=(Event.INIT,),
         tags=("surgery", "normalization"),
         writes=("model",),
+        needs=("surgery",),
     )
     made = (ComputeDtypeLayerNorm,)
 

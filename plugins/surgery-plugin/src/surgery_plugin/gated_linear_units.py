@@ -39,6 +39,7 @@ class GatedLinearUnits(Operation):
         events=(Event.INIT,),
         tags=("surgery", "layers", "gating"),
         writes=("model", "optimizers"),
+        needs=("surgery",),
     )
     made = (GatedLinear,)
 

@@ -92,6 +92,7 @@ class SqueezeExcite(Operation):
         tags=("surgery", "layers", "channel_attention"),
         before=("@gating",),
         writes=("model", "optimizers"),
+        needs=("surgery",),
     )
     made = (SqueezeExciteConv2d,)
 

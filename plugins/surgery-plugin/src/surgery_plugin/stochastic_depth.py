@@ -51,6 +51,7 @@ class StochasticDepth(Operation):
         tags=("surgery", "blocks"),
         after=("@layers",),
         writes=("model",),
+        needs=("surgery",),
     )
 
     def __init__(
@@ -63,9 +64,12 @@ class StochasticDepth(Operation):
         drop_warmup: str | Time = "0dur",
     ) -> None:
         self.settings = Settings(targets, drop_rate, drop_distribution, drop_per)
-        if drop_per == "batch":
-            self.metadata = self.metadata.replace(needs=("partial_forward",))  # type: ignore[misc]  # this instance's own
         self._warmup = check_length("drop_warmup", drop_warmup)
+        needs = ["partial_forward"] * (drop_per == "batch")
+        needs += ["duration"] * bool(self._warmup and self._warmup.unit is TimeUnit.DURATION)
+        if needs:
+            own = self.metadata.replace(needs=(*needs, *self.metadata.needs))
+            self.metadata = own  # type: ignore[misc]  # this instance's own
         self.drop_warmup = str(self._warmup)
         self._own = OwnGenerator(_NAME, shared=drop_per == "batch")
         self._draws: Draws | None = None

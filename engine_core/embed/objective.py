@@ -24,17 +24,26 @@ _OVER_CLASSES: dict[type[nn.Module], Callable[..., Any]] = {
 _DEFAULT_IGNORED = -100  # the default in the signatures of cross_entropy and nll_loss
 
 
-def check_objective(state: State) -> None:
-    """Raise if the model has neither a `loss_fn` nor a `loss` of its own."""
+def check_loss_fn(loss_fn: Any) -> Any:
+    """Return the loss function if it can be called with outputs and targets."""
+    if isinstance(loss_fn, type):
+        raise ArgumentTypeError(f"loss_fn is the class {loss_fn.__name__}; write {loss_fn.__name__}()")
+    if loss_fn is not None and not callable(loss_fn):
+        raise ArgumentTypeError(f"loss_fn has to be callable as loss_fn(outputs, targets), not {loss_fn!r}")
+    return loss_fn
+
+
+def check_objective(state: State, taker: str = "Trainer") -> None:
+    """Raise if the model has neither a `loss_fn` nor a `loss` of its own; the message names who takes a `loss_fn`."""
     own = getattr(state.model, "loss", None)
     if state.loss_fn is None and isinstance(own, torch.nn.Module):
         raise ArgumentError(
             f"{type(state.model).__name__}.loss is a module, not a method loss(outputs, batch): "
-            "give Trainer(loss_fn=model.loss)"
+            f"give {taker}(loss_fn=model.loss)"
         )
     if state.loss_fn is None and not callable(own):
         raise ArgumentError(
-            f"{type(state.model).__name__} has no loss: give Trainer(loss_fn=...), "
+            f"{type(state.model).__name__} has no loss: give {taker}(loss_fn=...), "
             "or the model a method loss(outputs, batch)"
         )
 

@@ -1,0 +1,99 @@
+"""What an adapter to another library's trainer begins with: the names that it uses there, and its loop."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import UnsupportedError
+from ..logger import Logger
+from ..messages import enumerated
+from ..needs import Offers
+from ..randomness import check_seed
+from ..registry import PREFIX, as_plugins, installed_distributions, installed_version, normalise
+from ..state import State
+from .loop import EmbeddedLoop
+from .objective import check_loss_fn
+
+
+def make_loop(
+    offers: Offers,
+    *,
+    algorithms: Any = (),
+    callbacks: Any = (),
+    loggers: Any = (),
+    algorithm_passes: Any = None,
+    **fields: Any,
+) -> EmbeddedLoop:
+    """Return a loop for what a user lists: instances, names of installed plugins, and `(name, arguments)` pairs.
+
+    Args:
+        offers: what is known of the loop so far; say the rest by `EmbeddedLoop.offer`.
+        fields: those of State that are known.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: for a seed or a `loss_fn` that is none.
+        PluginError: for a name that is not installed, with the nearest.
+        UnsupportedError: (an EngineError) if one of them needs what the loop does not offer.
+
+    Example:
+        >>> from engine_core.needs import EVERYTHING
+        >>> make_loop(EVERYTHING, max_duration="3ep").state.max_duration
+        Time('3ep')
+    """
+    rank = fields.get("rank", 0)
+    check_loss_fn(fields.get("loss_fn"))
+    check_seed(fields.get("seed"))
+    state = State(
+        algorithms=as_plugins("algorithms", algorithms, "algorithms"),
+        callbacks=as_plugins("callbacks", callbacks, "callbacks", rank),
+        **fields,
+    )
+    logger = Logger(as_plugins("callbacks", loggers, "loggers", rank))
+    return EmbeddedLoop(state, offers, logger=logger, algorithm_passes=algorithm_passes)
+
+
+def check_names(adapter: str, library: str, names: Iterable[str]) -> None:
+    """Raise unless a library still has the names that are not public and that an adapter uses all the same.
+
+    Args:
+        adapter: the adapter's distribution, which declares a range of the library's versions.
+        library: the library's distribution.
+        names: each as `module:Class.attribute`.
+
+    Raises:
+        UnsupportedError: (an EngineError) with the names that are gone, the installed version, and the range.
+
+    Example:
+        >>> check_names("engine-core", "pluggy", ["pluggy:PluginManager.hook_of"])
+        Traceback (most recent call last):
+        engine_core.errors.UnsupportedError: engine-core can't work with pluggy ...: it lacks PluginManager.hook_of...
+    """
+    gone = [name.partition(":")[2] for name in names if not _is_there(name)]
+    if gone:
+        raise UnsupportedError(
+            f"{adapter} can't work with {library} {installed_version(library)}: it lacks {enumerated(gone)}; install "
+            f"{_range_of(adapter, library)}, or another version of {adapter}"
+        )
+
+
+def _is_there(name: str) -> bool:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for attribute in path.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def _range_of(adapter: str, library: str) -> str:
+    """Return what the adapter's metadata require of the library."""
+    for installed in installed_distributions(PREFIX):
+        if normalise(installed.name) == normalise(adapter):
+            for requirement in installed.requires:
+                if normalise(requirement).startswith(normalise(library)):
+                    return f"{requirement.partition(';')[0].strip()!r}"
+    return f"a {library} that it was made for"

@@ -1,0 +1,128 @@
+"""A loop with Accelerate, as the tests of its adapter run it, and the table of the 17 algorithms in it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch.nn import functional as F
+
+from engine_core.errors import UnsupportedError
+from engine_core_accelerate import EngineLoop
+
+from .cases import (
+    BATCH,
+    EPOCHS,
+    LEARNING_RATE,
+    MOMENTUM,
+    SEED,
+    Ended,
+    differences,
+    ended,
+    make_algorithms,
+    make_loaders,
+    make_net,
+    train_ours,
+)
+
+SETTINGS = ("step", "accumulation")
+_DRAWS = "it draws for each batch of the loader, and our Trainer once for all microbatches of a step"
+_CHOOSES = "it chooses among the rows of each batch of the loader, and our Trainer among all rows of a step"
+DIFFERS = {
+    ("accumulation", "cutout"): _DRAWS,
+    ("accumulation", "progressive_resizing"): _DRAWS,
+    ("accumulation", "selective_backprop"): _CHOOSES,
+    ("accumulation", "together"): _CHOOSES,
+}
+"""Where a run is not that of our Trainer, by setting and case, and the reason."""
+
+
+class Run:
+    """What a user writes around the loop, up to `fit`.
+
+    Args:
+        case: whose algorithms, or a list of them.
+        settings: of EngineLoop; `accelerator` is that, and `batch` the loaders'.
+    """
+
+    def __init__(self, case: str | Sequence[Any] = "none", **settings: Any) -> None:
+        self.accelerator = settings.pop("accelerator", None) or make_accelerator()
+        self.net = settings.pop("net", None) or make_net()
+        loaders = settings.pop("loaders", None) or make_loaders(batch=settings.pop("batch", BATCH))
+        algorithms = make_algorithms(case) if isinstance(case, str) else case
+        given: dict[str, Any] = {"loss_fn": torch.nn.CrossEntropyLoss(), "max_duration": f"{EPOCHS}ep", "seed": SEED}
+        self.loop = EngineLoop(self.accelerator, algorithms=algorithms, **{**given, **settings})
+        self.state = self.loop.state
+        self.loop.init(self.net)
+        optimizer = torch.optim.SGD(self.net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+        self.model, self.optimizer, self.loader, self.held = self.accelerator.prepare(self.net, optimizer, *loaders)
+        self.losses: list[float] = []
+
+    @contextmanager
+    def fit(self) -> Iterator[None]:
+        """Train inside of this."""
+        with self.loop.fit(self.model, self.optimizer, self.loader):
+            yield
+
+    def epoch(self, loader: Any = None) -> None:
+        """Train on the batches of the loader."""
+        for batch in self.loop.batches(self.loader if loader is None else loader):
+            self.loop.gradients(batch)
+            self.optimizer.step()
+
+    def evaluate(self) -> None:
+        """Keep the mean loss of the held rows."""
+        with self.loop.evaluation("eval", self.held) as results:
+            total = rows = 0.0
+            for batch in self.held:
+                total += F.cross_entropy(self.model(batch[0]), batch[1], reduction="sum").item()
+                rows += len(batch[0])
+            results["loss"] = total / rows
+        self.losses.append(self.state.metrics["eval/loss"])
+
+    def train(self, epochs: int = EPOCHS) -> Ended:
+        """Train until so many epochs are done, with an evaluation after each."""
+        with self.fit():
+            while self.state.timestamp.epoch < epochs and not self.state.stop_requested:
+                self.epoch()
+                self.evaluate()
+        return self.ended()
+
+    def ended(self) -> Ended:
+        """Return what the run left."""
+        return ended(self.net, self.state, self.losses)
+
+
+def make_accelerator(steps: int = 1, **settings: Any) -> Accelerator:
+    """Return an accelerator with other settings than those before it, which are of the whole process."""
+    AcceleratorState._reset_state()  # precision is of the whole process
+    return Accelerator(cpu=True, gradient_accumulation_steps=steps, **settings)
+
+
+def train(case: str, setting: str = "step") -> Ended:
+    """Train a case of the table."""
+    if setting == "step":
+        return Run(case).train()
+    return Run(case, accelerator=make_accelerator(2), loaders=make_loaders(batch=BATCH // 2, rows=EVEN)).train()
+
+
+EVEN = 48
+"""Rows of which all steps are whole: a shorter one counts otherwise in Accelerate."""
+
+
+@functools.cache
+def cell(setting: str, case: str) -> str:
+    """Run one cell of the table; return `equal`, `refused: REASON` or `differs: REASON`, where that is expected."""
+    try:
+        theirs = train(case, setting)
+    except UnsupportedError as error:
+        return f"refused: {str(error).partition(': ')[2]}"
+    ours = train_ours(case) if setting == "step" else train_ours(case, rows=EVEN, microbatch_size=BATCH // 2)
+    found, reason = differences(theirs, ours), DIFFERS.get((setting, case))
+    assert bool(found) == (reason is not None), found or f"equal in spite of: {reason}"
+    return "equal" if reason is None else f"differs: {reason}"

@@ -1,0 +1,222 @@
+"""What each trainer runs: a net, data, the 17 algorithms of this repository; and what our Trainer makes of them."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Trainer
+from engine_core.registry import Registry
+
+ROWS, BATCH, EPOCHS, SEED = 53, 8, 2, 3
+"""The last batch of an epoch has 5 rows."""
+LEARNING_RATE, MOMENTUM = 0.05, 0.9
+OF_LOSSES = 1e-6
+"""How far evaluations may be apart: trainers add up the losses of batches in other orders."""
+SB: dict[str, Any] = {"start": 0, "end": 1, "interrupt": 0}
+TOGETHER: dict[str, dict[str, Any]] = {
+    "selective_backprop": SB,
+    "label_smoothing": {"smoothing": 0.1},
+    "ema": {"decay": 0.9},
+}
+CASES: dict[str, dict[str, dict[str, Any]]] = {
+    "none": {},
+    "blurpool": {"blurpool": {"min_channels": 1}},
+    "channels_last": {"channels_last": {}},
+    "cutmix": {"cutmix": {}},
+    "cutout": {"cutout": {}},
+    "ema": {"ema": {"decay": 0.9}},
+    "fused_layernorm": {"fused_layernorm": {}},
+    "gated_linear_units": {"gated_linear_units": {}},
+    "gradient_penalty": {"gradient_penalty": {"weight": 5.0}},
+    "label_smoothing": {"label_smoothing": {}},
+    "layer_freezing": {"layer_freezing": {"start": 0.2, "level": 0.5}},
+    "mixup": {"mixup": {}},
+    "progressive_resizing": {"progressive_resizing": {"mode": "crop", "size_increment": 2}},
+    "sam": {"sam": {}},
+    "selective_backprop": {"selective_backprop": SB},
+    "squeeze_excite": {"squeeze_excite": {"min_channels": 1, "latent_channels": 4}},
+    "stochastic_depth": {"stochastic_depth": {"drop_rate": 0.5}},
+    "swa": {"swa": {"start": 0.3}},
+    "carried": {"selective_backprop": {**SB, "scorer": "carried", "index_key": 2}},
+    "together": TOGETHER,
+}
+"""The algorithms of each case, by name, with their arguments."""
+ALONE = [name for name in CASES if name not in ("none", "carried", "together")]
+"""The 17."""
+
+
+class BasicBlock(nn.Module):
+    """A residual block whose rows don't see each other."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.relu(self.conv(x))
+
+
+def make_net() -> nn.Sequential:
+    """Return a net with something for each of the algorithms; the same each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.MaxPool2d(2),
+        BasicBlock(8),
+        nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.LayerNorm(32),
+        nn.Linear(32, 16),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
+
+
+def make_data(*, rows: int = ROWS) -> TensorDataset:
+    """Return images (1, 8, 8), digits, and the number of each row."""
+    digits = load_digits()
+    images = torch.tensor(digits.images[:rows], dtype=torch.float32)[:, None] / 16
+    return TensorDataset(images, torch.tensor(digits.target[:rows]), torch.arange(rows))
+
+
+def make_loaders(*, batch: int = BATCH, rows: int = ROWS) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    """Return one for training, in a fixed order, and one for evaluation, of other rows."""
+    whole = make_data(rows=ROWS + 20)
+    train, held = torch.utils.data.Subset(whole, range(rows)), torch.utils.data.Subset(whole, range(ROWS, ROWS + 20))
+    return DataLoader(train, batch_size=batch), DataLoader(held, batch_size=8)
+
+
+def make_algorithms(case: str, keys: Mapping[str, Any] | None = None) -> list[Algorithm]:
+    """Return those of a case.
+
+    Args:
+        keys: arguments such as `input_key`, given to each algorithm that takes them.
+    """
+    registry, found = Registry.scan(), []
+    for name, arguments in CASES[case].items():
+        kind = registry.load("algorithms", name)
+        taken = {key: value for key, value in (keys or {}).items() if key in inspect.signature(kind).parameters}
+        if "index_key" not in arguments:
+            taken.pop("index_key", None)
+        found.append(kind(**{**arguments, **taken}))
+    return found
+
+
+class Differentiated(Algorithm):
+    """Looks at gradients that can be differentiated."""
+
+    metadata = AlgorithmMetadata(events=("after_backward",), writes=())
+    backwards_create_graph = True
+
+    def __init__(self) -> None:
+        self.found: list[bool] = []
+
+    def match(self, event: Any, state: Any) -> bool:
+        return True
+
+    def apply(self, event: Any, state: Any, logger: Any) -> None:
+        self.found.append(state.model[0].weight.grad.requires_grad)
+
+
+class Ended(NamedTuple):
+    """What a run left.
+
+    Args:
+        weights: of the model, by their names in `make_net()`.
+        averages: of EMA or SWA, by the same names; empty without an average.
+        clock: epoch, batch, sample, batch and sample of the epoch.
+        losses: of each evaluation, the mean over its rows.
+    """
+
+    weights: dict[str, torch.Tensor]
+    averages: dict[str, torch.Tensor]
+    clock: tuple[int, ...]
+    losses: list[float]
+
+
+def ended(model: nn.Module, state: Any, losses: Sequence[float], prefix: str = "") -> Ended:
+    """Return what a run left.
+
+    Args:
+        prefix: of the names of `make_net()` in the model that was trained.
+    """
+    averages: dict[str, torch.Tensor] = {}
+    for algorithm in state.algorithms:
+        averages |= getattr(algorithm, "averaged_state_dict", dict)() or {}
+    cut = [{name.removeprefix(prefix): v.clone() for name, v in d.items()} for d in (model.state_dict(), averages)]
+    return Ended(cut[0], cut[1], tuple(state.timestamp[:3] + state.timestamp[4:6]), [*losses])
+
+
+def train_ours(case: str, **settings: Any) -> Ended:
+    """Train a case with our Trainer.
+
+    Args:
+        settings: arguments of the Trainer; `batch` is that of the loader, `rows` are those that it trains on.
+    """
+    net, losses = make_net(), []
+    train, held = make_loaders(batch=settings.pop("batch", BATCH), rows=settings.pop("rows", ROWS))
+
+    class Losses(Callback):
+        def eval_end(self, state: Any, logger: Any) -> None:
+            losses.append(state.metrics["eval/loss"])
+
+    given: dict[str, Any] = {
+        "algorithms": make_algorithms(case),
+        "callbacks": [Losses()],
+        "max_duration": f"{EPOCHS}ep",
+        "optimizers": torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
+        **settings,
+    }
+    with Trainer(
+        net,
+        train,
+        eval_dataloader=held,
+        loss_fn=nn.CrossEntropyLoss(),
+        seed=SEED,
+        device="cpu",
+        progress_bar=False,
+        **given,
+    ) as trainer:
+        trainer.fit()
+        return ended(net, trainer.state, losses)
+
+
+def differences(one: Ended, other: Ended) -> list[str]:
+    """Return what differs, in words; weights and averages are compared to the bit, losses to rounding."""
+    found = []
+    for what in ("weights", "averages"):
+        own, others = getattr(one, what), getattr(other, what)
+        if [*own] != [*others]:
+            found.append(f"{what}: {[*own]} and {[*others]}")
+            continue
+        far = {name: (own[name] - others[name]).abs().max().item() for name in own if own[name].numel()}
+        found += [f"{what} of {name} by {by:.0e}" for name, by in far.items() if by or by != by]  # noqa: PLR0124  NaN
+    if one.clock != other.clock:
+        found.append(f"clock: {one.clock} and {other.clock}")
+    if len(one.losses) != len(other.losses):
+        found.append(f"{len(one.losses)} and {len(other.losses)} evaluations")
+    pairs = enumerate(zip(one.losses, other.losses, strict=False))
+    return found + [f"evaluation {n}: {a} and {b}" for n, (a, b) in pairs if abs(a - b) > OF_LOSSES * abs(a)]
+
+
+def check_page(library: str, runs: Any) -> None:
+    """Assert that docs/reference/trainers.md shows the cells that the runs of a library find.
+
+    Args:
+        runs: its module of runs; `python docs/adapters.py` writes the page.
+    """
+    writer = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "adapters.py"))
+    (shown,) = writer["marked"](library).findall(writer["FILE"].read_text(encoding="utf-8"))
+    assert shown == writer["section"](library, runs), "run: python docs/adapters.py"

@@ -1,0 +1,293 @@
+"""A loop with Accelerate that was interrupted goes on from whole steps: after exceptions, breaks and checkpoints."""
+
+import pytest
+import torch
+from accelerate import DataLoaderConfiguration
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback
+from engine_core.errors import EngineError
+
+from .accelerate_runs import EVEN, Run, make_accelerator
+from .cases import BATCH, differences, make_loaders, make_net
+
+
+def plain():
+    """Return the net without BatchNorm, whose averages see a batch that is dropped, or trained anew, too."""
+    net = make_net()
+    net[1] = torch.nn.Identity()
+    return net
+
+
+def accumulating(case="none", **settings):
+    """Return a run of 6 steps an epoch, of 2 batches each."""
+    loaders = make_loaders(batch=BATCH // 2, rows=EVEN)
+    return Run(case, accelerator=make_accelerator(2), loaders=loaders, net=plain(), **settings)
+
+
+class Fails(torch.nn.CrossEntropyLoss):
+    """Raises when it is called for these times."""
+
+    def __init__(self, *times):
+        super().__init__()
+        self.times, self.called = times, 0
+
+    def forward(self, outputs, targets):
+        self.called += 1
+        if self.called in self.times:
+            raise torch.cuda.OutOfMemoryError("no memory is left")
+        return super().forward(outputs, targets)
+
+
+def train_on(run, dropped):
+    """Train an epoch, go on where memory is short, and append the numbers of the batches that are dropped."""
+    for number, batch in enumerate(run.loop.batches(run.loader)):
+        try:
+            run.loop.gradients(batch)
+        except torch.cuda.OutOfMemoryError:
+            dropped.append(number)
+            continue
+        run.optimizer.step()
+
+
+def by_hand(steps):
+    """Return the weights after steps on these lists of batches."""
+    net = plain()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for batches in steps:
+        optimizer.zero_grad()
+        for batch in batches:
+            (torch.nn.functional.cross_entropy(net(batch[0]), batch[1]) / len(batches)).backward()
+        optimizer.step()
+    return [*net.parameters()]
+
+
+def same(run, parameters):
+    return all(
+        torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(run.net.parameters(), parameters, strict=True)
+    )
+
+
+class Events(Callback):
+    def __init__(self):
+        self.heard = []
+
+    def batch_start(self, state, logger):
+        self.heard.append("start")
+
+    def batch_end(self, state, logger):
+        self.heard.append("end")
+
+
+def test_a_batch_that_is_dropped_leaves_no_trace_in_the_next_step():
+    dropped, events = [], Events()
+    run = Run(loss_fn=Fails(3), callbacks=[events], net=plain())
+    with run.fit():
+        train_on(run, dropped)
+    batches = [*make_loaders()[0]]
+    assert dropped == [2]
+    assert same(run, by_hand([[batch] for batch in batches[:2] + batches[3:]]))
+    assert run.state.timestamp[:3] == (1, 6, 53 - BATCH)
+    assert events.heard == ["start", "end"] * 2 + ["start"] + ["start", "end"] * 4
+
+
+def test_gradients_of_a_batch_that_failed_halfway_are_gone():
+    run, left = Run(), []
+    with run.fit():
+        for number, batch in enumerate(run.loop.batches(run.loader)):
+            if number == 2:
+                handle = run.net[0].weight.register_hook(lambda gradient: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    run.loop.gradients(batch)
+                left = [p.grad for p in run.net.parameters()]
+                before = [p.clone() for p in run.net.parameters()]
+                run.optimizer.step()
+                handle.remove()
+                break
+            run.loop.gradients(batch)
+            run.optimizer.step()
+    assert left == [None] * len(before)
+    assert all(map(torch.equal, run.net.parameters(), before))
+
+
+def test_a_step_of_several_batches_is_dropped_as_a_whole():
+    dropped, run = [], accumulating(loss_fn=Fails(4))
+    batches = [*make_loaders(batch=BATCH // 2, rows=EVEN)[0]]
+    with run.fit():
+        train_on(run, dropped)
+    assert dropped == [3]
+    used = batches[:2] + batches[4:]
+    assert same(run, by_hand([used[n : n + 2] for n in range(0, 10, 2)]))
+    assert run.state.timestamp[:3] == (1, 5, 5 * BATCH)
+
+
+class Opens(Algorithm):
+    """Opens at the start of a batch what it shuts at its end."""
+
+    metadata = AlgorithmMetadata(events=("batch_start", "batch_end"), writes=())
+
+    def __init__(self):
+        self.heard = []
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        self.heard.append(event.value.removeprefix("batch_"))
+
+
+def test_algorithms_undo_what_they_did_in_a_step_that_is_dropped():
+    opens = Opens()
+    run = Run([opens], loss_fn=Fails(2))
+    with run.fit():
+        train_on(run, [])
+    assert opens.heard == ["start", "end"] * 7
+
+
+@pytest.mark.parametrize("how", ["break", "exception"])
+def test_steps_are_whole_after_one_that_was_cut_short(how):
+    run, whole = accumulating(), accumulating().train(1)
+
+    def cut():
+        with run.fit():
+            for number, batch in enumerate(run.loop.batches(run.loader)):
+                run.loop.gradients(batch)
+                run.optimizer.step()
+                if number == 2:
+                    break
+            if how == "exception":
+                raise ZeroDivisionError
+
+    if how == "break":
+        cut()
+    else:
+        with pytest.raises(ZeroDivisionError):
+            cut()
+    assert run.state.timestamp[:3] == (0, 1, BATCH)
+    with run.fit():
+        run.epoch(run.accelerator.skip_first_batches(run.loader, 2))
+        run.evaluate()
+    assert run.state.timestamp[:3] == (1, 6, EVEN)
+    assert differences(run.ended(), whole) == []
+
+
+def test_steps_are_whole_after_a_checkpoint_within_one(tmp_path):
+    whole, cut, resumed = accumulating("ema").train(1), accumulating("ema"), accumulating("ema")
+    with cut.fit():
+        for number, batch in enumerate(cut.loop.batches(cut.loader)):
+            cut.loop.gradients(batch)
+            cut.optimizer.step()
+            if number == 4:
+                cut.accelerator.save_state(tmp_path)
+                break
+    resumed.accelerator.load_state(tmp_path)
+    with resumed.fit():
+        resumed.epoch(resumed.accelerator.skip_first_batches(resumed.loader, 4))
+        resumed.evaluate()
+    assert differences(resumed.ended(), whole) == []
+
+
+def test_a_resumed_epoch_has_no_more_steps_than_its_loader(tmp_path):
+    cut, resumed = Run("ema"), Run("ema")
+    with cut.fit():
+        for batch in cut.loop.batches(cut.loader):
+            cut.loop.gradients(batch)
+            cut.optimizer.step()
+            if cut.state.timestamp.batch == 2:
+                cut.accelerator.save_state(tmp_path)
+                break
+    resumed.accelerator.load_state(tmp_path)
+    message = r"^batches\(\): the epoch has had its 7 steps; .* accelerator.skip_first_batches\(train, done\)"
+    with pytest.raises(EngineError, match=message), resumed.fit():
+        resumed.epoch()
+    assert resumed.state.timestamp[:2] == (0, 7)
+
+
+def test_a_break_at_the_last_batch_ends_no_epoch():
+    run = Run()
+    with run.fit():
+        for number, batch in enumerate(run.loop.batches(run.loader)):
+            run.loop.gradients(batch)
+            run.optimizer.step()
+            if number == 6:
+                break
+        with pytest.raises(EngineError, match="the epoch has had its 7 steps"):
+            run.epoch()
+        run.epoch(run.accelerator.skip_first_batches(run.loader, 7))
+        assert run.state.timestamp[:2] == (1, 7)
+        run.epoch()
+    assert run.state.timestamp[:2] == (2, 14)
+
+
+def shuffled(is_seedable):
+    """Return a run with shuffled batches, whose order Accelerate may derive from the epoch."""
+    loader = torch.utils.data.DataLoader(make_loaders()[0].dataset, batch_size=BATCH, shuffle=True)
+    accelerator = make_accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=is_seedable))
+    return Run("ema", accelerator=accelerator, loaders=(loader, make_loaders()[1]))
+
+
+def train_saving(run, sets_epoch, folder, saves_at=0):
+    """Train to the end as the page says, and save after so many batches."""
+    with run.fit():
+        while run.state.timestamp.epoch < 3:
+            clock, loader = run.state.timestamp, run.loader
+            if clock.batch_in_epoch:
+                loader = run.accelerator.skip_first_batches(loader, clock.batch_in_epoch)
+            for each in (run.loader, loader) if sets_epoch else ():
+                each.set_epoch(clock.epoch)
+            for batch in run.loop.batches(loader):
+                run.loop.gradients(batch)
+                run.optimizer.step()
+                if run.state.timestamp.batch == saves_at - 1 != 6:
+                    run.accelerator.save_state(folder)
+            if run.state.timestamp.batch == saves_at == 7:
+                run.accelerator.save_state(folder)
+    return run.ended()
+
+
+@pytest.mark.parametrize("saves_at", [7, 9], ids=["end of epoch", "mid-epoch"])
+@pytest.mark.parametrize(
+    ("is_seedable", "sets_epoch", "equal_at"),
+    [(False, False, {7}), (True, True, {7, 9}), (True, False, set())],
+    ids=["default", "seedable", "seedable without set_epoch"],
+)
+def test_a_resumed_run_with_shuffled_batches_is_as_the_page_says(tmp_path, saves_at, is_seedable, sets_epoch, equal_at):
+    torch.manual_seed(5)
+    whole = train_saving(shuffled(is_seedable), sets_epoch, tmp_path, saves_at)
+    torch.manual_seed(77)
+    resumed = shuffled(is_seedable)
+    resumed.accelerator.load_state(tmp_path)
+    found = differences(train_saving(resumed, sets_epoch, tmp_path), whole)
+    assert (found == []) == (saves_at in equal_at)
+
+
+class Flips(Algorithm):
+    """Opens at the start of an epoch what it shuts at its end."""
+
+    metadata = AlgorithmMetadata(events=("epoch_start", "epoch_end"), writes=())
+
+    def __init__(self):
+        self.is_open = False
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        self.is_open = event.value == "epoch_start"
+
+
+def test_an_epoch_that_an_exception_undid_starts_again():
+    algorithm = Flips()
+    run, open_at = Run([algorithm]), []
+    with pytest.raises(ZeroDivisionError), run.fit():
+        for batch in run.loop.batches(run.loader):
+            run.loop.gradients(batch)
+            run.optimizer.step()
+            if run.state.timestamp.batch == 2:
+                raise ZeroDivisionError
+    assert not algorithm.is_open
+    with run.fit():
+        for batch in run.loop.batches(run.accelerator.skip_first_batches(run.loader, 2)):
+            open_at.append(algorithm.is_open)
+            run.loop.gradients(batch)
+            run.optimizer.step()
+    assert open_at == [True] * 5 and not algorithm.is_open

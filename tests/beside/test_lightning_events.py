@@ -1,0 +1,160 @@
+"""Events come in Lightning in the order of docs/reference/events.md; explain, traces, audit and profiler work there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, LoggerDestination
+from engine_core.errors import AuditWarning
+
+from .cases import make_loaders
+from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer
+
+pytestmark = ITS_WARNINGS
+STEP = """
+after_dataloader batch_start before_train_batch before_forward after_forward before_loss after_loss
+before_backward after_backward after_train_batch batch_end batch_checkpoint
+"""
+EVALUATION = """
+eval_start
+eval_batch_start eval_before_forward eval_after_forward eval_batch_end
+eval_batch_start eval_before_forward eval_after_forward eval_batch_end
+eval_batch_start eval_before_forward eval_after_forward eval_batch_end
+eval_end
+"""
+
+
+class Witness(Callback):
+    """Hears every event, with the clock's batch and sample."""
+
+    def __init__(self):
+        self.heard, self.clock = [], []
+
+
+def _listen(event):
+    def hear(self, state, logger):
+        self.heard.append(event.value)
+        self.clock.append((event.value, state.timestamp.batch, state.timestamp.sample))
+
+    return hear
+
+
+for _event in Event:
+    setattr(Witness, _event.value, _listen(_event))
+
+
+def fit(case="none", *, batches=2, callback=None, module=None, batch=8, **settings):
+    """Train an epoch of a few batches, and return the callback."""
+    callback = make_callback(case, callbacks=[Witness()]) if callback is None else callback
+    trainer = make_trainer([callback], max_epochs=1, **{"limit_train_batches": batches, **settings})
+    trainer.fit(Digits() if module is None else module, *make_loaders(batch=batch))
+    return callback
+
+
+def heard(callback):
+    """Return what a callback's Witness heard."""
+    return callback.state.callbacks[0].heard
+
+
+def test_two_batches_and_an_evaluation():
+    order = f"init fit_start epoch_start {STEP} {STEP} epoch_end {EVALUATION} epoch_checkpoint fit_end"
+    assert heard(fit()) == order.split()
+
+
+def test_a_black_box_has_no_events_of_forward_and_loss():
+    left_out = {"before_forward", "after_forward", "before_loss", "after_loss"}
+    order = f"init fit_start epoch_start {STEP} {STEP} epoch_end {EVALUATION} epoch_checkpoint fit_end"
+    callback = fit(callback=make_callback("none", loss_fn=None, callbacks=[Witness()]))
+    assert heard(callback) == [event for event in order.split() if event not in left_out]
+
+
+def test_under_accumulation_a_step_begins_and_ends_once():
+    microbatch = """
+    before_forward after_forward before_loss after_loss before_backward after_backward
+    """
+    first = f"after_dataloader batch_start before_train_batch {microbatch}"
+    step = f"{first} after_dataloader {microbatch} after_train_batch batch_end batch_checkpoint"
+    last = f"{first} after_train_batch batch_end batch_checkpoint"
+    callback = fit(batches=3, batch=4, accumulate_grad_batches=2, limit_val_batches=0)
+    assert heard(callback) == f"init fit_start epoch_start {step} {last} epoch_end epoch_checkpoint fit_end".split()
+
+    clock = callback.state.callbacks[0].clock
+    assert [(batch, samples) for event, batch, samples in clock if event == "batch_end"] == [(1, 8), (2, 12)]
+    assert [batch for event, batch, _ in clock if event == "after_dataloader"] == [0, 0, 1]
+    assert callback.state.dataloader_len == 2
+
+
+def test_a_validation_in_mid_epoch_comes_after_the_batchs_events():
+    order = f"init fit_start epoch_start {STEP} {EVALUATION} {STEP} epoch_end {EVALUATION} epoch_checkpoint fit_end"
+    assert heard(fit(val_check_interval=1)) == order.split()
+
+
+def test_the_sanity_check_is_not_an_evaluation():
+    assert heard(fit(num_sanity_val_steps=2)) == heard(fit())
+
+
+def test_the_end_in_mid_epoch_is_no_end_of_an_epoch():
+    order = f"init fit_start epoch_start {STEP} {STEP} fit_end"
+    assert heard(fit(batches=1.0, max_steps=2, limit_val_batches=0)) == order.split()
+
+
+def test_an_epoch_that_the_module_cuts_short_ends():
+    class Short(Digits):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if batch_idx == 2 else None
+
+    order = f"init fit_start epoch_start {STEP} {STEP} epoch_end epoch_checkpoint fit_end"
+    assert heard(fit(module=Short(), batches=1.0, limit_val_batches=0)) == order.split()
+
+
+def test_explain_gives_the_order():
+    explained = fit("together").engine.explain("before_loss")
+    assert [entry.name for entry in explained] == ["label_smoothing"]
+    assert [entry.name for entry in fit("together").engine.explain("batch_end")] == ["ema"]
+
+
+def test_loggers_get_traces():
+    class Keep(LoggerDestination):
+        def __init__(self):
+            self.ran = []
+
+        def log_traces(self, traces):
+            self.ran += [(trace.name, trace.event.value) for trace in traces.values() if trace.run]
+
+    keep = Keep()
+    fit(callback=make_callback("together", loggers=[keep]), batches=1)
+    assert [(name, event) for name, event in keep.ran if event not in {"init", "fit_start", "fit_end"}] == [
+        ("SelectiveBackprop", "after_dataloader"),
+        ("LabelSmoothing", "before_loss"),
+        ("LabelSmoothing", "after_loss"),
+        ("EMA", "batch_end"),
+        ("EMA", "eval_start"),
+        ("EMA", "eval_end"),
+    ]
+
+
+def test_audit_names_who_breaks_a_promise():
+    class Jitter(Algorithm):
+        metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), writes=("batch",))
+
+        def match(self, event, state):
+            return event in self.metadata.events
+
+        def apply(self, event, state, logger):
+            if event == "before_forward":
+                state.batch_set_item(0, state.batch_get_item(0) + 1)
+
+    callback = make_callback("none", callbacks=["audit"])
+    callback.state.algorithms.append(Jitter())
+    with pytest.warns(AuditWarning, match="Jitter changed batch .* did not restore it at AFTER_FORWARD of batch 0"):
+        fit(callback=callback)
+
+
+def test_the_profiler_has_its_spans(tmp_path):
+    callback = fit(callback=make_callback("ema", callbacks=[("profiler", {"path": tmp_path / "trace.json"})]))
+    callback.loop.close()
+    names = {span["name"] for span in json.loads((tmp_path / "trace.json").read_text())}
+
+    assert {"event/forward", "event/loss", "event/backward", "event/train_batch", "algorithm/EMA/batch_end"} <= names

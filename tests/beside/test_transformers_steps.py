@@ -1,0 +1,230 @@
+"""What Hugging Face's Trainer does around a step is kept: clipping, schedulers, precision, counting, logging."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core.callbacks.gradient_norm import GradientNorm
+from engine_core.testing import RecordingDestination
+from engine_core.testing.probes import at_events
+from engine_core_transformers.offers import offers_of
+
+from . import cases
+from .cases import LEARNING_RATE, MOMENTUM, differences, make_algorithms, train_ours
+from .transformers_runs import KEYS, Digits, Losses, Net, left_by, make_trainer
+
+QUIET = {"eval_strategy": "no"}
+
+
+def run(folder, algorithms=(), *, args=None, callbacks=(), **given):
+    """Train, and return the trainer and what it left."""
+    losses = Losses()
+    trainer = make_trainer(folder, algorithms, args=args, engine_callbacks=[losses, *callbacks], **given)
+    trainer.train()
+    return trainer, left_by(trainer, losses)
+
+
+@pytest.mark.parametrize("case", ["none", "sam", "layer_freezing"])
+def test_gradients_are_clipped_before_after_train_batch(case, tmp_path):
+    norms = []
+
+    def measure(_, state):
+        gradients = [p.grad for p in state.model.parameters() if p.grad is not None]
+        norms.append(torch.nn.utils.get_total_norm(gradients).item())
+
+    watch = at_events([Event.AFTER_TRAIN_BATCH], measure)
+    _, left = run(tmp_path, make_algorithms(case, keys=KEYS), args={"max_grad_norm": 0.5}, callbacks=[watch])
+
+    assert differences(left, train_ours(case, grad_clip_norm=0.5)) == []
+    assert len(norms) == 14 and max(norms) == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_the_norm_of_the_gradients_is_that_of_our_trainer(clip, tmp_path):
+    memory, own = RecordingDestination(), RecordingDestination()
+    run(tmp_path, args={"max_grad_norm": clip, **QUIET}, callbacks=[GradientNorm()], engine_loggers=[memory])
+    train_ours("none", callbacks=[GradientNorm()], loggers=[own], grad_clip_norm=clip or None)
+
+    def norms(destination):
+        return [(step, logged) for step, logged in destination.metrics if "train/gradient_norm" in logged]
+
+    assert norms(memory) == norms(own)
+    assert ("train/gradient_norm_clipped" in norms(memory)[0][1]) is bool(clip)
+
+
+def test_a_skipped_step_leaves_weights_momentum_and_decay_alone(tmp_path):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=0.1)
+    seen = []
+
+    def look(event, state):
+        if event is Event.AFTER_TRAIN_BATCH and state.timestamp.batch == 1:
+            state.skip_step()
+        if event is Event.BATCH_END:
+            buffers = [optimizer.state[p]["momentum_buffer"].clone() for p in model.parameters()]
+            seen.append([*(p.detach().clone() for p in model.parameters()), *buffers])
+
+    watch = at_events([Event.AFTER_TRAIN_BATCH, Event.BATCH_END], look)
+    args = {"max_steps": 3, "max_grad_norm": 1.0, **QUIET}
+    trainer, _ = run(tmp_path, model=model, optimizers=(optimizer, None), args=args, callbacks=[watch])
+
+    same = [all(map(torch.equal, one, other)) for one, other in pairwise(seen)]
+    assert same == [True, False]
+    assert trainer.engine_state.timestamp.batch == trainer.state.global_step == 3
+
+
+@pytest.mark.parametrize("event", [Event.AFTER_DATALOADER, Event.BATCH_END, Event.BATCH_CHECKPOINT])
+def test_stop_training_ends_after_that_batch(event, tmp_path):
+    def stop(_, state):
+        if state.timestamp.batch == (1 if event is Event.AFTER_DATALOADER else 2):
+            state.stop_training()
+
+    trainer, _ = run(tmp_path, args=QUIET, callbacks=[at_events([event], stop)])
+    assert trainer.state.global_step == trainer.engine_state.timestamp.batch == 2
+    assert trainer.engine_state.timestamp.epoch == 0
+
+    trainer.train()  # asked anew
+    assert trainer.state.global_step == 2
+
+
+@pytest.mark.parametrize("event", [Event.EPOCH_END, Event.EVAL_END, Event.EPOCH_CHECKPOINT])
+def test_what_asks_to_stop_at_the_end_of_an_epoch_ends_there(event, tmp_path):
+    stop = at_events([event], lambda _, state: state.stop_training())
+    trainer, left = run(tmp_path, args={"num_train_epochs": 5}, callbacks=[stop])
+    assert (trainer.engine_state.timestamp.epoch, trainer.state.global_step, len(left.losses)) == (1, 7, 1)
+
+
+@pytest.mark.parametrize("case", ["none", "ema", "together"])
+def test_bf16_is_that_of_our_trainer(case, tmp_path):
+    dtypes = []
+
+    class Looking(Net):
+        def forward(self, pixel_values, labels=None):
+            dtypes.append((nn.functional.linear(pixel_values[:, 0, :2, 0], torch.ones(3, 2)).dtype, self.training))
+            return super().forward(pixel_values, labels)
+
+    trainer, left = run(tmp_path, make_algorithms(case, keys=KEYS), model=Looking(), args={"bf16": True})
+    assert trainer.engine_state.precision == "amp_bf16"
+    assert {dtype for dtype, _ in dtypes} == {torch.bfloat16}
+    scoring = 14 + 1  # of each batch, and of the first one at both sizes
+    assert dtypes.count((torch.bfloat16, True)) == 14 + (scoring if case == "together" else 0)
+    ours = train_ours(case, precision="amp_bf16")
+    assert differences(left._replace(losses=[]), ours._replace(losses=[])) == []
+
+
+def test_learning_rates_that_an_algorithm_sets_stay_although_the_trainer_steps_a_scheduler(tmp_path, monkeypatch):
+    rates = []
+    watch = at_events([Event.BATCH_END], lambda _, state: rates.append(state.optimizers[0].param_groups[0]["lr"]))
+    monkeypatch.setitem(cases.CASES, "swa", {"swa": {"start": 0.5, "swa_lr": 0.2, "anneal": "4ba"}})
+    run(tmp_path, make_algorithms("swa"), args={"lr_scheduler_type": "linear", **QUIET}, callbacks=[watch])
+
+    falling = [LEARNING_RATE * (1 - step / 14) for step in range(1, 7)]
+    assert rates[:6] == pytest.approx(falling)
+    assert rates[7:] == pytest.approx([*(0.025 + (0.2 - 0.025) * n / 4 for n in (1, 2, 3, 4)), 0.2, 0.2, 0.2], rel=1e-6)
+
+
+def test_the_loss_of_the_first_pass_is_logged(tmp_path):
+    args = {"logging_steps": 1, "max_steps": 2, **QUIET}
+    logged = []
+    for case in ("none", "sam"):
+        trainer, _ = run(tmp_path, make_algorithms(case, keys=KEYS), args=args)
+        logged.append([log["loss"] for log in trainer.state.log_history if "loss" in log])
+    assert logged[0][0] == logged[1][0] and logged[0][1] != logged[1][1]
+
+
+class FirstRows(Algorithm):
+    """Keeps three rows of each batch."""
+
+    metadata = AlgorithmMetadata(events=("after_dataloader",), writes=("batch",))
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        state.batch = {key: value[:3] for key, value in state.batch.items()}
+
+
+class Counted(nn.Module):
+    """A model that is told how many items there are, as those of transformers are."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.told = Net(), []
+
+    def forward(self, pixel_values, labels=None, num_items_in_batch=None, **kwargs):
+        found = self.net(pixel_values)
+        if labels is not None:
+            self.told.append(None if num_items_in_batch is None else int(num_items_in_batch))
+            reduction = "mean" if num_items_in_batch is None else "sum"
+            loss = nn.functional.cross_entropy(found["logits"], labels, reduction=reduction)
+            found = {"loss": loss / (num_items_in_batch or 1), **found}
+        return found
+
+
+def test_items_are_counted_on_the_batches_as_algorithms_leave_them(tmp_path):
+    model, args = Counted(), {"gradient_accumulation_steps": 2, "num_train_epochs": 1, **QUIET}
+    trainer, _ = run(tmp_path, [FirstRows()], model=model, loss_fn=None, args=args)
+    assert model.told == [6, 6, 6, 6, 6, 6, 3]
+    assert trainer.engine_state.timestamp[:3] == (1, 4, 53)
+
+
+@pytest.mark.parametrize("model", [Net, Counted])
+def test_a_loss_of_ones_own_is_divided_by_the_batches_of_a_step_whatever_the_model_takes(model, tmp_path):
+    args = {"gradient_accumulation_steps": 2, **QUIET}
+    made = model()
+    trainer, _ = run(tmp_path, model=made, args=args)
+    net = made if model is Net else made.net
+    ours = train_ours("none", batch=16, microbatch_size=8)
+    assert all(torch.equal(net.net.state_dict()[name], weight) for name, weight in ours.weights.items())
+    assert trainer.engine_state.timestamp[:3] == (2, 8, 106)
+
+
+def test_half_an_epoch_is_a_horizon_in_steps(tmp_path):
+    trainer, _ = run(tmp_path, make_algorithms("swa"), args={"num_train_epochs": 2.5, **QUIET})
+    assert str(trainer.engine_state.max_duration) == f"{math.ceil(2.5 * 7)}ba"
+    assert trainer.engine_state.get_elapsed_duration().value == 1
+    assert trainer.engine_state.timestamp[:2] == (2, 18)
+
+
+def test_a_loss_in_parts_is_summed(tmp_path):
+    def parts(logits, labels, reduction="mean"):
+        loss = nn.functional.cross_entropy(logits, labels, reduction=reduction)
+        return {"half": loss / 2, "rest": loss / 2} if logits.requires_grad else loss
+
+    _, left = run(tmp_path, loss_fn=parts, train_dataset=Digits(), args=QUIET)
+    assert differences(left._replace(losses=[]), train_ours("none")._replace(losses=[])) == []
+
+
+class Differentiated(Algorithm):
+    """Looks at gradients that can be differentiated."""
+
+    metadata = AlgorithmMetadata(events=("after_backward",), writes=())
+    backwards_create_graph = True
+
+    def __init__(self):
+        self.found = []
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        self.found.append(state.model.net[0].weight.grad.requires_grad)
+
+
+def test_the_backward_builds_a_graph_for_who_asks_for_it_without_a_warning(tmp_path):
+    algorithm = Differentiated()
+    _, left = run(tmp_path, [algorithm], args=QUIET)
+    assert algorithm.found == [True] * 14
+    assert differences(left._replace(losses=[]), train_ours("none")._replace(losses=[])) == []
+
+
+def test_a_graph_is_not_offered_to_who_scales_the_loss(tmp_path):
+    args = make_trainer(tmp_path).args
+    args.fp16 = True
+    offers = offers_of("5", args, nn.CrossEntropyLoss())
+    assert {"closure", "create_graph"}.isdisjoint(offers.gives)
+    assert offers.why["create_graph"] == offers.why["closure"] == "the scaler of fp16 scales once a step; set bf16=True"

@@ -1,0 +1,180 @@
+"""What Hugging Face's Trainer makes of the cases, and the cells of its table."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from torch.utils.data import Dataset, SequentialSampler
+
+from engine_core import Callback
+from engine_core.errors import UnsupportedError
+from engine_core_transformers import EngineTrainer
+
+from .cases import (
+    ALONE,
+    BATCH,
+    EPOCHS,
+    LEARNING_RATE,
+    MOMENTUM,
+    ROWS,
+    SEED,
+    Ended,
+    differences,
+    ended,
+    make_algorithms,
+    make_data,
+    make_net,
+    train_ours,
+)
+
+STEP, BLACK_BOX, ACCUMULATION = SETTINGS = ("step", "black box", "accumulation")
+CASES_OF_THE_TABLE = ("none", *ALONE, "carried", "together")
+KEYS = {"input_key": "pixel_values", "target_key": "labels", "index_key": "index"}
+_BY_BATCH = "AFTER_DATALOADER fires for each batch of the loader, and our Trainer's for all rows of the step: it "
+DIFFERS = {
+    (ACCUMULATION, "cutout"): _BY_BATCH + "draws for each batch",
+    (ACCUMULATION, "progressive_resizing"): _BY_BATCH + "draws for each batch",
+    (ACCUMULATION, "selective_backprop"): _BY_BATCH + "chooses among the rows of each batch",
+    (ACCUMULATION, "together"): _BY_BATCH + "chooses among the rows of each batch (selective_backprop)",
+}
+"""By setting and case, why it does not do what our Trainer does."""
+ACCUMULATED = 2
+
+
+class Net(nn.Module):
+    """The net of the cases as models of transformers are: called by keywords, with its own loss if it gets labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_net()
+
+    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.net(pixel_values)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Digits(Dataset[Any]):
+    """Rows of the cases, each a dict."""
+
+    def __init__(self, start: int = 0, stop: int = ROWS) -> None:
+        data = make_data(rows=stop)
+        self._rows = [data[number] for number in range(start, stop)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return dict(zip(("pixel_values", "labels", "index"), self._rows[number], strict=True))
+
+
+class InOrder:
+    """A mixin that shuffles nothing."""
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        return SequentialSampler(self.train_dataset)
+
+
+class Trainer(InOrder, EngineTrainer):
+    """The Trainer that is tested."""
+
+
+class Losses(Callback):
+    """Keeps the losses of evaluations."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def eval_end(self, state: Any, logger: Any) -> None:
+        self.losses.append(state.metrics["eval_loss"])
+
+
+def arguments(folder: Any, **given: Any) -> transformers.TrainingArguments:
+    """Return those of all runs, with others in their place."""
+    own = {
+        "output_dir": str(folder),
+        "num_train_epochs": EPOCHS,
+        "per_device_train_batch_size": BATCH,
+        "per_device_eval_batch_size": 8,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "seed": SEED,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return transformers.TrainingArguments(**{**own, **given})
+
+
+def make_trainer(
+    folder: Any, algorithms: Any = (), *, kind: Any = Trainer, args: Any = None, **given: Any
+) -> transformers.Trainer:
+    """Return a trainer of the net with momentum SGD.
+
+    Args:
+        args: TrainingArguments in place of those of all runs.
+    """
+    model = given.pop("model", None) or Net()
+    own = {
+        "model": model,
+        "train_dataset": Digits(),
+        "eval_dataset": Digits(ROWS, ROWS + 20),
+        "optimizers": (torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM), None),
+        "algorithms": algorithms,
+        "loss_fn": nn.CrossEntropyLoss(),
+    }
+    return kind(args=arguments(folder, **(args or {})), **{**own, **given})
+
+
+def left_by(trainer: Any, losses: Losses) -> Ended:
+    """Return what a run left."""
+    return ended(trainer.model, trainer.engine_state, losses.losses, prefix="net.")
+
+
+def train(case: str, setting: str = STEP) -> Ended:
+    """Train a case.
+
+    Raises:
+        UnsupportedError: (an EngineError) if the setting can't do it.
+    """
+    given: dict[str, Any] = {"loss_fn": None} if setting == BLACK_BOX else {}
+    args: dict[str, Any] = {"gradient_accumulation_steps": ACCUMULATED} if setting == ACCUMULATION else {}
+    args["remove_unused_columns"] = case != "carried"  # `index` is not for the model
+    with tempfile.TemporaryDirectory() as folder:
+        losses = Losses()
+        algorithms = make_algorithms(case, keys=KEYS)
+        trainer = make_trainer(folder, algorithms, args=args, engine_callbacks=[losses], **given)
+        trainer.train()
+        return left_by(trainer, losses)
+
+
+@functools.cache
+def ours(case: str, *, accumulates: bool = False) -> Ended:
+    """Return what our Trainer makes of it."""
+    if accumulates:
+        return train_ours(case, batch=ACCUMULATED * BATCH, microbatch_size=BATCH)
+    return train_ours(case)
+
+
+@functools.cache
+def cell(setting: str, case: str) -> str:
+    """Return `equal`, `refused: REASON`, or `differs: REASON` as in DIFFERS."""
+    try:
+        found = train(case, setting)
+    except UnsupportedError as error:
+        return f"refused: {error}"
+    apart = differences(found, ours(case, accumulates=setting == ACCUMULATION))
+    known = DIFFERS.get((setting, case))
+    if not apart:
+        assert known is None, f"equal in spite of {known!r}"
+        return "equal"
+    assert known is not None, apart
+    return f"differs: {known}"
