@@ -14,7 +14,7 @@ from .manifest import Manifest, read_json, read_manifest
 from .messages import escaped
 from .passes import who_moved
 
-__all__ = ["Difference", "Section", "compare", "format_differences", "has_results"]
+__all__ = ["Difference", "Section", "compare", "compare_manifests", "format_differences", "has_results"]
 
 Section = Literal["setting", "config", "versions", "order", "results"]
 ABSENT = "(none)"
@@ -43,9 +43,13 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON, with NaN and infinity as strings."""
-        content = {k: v for k, v in asdict(self).items() if k != "moved" or self.section == "order"}
-        leaves = {k: json.dumps(v) for k, v in content.items() if isinstance(v, float) and not math.isfinite(v)}
-        return {**content, **leaves}
+        content = asdict(self)
+        return {k: json_leaf(v) for k, v in content.items() if k != "moved" or self.section == "order"}
+
+
+def json_leaf(value: Any) -> Any:
+    """Return a value for JSON: NaN and infinity, which JSON lacks, as strings."""
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(run_a: Path | str, run_b: Path | str) -> list[Difference]:
@@ -60,12 +64,16 @@ def compare(run_a: Path | str, run_b: Path | str) -> list[Difference]:
     runs = (Path(run_a), Path(run_b))
     a, b = map(read_manifest, runs)
     results = map(_results, runs) if all(map(has_results, runs)) else ({}, {})
+    return [*compare_manifests(a, b), *_by_key("results", *results)]
+
+
+def compare_manifests(a: Manifest, b: Manifest) -> list[Difference]:
+    """Return what differs between two runs as they began, without their results."""
     return [
         *_by_key("setting", _settings(a), _settings(b)),
         *_by_key("config", _config(a), _config(b)),
         *_by_key("versions", a.versions, b.versions),
         *_orders(a, b),
-        *_by_key("results", *results),
     ]
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from .errors import ArgumentTypeError, DestinationWarning
+from .errors import ArgumentError, ArgumentTypeError, DestinationWarning
 from .messages import cause_of, warn
 from .observed_list import ObservedList
 from .time import Timestamp
 from .trace import Traces
 
-__all__ = ["HOW_TO_STOP", "MOST_FAILURES", "PATIENCE", "Destination", "Isolation", "Logger"]
+__all__ = [
+    "FILE_NAME",
+    "HOW_TO_STOP",
+    "MOST_FAILURES",
+    "MOST_FILE_BYTES",
+    "PATIENCE",
+    "Destination",
+    "Isolation",
+    "Logger",
+]
 
 
 PATIENCE = 3
@@ -21,6 +31,12 @@ PATIENCE = 3
 
 MOST_FAILURES = 30
 """After this many failures in total, the destination is disabled, so that the warnings end."""
+
+MOST_FILE_BYTES = 8 * 2**20
+"""How large a logged file may be."""
+
+FILE_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}\.(?:png|svg|json|txt)")
+"""What the name of a logged file has to be."""
 
 HOW_TO_STOP = (
     "To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
@@ -61,6 +77,7 @@ class Logger:
         self.destinations: ObservedList[Destination] = ObservedList(destinations)
         self.isolation = Isolation()
         self._state: weakref.ref[HasClock] | None = None
+        self._explain: weakref.WeakMethod[Callable[[str], list[Any]]] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "destinations":
@@ -69,9 +86,10 @@ class Logger:
                 former.hand_over(value)
         super().__setattr__(name, value)
 
-    def follow(self, state: HasClock) -> None:
-        """Take the default step from the clock of `state`; an engine calls this."""
+    def follow(self, state: HasClock, explain: Callable[[str], list[Any]] | None = None) -> None:
+        """Take the default step from the clock of `state`, and the order from a method; an engine calls this."""
         self._state = weakref.ref(state)
+        self._explain = None if explain is None else weakref.WeakMethod(explain)
         self.isolation.begin(self._state)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -80,10 +98,7 @@ class Logger:
             raise _not_by_name("log_metrics", metrics)
         if not self.destinations:
             return
-        if step is None:
-            state = self._state() if self._state is not None else None
-            step = state.timestamp.batch if state is not None else 0
-        self._tell("log_metrics", metrics, step)
+        self._tell("log_metrics", metrics, self._step(step))
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Log settings of the run."""
@@ -91,15 +106,46 @@ class Logger:
             raise _not_by_name("log_hyperparameters", hyperparameters)
         self._tell("log_hyperparameters", hyperparameters)
 
+    def log_file(self, name: str, content: bytes | str, step: int | None = None) -> None:
+        """Log a picture, JSON or text; a destination without a method `log_file` is passed over.
+
+        Args:
+            name: of letters, digits, `.`, `_` and `-`, and ending in .png, .svg, .json or .txt.
+            content: at most 8 MiB.
+            step: default: the number of complete batches.
+
+        Raises:
+            ArgumentError: (a ValueError) for another name, or for more.
+        """
+        _check_file(name, content)
+        takers = [each for each in self.destinations if hasattr(each, "log_file")]
+        self._tell("log_file", name, content, self._step(step), to=takers)
+
     def log_traces(self, traces: Traces) -> None:
         """Log what the algorithms of an event did."""
         self._tell("log_traces", traces)
 
-    def _tell(self, method: str, *values: Any) -> None:
+    def explain(self, event: str) -> list[Any]:
+        """Return the order at an event with the reasons, as `Engine.explain` does; empty without an engine.
+
+        Example:
+            >>> Logger().explain("after_loss")
+            []
+        """
+        explain = None if self._explain is None else self._explain()
+        return [] if explain is None else explain(event)
+
+    def _step(self, step: int | None) -> int:
+        if step is not None:
+            return step
+        state = self._state() if self._state is not None else None
+        return state.timestamp.batch if state is not None else 0
+
+    def _tell(self, method: str, *values: Any, to: Iterable[Destination] | None = None) -> None:
         """Call a method of each destination that is not disabled; a missing method is a bug and raises."""
         isolation = self.isolation
         troubles = isolation.troubles
-        for destination in self.destinations:
+        for destination in self.destinations if to is None else to:
             if troubles and isolation.is_disabled(destination):
                 continue
             call = getattr(destination, method)
@@ -112,6 +158,19 @@ class Logger:
             else:
                 if troubles:
                     isolation.recover(destination, method)
+
+
+def _check_file(name: Any, content: Any) -> None:
+    if not isinstance(name, str) or not isinstance(content, (bytes, str)):
+        raise ArgumentTypeError(f"log_file takes a name and bytes or text, not {name!r:.80} and {content!r:.80}")
+    if not FILE_NAME.fullmatch(name):
+        raise ArgumentError(
+            f"log_file can't keep a file as {name!r:.80}: give it a name of letters, digits, '.', '_' and '-', with "
+            "the ending .png, .svg, .json or .txt"
+        )
+    size = len(content.encode()) if isinstance(content, str) else len(content)
+    if size > MOST_FILE_BYTES:
+        raise ArgumentError(f"log_file: {name!r} has {size:,} bytes, and {MOST_FILE_BYTES:,} are the most: log less")
 
 
 def _not_by_name(method: str, given: object) -> ArgumentTypeError:

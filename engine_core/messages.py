@@ -1,4 +1,4 @@
-"""Wording: warnings at the user's line, exceptions in one line, text that is safe for terminals. A leaf."""
+"""Wording: warnings at the user's line, exceptions in one line, text safe for terminals and notebooks. A leaf."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -14,7 +14,18 @@ from pydantic import ValidationError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["cause_of", "counted", "enumerated", "escaped", "in_one_line", "raised_at", "readable", "warn"]
+__all__ = [
+    "cause_of",
+    "counted",
+    "enumerated",
+    "escaped",
+    "in_html",
+    "in_one_line",
+    "raised_at",
+    "readable",
+    "table_in_html",
+    "warn",
+]
 
 LONGEST = 300
 """How many characters of a plugin's text are shown."""
@@ -66,6 +77,36 @@ def escaped(text: str, keep: str = "") -> str:
         'red \\x1b[31m\n'
     """
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def in_html(text: object) -> str:
+    r"""Return foreign text for HTML, where it is nothing but text.
+
+    Example:
+        >>> in_html("<b>\x1b")
+        '&lt;b&gt;\\x1b'
+    """
+    from html import escape  # noqa: PLC0415  of a notebook alone, and this module is loaded early
+
+    return escape(escaped(str(text), keep="\n"))
+
+
+def table_in_html(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
+    """Return a table for a notebook; all of it is escaped.
+
+    Example:
+        >>> print(table_in_html(["name"], [["<b>"]], "places"))
+        <table><caption>places</caption>
+        <thead><tr><th>name</th></tr></thead>
+        <tbody>
+        <tr><td>&lt;b&gt;</td></tr>
+        </tbody></table>
+    """
+    caption = f"<caption>{in_html(title)}</caption>" if title else ""
+    head = "".join(f"<th>{in_html(cell)}</th>" for cell in header)
+    body = ["".join(f"<td>{in_html(cell)}</td>" for cell in row) for row in rows]
+    lines = [f"<table>{caption}", f"<thead><tr>{head}</tr></thead>", "<tbody>", *(f"<tr>{row}</tr>" for row in body)]
+    return "\n".join([*lines, "</tbody></table>"])
 
 
 def in_one_line(error: ValidationError) -> str:

@@ -46,6 +46,8 @@ class CheckpointSaver(Callback):
         3
     """
 
+    needs = ("snapshot",)
+
     def __init__(  # noqa: PLR0913  what users set, by name
         self,
         folder: Path | str,
@@ -69,8 +71,7 @@ class CheckpointSaver(Callback):
         self.sharded = None if sharded is None else check_flag("sharded", sharded)
         from ..checkpoint import BackgroundWriter, Store  # noqa: PLC0415  it can be listed and examined without torch
 
-        self._store = Store(self.checkpoint_folder)
-        self._writer = BackgroundWriter()
+        self._store, self._writer = Store(self.checkpoint_folder), BackgroundWriter()
         monitor = None if metric is None else Monitor(metric)
         self._ranking = Ranking(self.checkpoint_folder, monitor, keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
@@ -78,8 +79,7 @@ class CheckpointSaver(Callback):
         self._measured_at: Timestamp | None = None
         self._loaded_identity: str | None = None
         self._is_off = False
-        self._rank = 0
-        self._failures = 0
+        self._rank = self._failures = 0
 
     def init(self, state: State, logger: Logger) -> None:
         """Refuse an interval that can't be counted in this run."""

@@ -42,7 +42,7 @@ class Facts(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the clock and tell what the run is, once."""
-        from ..trainer import weight_of  # noqa: PLC0415  needs torch, without which this can be imported
+        from ..embed import weight_of  # noqa: PLC0415  needs torch, without which this can be imported
 
         self.is_fitting, (self._weigh, self.loss.is_sum) = True, weight_of(state.loss_fn)
         if not self._has_begun:

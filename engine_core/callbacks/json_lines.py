@@ -42,11 +42,12 @@ class JsonLines(Facts):
         """Write the fact."""
         self._write(as_line(fact))
 
-    def end(self, status: str, exit_code: int, *, folder: Path | None = None, **left: Path | str | None) -> None:
+    def end(self, status: str, exit_code: int | None, *, folder: Path | None = None, **left: Path | str | None) -> None:
         """Write how the run ended, with the latest results; call it once, after the engine is closed.
 
         Args:
             status: `finished`, `paused`, `interrupted` or `failed`.
+            exit_code: of the command; None: there is none.
             left: `model`, `average` and `checkpoint`, what was saved, and `resume`, the command that resumes the run;
                 None, or left out, for what there is not.
         """

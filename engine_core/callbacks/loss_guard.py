@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LossGuard"]
 
 POLICIES = ("warn", "skip", "stop", "rollback")
+_NEEDS = {"skip": ("skip_step",), "rollback": ("skip_step", "go_back")}
 
 
 class LossGuard(Callback):
@@ -45,7 +46,7 @@ class LossGuard(Callback):
     def __init__(self, policy: str = "skip", limit: int = 10) -> None:
         if policy not in POLICIES:
             raise ArgumentError(f"policy={policy!r} is unknown{did_you_mean(str(policy), POLICIES)}")
-        self.policy = policy
+        self.policy, self.needs = policy, _NEEDS.get(policy, ())
         self.limit = check_whole("limit", limit, "[1, inf)", "how many batches in a row may be skipped")
         self._in_a_row = self._skipped = 0
         self._gone_back_to: int | None = None

@@ -1,4 +1,4 @@
-"""Measure where the time of a run goes, as a Chrome trace. Knows spans by name, no engine."""
+"""Measure where the time of a run goes: each span in a Chrome trace, and their sums. Knows spans by name, no engine."""
 
 from __future__ import annotations
 
@@ -19,46 +19,71 @@ from ..event import Event
 from ..logger import Logger
 from ..state import State
 
-__all__ = ["Profiler", "Span"]
+__all__ = ["TIMING_SCHEMA", "Profiler", "Span"]
 
 CHUNK = 8192
 """How many complete spans are kept in memory before they are written."""
+TIMING_SCHEMA = 1
+"""The form of the file of sums."""
+_BATCH, _FIT = "event/batch", "event/fit"
 
 
 class Profiler(Callback):
-    """Writes how long events, algorithms and callbacks take, for https://ui.perfetto.dev or chrome://tracing.
+    """Writes how long events, algorithms and callbacks take: each time, or in sum.
 
-    The engine adds the spans `event/<canonical_name>`, `algorithm/<name>/<event>` and `callback/<name>/<event>`; add
-    your own as `with state.profiler.span("tokenise"):`. They are recorded from INIT until the engine closes.
+    The engine adds the spans `event/<canonical_name>`, `algorithm/<name>/<event>` and `callback/<name>/<event>`, and
+    the Trainer adds `optimizer`; add your own as `with state.profiler.span("tokenise"):`. They are recorded from INIT
+    until the engine closes.
 
     Args:
-        path: the file, which is overwritten; missing folders are created at INIT.
+        path: the file for each span, for https://ui.perfetto.dev or chrome://tracing.
+        timing: the file for the sums. It holds `{"schema": 1, "batches": n, "resumed_at": n or null, "spans": {name:
+            {"count", "seconds", "own_seconds"}}}`, where `own_seconds` are those without the spans inside. They are of
+            this process, and `resumed_at` says after how many batches it began.
+
+    Files are overwritten, and missing folders created: the trace at INIT, the sums at the end of a run that trained.
 
     Raises:
-        ArgumentError: (a ValueError) if no file can be written at `path`.
+        ArgumentError: (a ValueError) if neither is given, or no file can be written there.
     """
 
     every_rank = False
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = _checked(path)
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, timing: str | os.PathLike[str] | None = None
+    ) -> None:
+        if path is None and timing is None:
+            raise ArgumentError(
+                "the profiler has no file to write: give it path='trace.json', timing='timing.json' or both"
+            )
+        self.path = None if path is None else _checked(path, "path")
+        self.timing = None if timing is None else _checked(timing, "timing")
+        self._is_on = False
         self._file: TextIO | None = None
         self._lock = threading.Lock()
-        self._threads = defaultdict[int, _Thread](lambda: _Thread(threading.get_native_id(), []))
+        self._threads = defaultdict[int, _Thread](lambda: _Thread(threading.get_native_id(), [], {}))
         self._complete: list[tuple[str, int, int, int]] = []
         self._written = 0
+        self._resumed_at: int | None = None
 
     def init(self, state: State, logger: Logger) -> None:
-        """Open the file and register with the engine."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise ArgumentError(f"the profiler can't write to {str(self.path)!r}: {error.strerror}") from error
-        self._file.write("[")
-        self._file.flush()
+        """Open the trace and register with the engine."""
+        if self.path is not None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self.path.open("w", encoding="utf-8")
+            except OSError as error:
+                raise ArgumentError(f"the profiler can't write to {str(self.path)!r}: {error.strerror}") from error
+            self._file.write("[")
+            self._file.flush()
         self._pid, self._start_ns, self._written = os.getpid(), time.perf_counter_ns(), 0
+        self._is_on, self._resumed_at = True, None
         state.profiler = self
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Note where a resumed run begins; later, it is a part of the run that goes back."""
+        if not self._sums().get(_BATCH):
+            self._resumed_at = state.timestamp.batch
 
     def begin(self, span: str) -> None:
         """Open a span that `end` closes; one of this name that an exception left open ends here."""
@@ -67,10 +92,10 @@ class Profiler(Callback):
 
     def end(self, span: str) -> None:
         """Close the span, and those inside it that were left open; nothing happens if it is not open."""
-        spans = self._threads[threading.get_ident()].spans
-        for depth in range(len(spans) - 1, -1, -1):
-            if spans[depth].name == span:
-                self._close_down_to(depth)
+        thread = self._threads[threading.get_ident()]
+        for depth in range(len(thread.spans) - 1, -1, -1):
+            if thread.spans[depth].name == span:
+                self._close_down_to(depth, thread)
                 return
 
     def span(self, name: str) -> Span:
@@ -82,37 +107,57 @@ class Profiler(Callback):
         return self.span(f"algorithm/{name}/{event}")
 
     def close(self, state: State, logger: Logger) -> None:
-        """End what is still open and complete the file."""
-        if self._file is None:
+        """End what is still open and complete the files."""
+        if not self._is_on:
             return
-        now_ns = time.perf_counter_ns()
+        self._is_on = False
         for thread in self._threads.values():
-            self._complete += [(s.name, s.start_ns, now_ns, thread.native_id) for s in reversed(thread.spans)]
-        self._threads.clear()
+            self._close_down_to(0, thread)
         self._write()
-        self._file.write("\n]\n")
-        self._file.close()
-        self._file = None
+        if self._file is not None:
+            self._file.write("\n]\n")
+            self._file.close()
+            self._file = None
         if state.profiler is self:
             state.profiler = None
+        sums = self._sums()
+        self._threads.clear()
+        if self.timing is not None and _FIT in sums:
+            _write_timing(self.timing, sums, self._resumed_at)
+
+    def _sums(self) -> dict[str, list[int]]:
+        """Return how many spans there were of each name, their time, and that without the spans inside, in ns."""
+        sums: dict[str, list[int]] = {}
+        for thread in self._threads.values():
+            for name, own in thread.sums.items():
+                sums[name] = [a + b for a, b in zip(sums.get(name, (0, 0, 0)), own, strict=True)]
+        return sums
 
     def _enter(self, span: Span) -> None:
-        if self._file is not None:
+        if self._is_on:
             self._threads[threading.get_ident()].spans.append(span)
-            span.start_ns = time.perf_counter_ns()
+            span.inside_ns, span.start_ns = 0, time.perf_counter_ns()
 
     def _leave(self, span: Span) -> None:
-        spans = self._threads[threading.get_ident()].spans
-        if span in spans:
-            self._close_down_to(spans.index(span))
-
-    def _close_down_to(self, depth: int) -> None:
-        """Complete the innermost spans of this thread, so that `depth` of them stay open."""
-        now_ns = time.perf_counter_ns()
         thread = self._threads[threading.get_ident()]
-        while len(thread.spans) > depth:
-            span = thread.spans.pop()
-            self._complete.append((span.name, span.start_ns, now_ns, thread.native_id))
+        if span in thread.spans:
+            self._close_down_to(thread.spans.index(span), thread)
+
+    def _close_down_to(self, depth: int, thread: _Thread) -> None:
+        """Complete the innermost spans of a thread, so that `depth` of them stay open."""
+        now_ns = time.perf_counter_ns()
+        spans = thread.spans
+        while len(spans) > depth:
+            span = spans.pop()
+            if self._file is not None:
+                self._complete.append((span.name, span.start_ns, now_ns, thread.native_id))
+            took_ns = now_ns - span.start_ns
+            if spans:
+                spans[-1].inside_ns += took_ns
+            sums = thread.sums.setdefault(span.name, [0, 0, 0])
+            sums[0] += 1
+            sums[1] += took_ns
+            sums[2] += took_ns - span.inside_ns
         if len(self._complete) >= CHUNK:
             self._write()
 
@@ -134,11 +179,11 @@ class Profiler(Callback):
 class Span:
     """A stretch of time of one thread, from its entry to its exit."""
 
-    __slots__ = ("_enter", "_leave", "name", "start_ns")
+    __slots__ = ("_enter", "_leave", "inside_ns", "name", "start_ns")
 
     def __init__(self, name: str, enter: Callable[[Span], None], leave: Callable[[Span], None]) -> None:
         self.name = name
-        self.start_ns = 0
+        self.start_ns = self.inside_ns = 0
         self._enter, self._leave = enter, leave
 
     def __enter__(self) -> Span:
@@ -152,6 +197,7 @@ class Span:
 class _Thread(NamedTuple):
     native_id: int
     spans: list[Span]
+    sums: dict[str, list[int]]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -160,12 +206,26 @@ def _head(name: str) -> str:
     return f'\n{{"name": {json.dumps(name)}, "cat": {json.dumps(name.partition("/")[0])}, "ph": "X"'
 
 
-def _checked(path: str | os.PathLike[str]) -> Path:
+def _write_timing(path: Path, sums: dict[str, list[int]], resumed_at: int | None) -> None:
+    """Write the sums whole or not at all."""
+    spans = {
+        name: {"count": count, "seconds": ns / 1e9, "own_seconds": own_ns / 1e9}
+        for name, (count, ns, own_ns) in sorted(sums.items())
+    }
+    batches = spans.get(_BATCH, {"count": 0})["count"]
+    content = {"schema": TIMING_SCHEMA, "batches": batches, "resumed_at": resumed_at, "spans": spans}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _checked(path: str | os.PathLike[str], name: str) -> Path:
     if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"the profiler's path is {path!r}; give the name of a file such as 'trace.json'")
+        raise ArgumentTypeError(f"the profiler's {name} is {path!r}; give the name of a file such as 'trace.json'")
     checked = Path(path)
     if checked.is_dir():
-        raise ArgumentError(f"the profiler's path {str(path)!r} is a folder; give the name of a file in it")
+        raise ArgumentError(f"the profiler's {name} {str(path)!r} is a folder; give the name of a file in it")
     there = next(folder for folder in checked.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(checked if checked.exists() else there, os.W_OK):
         raise ArgumentError(f"the profiler can't write {str(path)!r}: {there} is not a writable folder")

@@ -22,6 +22,8 @@ log = logging.getLogger("engine_core")
 class _Stopper(Callback):
     """Checks each evaluation of a fit on the loader that a metric names, and logs why it stops training."""
 
+    needs = ("stop",)
+
     def __init__(self, metric: str) -> None:
         self._monitor = Monitor(metric)
         self.metric = metric

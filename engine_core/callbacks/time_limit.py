@@ -29,6 +29,7 @@ class TimeLimit(Callback):
     """
 
     every_rank = False  # the others end with the first one
+    needs = ("stop",)
 
     def __init__(self, limit: Time | str, then: str = "pause") -> None:
         self.limit = Interval(limit, "limit").length

@@ -24,6 +24,8 @@ def diff(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None:
     it ran and for how long.
 
     The exit code is 0 if nothing differs, 1 if something does, 2 if one of them is not a run.
+
+    engine-core runs compares many runs in a table.
     """
     differences = compare(run_a, run_b)
     if as_json:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
 import click
 
-from ..callbacks.json_lines import JsonLines
 from ..messages import escaped
 from .importing import stdout_at_stderr
 
@@ -45,8 +44,8 @@ class Showing:
         return not self.as_json and (self.level or ("warning" if self.quiet else "info")) in ("debug", "info")
 
     @contextlib.contextmanager
-    def applied(self) -> Iterator[JsonLines | None]:
-        """Keep stdout for what was asked for, and yield what writes JSON lines to it, if that was."""
+    def applied(self) -> Iterator[Callable[[str], None] | None]:
+        """Keep stdout for what was asked for, and yield what writes a JSON line to it, if that was."""
         with contextlib.ExitStack() as stack:
             if self.level is not None:
                 stack.enter_context(_logging_at(self.level))
@@ -60,7 +59,7 @@ class Showing:
             if self.quiet:
                 yield None
                 return
-            yield JsonLines(lambda line: _write(line, stdout))
+            yield lambda line: _write(line, stdout)
 
 
 def _write(line: str, stdout: TextIO | None) -> None:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ..callbacks.json_lines import JsonLines
+from ..callbacks.json_lines import JsonLines, as_line
 from ..callbacks.progress import ProgressBar
 from ..callbacks.wording import header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import EngineError, SameRunError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
-from ..state import State
 from .agreement import check_agreement, take_checkpoints
 from .ending import (
     RememberingCommand,
@@ -34,7 +33,7 @@ from .results import result_lines, show_results
 from .showing import LEVELS, Showing
 
 if TYPE_CHECKING:
-    from ..run import Ending
+    from ..run import Ending, Run
 
 
 @click.command(
@@ -80,7 +79,10 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print nothing to stdout, and only warnings and errors to stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, and nothing else, to stdout.")
 @click.option("--check", is_flag=True, help="Try it: make everything, run a batch of each loader, leave no trace.")
-@click.option("--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file.")
+@click.option("--timing", is_flag=True, help="Write to timing.json in OUT how long each part of the run took in all.")
+@click.option(
+    "--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file, and timing.json."
+)
 @click.pass_context
 def train(
     context: click.Context,
@@ -88,7 +90,6 @@ def train(
     config: Path | None,
     example: str | None,
     out: Path | None,
-    profile: Path | None,
     overrides: Sequence[str],
     **settings: Any,
 ) -> None:
@@ -101,20 +102,23 @@ def train(
     if (config is None) == (example is None):
         raise click.UsageError(f"give either a CONFIG.yaml or --example NAME ({', '.join(EXAMPLES)})")
     check = settings.pop("check")
+    measure: dict[str, Any] = {"profile": settings.pop("profile"), "timing": settings.pop("timing")}
     showing = Showing(settings.pop("quiet"), settings.pop("as_json"), settings.pop("log_level"))
     if not is_first():  # rank 0 tells for all
         showing = Showing(quiet=True, as_json=False, level="warning")
     if not showing.has_text:
         silence_last_lines(context)
     path = config if config is not None else find_example(example or "")
-    with showing.applied() as writer, _ended(writer) as end, _terminating():
+    with showing.applied() as write, _ended(write) as end, _terminating():
         if config is not None:
             import_beside(config)
         checked = _read(path, overrides, settings)
         if check:
-            _check(checked, showing, writer, out)
+            _check(checked, showing, write, out)
             return
-        ending, resume = _run(context, checked, out, _watch(checked, showing, writer), profile, end)
+        if write is not None:
+            measure["hand_on"] = write
+        ending, resume = _run(context, checked, out, {"watch": _watch(checked, showing), **measure}, end)
     if showing.has_text:
         assert ending.results is not None
         show_results(ending.results)
@@ -134,14 +138,14 @@ def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Con
     return checked
 
 
-def _check(config: Config, showing: Showing, writer: JsonLines | None, out: Path | None) -> None:
+def _check(config: Config, showing: Showing, write: Callable[[str], None] | None, out: Path | None) -> None:
     """Try the config, and print the header of the run and what was tried."""
     from ..run import try_config  # noqa: PLC0415 - config errors need not wait for torch
 
     trial = try_config(config, out)
-    if writer is not None:
+    if write is not None:
         told = {"checkpoint_bytes": trial.checkpoint_bytes, "seconds": round(trial.seconds, 3)}
-        writer.tell({"kind": "check", **trial.header, **told}, State())
+        write(as_line({"kind": "check", **trial.header, **told}))
     if showing.has_progress:
         click.echo("\n".join(header_lines(trial.header)), err=True)
     loaders = f", a batch of {enumerated([*trial.evaluated])}" if trial.evaluated else ""
@@ -156,15 +160,14 @@ def _run(
     context: click.Context,
     config: Config,
     out: Path | None,
-    watch: list[Any] | None,
-    profile: Path | None,
-    end: Callable[[Ending, int, str], None],
+    more: dict[str, Any],
+    end: Callable[[Run, Ending, int, str], None],
 ) -> tuple[Ending, str]:
     """Train, and return how it ended and the command that resumes it; an exception passes, with its last lines kept."""
     from ..run import Run  # noqa: PLC0415 - as above
 
     try:
-        run = Run(config, out, profile=profile, watch=watch)
+        run = Run(config, out, **more)
     except SameRunError:
         keep_last_lines(context, [f"resume: {resume_command(context, cast('Path', out))}"])
         raise
@@ -173,29 +176,29 @@ def _run(
         ending = run.train()
     except BaseException as error:
         ending = run.end(error)
-        end(ending, _code_of(error), resume)
+        end(run, ending, _code_of(error), resume)
         results = [] if ending.results is None else result_lines(ending.results)
         keep_last_lines(context, [*results, *last_lines(ending, resume)])
         raise
-    end(ending, code_of(ending), resume)
+    end(run, ending, code_of(ending), resume)
     return ending, resume
 
 
 @contextlib.contextmanager
-def _ended(writer: JsonLines | None) -> Iterator[Callable[[Ending, int, str], None]]:
-    """Yield what writes the last JSON line; if nothing ended a run and an exception comes, that line says so."""
-    told = writer is None
+def _ended(write: Callable[[str], None] | None) -> Iterator[Callable[[Run, Ending, int, str], None]]:
+    """Yield what writes the last line of a run; if no run ended and an exception comes, a JSON line says so."""
+    told = write is None
 
-    def end(ending: Ending, code: int, resume: str) -> None:
+    def end(run: Run, ending: Ending, code: int, resume: str) -> None:
         nonlocal told
         told = True
-        _write_end(writer, ending, code, resume)
+        run.diary.end_with(ending, code, resume)
 
     try:
         yield end
     except BaseException as error:
-        if not told and writer is not None:
-            writer.end("failed", _code_of(error))
+        if not told and write is not None:
+            JsonLines(write).end("failed", _code_of(error))
         raise
 
 
@@ -216,25 +219,11 @@ def _terminating() -> Iterator[None]:
         signal.signal(signal.SIGTERM, former)
 
 
-def _watch(config: Config, showing: Showing, writer: JsonLines | None) -> list[Any] | None:
+def _watch(config: Config, showing: Showing) -> list[Any] | None:
     """Return the callbacks that show the run; None leaves it to the config's `progress_bar`."""
     if not showing.has_progress:
-        return [] if writer is None else [writer]
+        return []
     return [ProgressBar(show=True)] if config.trainer.progress_bar == "auto" else None
-
-
-def _write_end(writer: JsonLines | None, ending: Ending, code: int, resume: str) -> None:
-    """Write the last JSON line, if there are any."""
-    if writer is not None:
-        writer.end(
-            ending.status,
-            exit_code=code,
-            folder=ending.folder,
-            model=ending.model,
-            average=ending.average,
-            checkpoint=ending.checkpoint,
-            resume=None if ending.status == "finished" or ending.checkpoint is None else resume,
-        )
 
 
 def _code_of(error: BaseException) -> int:

@@ -19,6 +19,7 @@ from ..logger import HOW_TO_STOP, Logger
 from ..messages import warn
 from ..state import State
 from ..trace import Traces
+from .values import plain
 from .whole_lines import MOST_DUE_BYTES, WRITTEN_AS_THEY_ARE, Lines, Table
 
 __all__ = ["RunFiles", "finite"]
@@ -104,12 +105,12 @@ class RunFiles(LoggerDestination):
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write a line, or hold it back before the fit of a resumed run."""
-        plain = {str(name): v.tolist() if hasattr(v, "tolist") else v for name, v in metrics.items()}
-        self.latest.update(plain)
+        values = plain(metrics)
+        self.latest.update(values)
         if self._resumed is not None or self._starts_over:
-            self._held.append((plain, step))
+            self._held.append((values, step))
             return
-        self._add(plain, step)
+        self._add(values, step)
         try:
             self._flush()
         except OSError as error:
@@ -119,6 +120,14 @@ class RunFiles(LoggerDestination):
                     f"can't write in {str(self.folder)!r} ({error}); training continues, and the latest "
                     f"{MOST_DUE_BYTES // 1024} KiB for each file are kept until they can be written. {HOW_TO_STOP}"
                 )
+
+    def log_file(self, name: str, content: bytes | str, step: int) -> None:
+        """Keep a file as `files/<step>/<name>`; one that is there is replaced, as a resumed run logs its own again."""
+        path = self._place / "files" / str(step) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{name}.part")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.replace(path)
 
     def log_traces(self, traces: Traces) -> None:
         """Count in `runs` how often each algorithm ran at each event, as in `Noise/AFTER_DATALOADER`."""
@@ -203,13 +212,13 @@ class RunFiles(LoggerDestination):
 
     def _add_held(self) -> None:
         held, self._held = self._held, []
-        for plain, step in held:
-            self._add(plain, step)
+        for values, step in held:
+            self._add(values, step)
 
-    def _add(self, plain: dict[str, Any], step: int) -> None:
+    def _add(self, values: dict[str, Any], step: int) -> None:
         seconds = round(self.clock_s, 6)
-        self._lines.add(json.dumps({"step": step, "seconds": seconds, **finite(plain)}, default=str))
-        self._table.log(step, plain)
+        self._lines.add(json.dumps({"step": step, "seconds": seconds, **finite(values)}, default=str))
+        self._table.log(step, values)
 
     def _flush(self) -> None:
         try:

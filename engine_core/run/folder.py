@@ -14,8 +14,9 @@ from ..config import Config
 from ..errors import ArgumentError, SameRunError
 from ..manifest import NAME as MANIFEST
 from ..manifest import read_json
+from ..randomness import check_seed
 from ..ranks import Ranks
-from ..trainer import check_seed, new_name
+from ..trainer import new_name
 from .outcome import as_json
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,16 @@ from ..config import (
 )
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..parallel import join, spread_of
-from ..randomness import seed_generators
+from ..randomness import check_seed, seed_generators
 from ..registry import Registry
-from ..trainer import Trainer, check_seed
+from ..trainer import Trainer
 
 
 def make_trainer(
     config: Config,
     loggers: Iterable[Any] = (),
     callbacks: Iterable[Any] = (),
-    profile: Path | str | None = None,
+    profile: Mapping[str, Any] | None = None,
     folder: Path | None = None,
     watch: Iterable[Any] | None = None,
 ) -> Trainer:
@@ -42,6 +42,7 @@ def make_trainer(
 
     Args:
         loggers, callbacks: more of them, besides the config's.
+        profile: arguments of a profiler; None: the run has none.
         folder: the run's folder, where checkpoints go; without one only a config's own saver saves.
         watch: callbacks that show the run in place of the config's `progress_bar`.
 
@@ -51,7 +52,7 @@ def make_trainer(
     parts = make_parts(config)
     own = parts["callbacks"]
     savers = [] if folder is None else savers_of(config, folder, own)
-    profilers = [] if profile is None else [("profiler", {"path": str(profile)})]
+    profilers = [] if profile is None else [("profiler", profile)]
     parts["callbacks"] = [*own, *savers, *callbacks, *(watch or ()), *profilers]  # first what takes the folder
     parts["loggers"] = [*loggers, *parts["loggers"]]
     if watch is not None:

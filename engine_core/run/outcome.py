@@ -13,6 +13,7 @@ from ..callback import saver_folders
 from ..checkpoint import BEST, has_checkpoint, resolve
 from ..errors import CheckpointError
 from ..loggers.run_files import RunFiles, finite
+from ..messages import table_in_html
 from ..trainer import Trainer, find_average
 
 
@@ -45,10 +46,33 @@ class RunResults:
     checkpoints: Mapping[str, str | None] = field(default_factory=dict)
     is_paused: bool = False
 
+    def _repr_html_(self) -> str:
+        """Return tables of results, algorithms and time, for a notebook."""
+        results = []
+        for name, value in sorted(self.metrics.items()):
+            best = self.best.get(name) or {}
+            results.append((name, _short(value), *(_short(best.get(key)) for key in ("value", "step", "epoch"))))
+        ran = [(*key.partition("/")[::2], _short(times)) for key, times in self.algorithms.items()]
+        told = [(name, _short(getattr(self, name))) for name in ("epochs", "batches", "samples", "weights", "folder")]
+        told += [("seconds", f"{self.seconds:,.1f}"), ("samples per second", f"{self.samples_per_second:,.1f}")]
+        tables = [
+            table_in_html(("result", "last", "best", "step", "epoch"), results, "results"),
+            table_in_html(("algorithm", "event", "times"), ran, "algorithms") if ran else "",
+            table_in_html(("of the run", ""), told, "paused" if self.is_paused else ""),
+        ]
+        return "\n".join(filter(None, tables))
+
     def to_json(self) -> dict[str, Any]:
         """Return what `results.json` holds: the last values under their names, then the rest."""
         told = {name: value for name, value in asdict(self).items() if name not in ("folder", "metrics", "is_paused")}
         return {**finite(self.metrics), **told}
+
+
+def _short(value: object) -> str:
+    """Return a value as a table shows it."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ..ranks import Ranks
 from ..state import State
 from ..time import Timestamp
 from ..trainer import Trainer, clock_in, ending_together, is_between_batches, surgery_of, versions_of
+from .diary import Diary
 from .folder import choose_folder, claimed, settle, write_whole
 from .making import check_can_train, make_trainer, parallel_of
 from .models import remove_model, write_model
@@ -38,8 +39,10 @@ class Run:
 
     Args:
         folder: the run's folder; default: a new one below `runs`.
-        profile: write a Chrome trace of the run to this file.
+        profile: write a Chrome trace of the run to this file, and `timing.json` too.
+        timing: write to `timing.json` how long each part of the run took in sum.
         watch: callbacks that show the run in place of the config's `progress_bar`.
+        hand_on: receives each line that `train --json` prints.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -53,18 +56,21 @@ class Run:
         folder: Path | str | None = None,
         *,
         profile: Path | str | None = None,
+        timing: bool = False,
         watch: Iterable[Any] | None = None,
+        hand_on: Callable[[str], object] = lambda _: None,
     ) -> None:
         check_can_train(config)
         self.spread = spread_of(parallel_of(config))
         self.ranks = join(self.spread, config.trainer.device)
         self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
+        self.diary = Diary(self._files, hand_on)
         self.trainer = make_trainer(
             self.config,
             loggers=[self._files],
-            callbacks=[_StaleModel(self.folder)],
-            profile=profile,
+            callbacks=[_StaleModel(self.folder), self.diary],
+            profile=self._profile_of(profile, timing=timing),
             folder=self.folder,
             watch=watch,
         )
@@ -85,7 +91,8 @@ class Run:
             with claimed(folder, self.ranks, again=self.config.trainer.autoresume) as manifest:
                 if manifest is not None and not manifest.stat().st_size:
                     manifest.write_text(described, encoding="utf-8")
-                trainer.fit()
+                with self.diary.noting_warnings():
+                    trainer.fit()
             with _holding_signals():
                 trainer.close()
                 self._results = results_of(trainer, self._files)
@@ -125,6 +132,12 @@ class Run:
             why=state.stop_reason,
         )
 
+    def _profile_of(self, path: Path | str | None, *, timing: bool) -> dict[str, Any] | None:
+        """Return the arguments of the run's profiler."""
+        if path is None and not timing:
+            return None
+        return {**({} if path is None else {"path": path}), "timing": self.folder / "timing.json"}
+
     def _write_model(self) -> None:
         try:
             self._written = write_model(self.trainer, self.folder)
@@ -144,6 +157,8 @@ class Run:
             self._lost.append(f"results.json could not be written: {error}")
         if self._files.lost:
             self._lost.append(f"metrics.jsonl or metrics.csv is not whole: {self._files.lost}")
+        if self.diary.lost:
+            self._lost.append(f"events.jsonl is not whole: {self.diary.lost}")
 
     def _check_saved(self, what: str) -> None:
         """Note that the last position is in none of the folders: started again, the run would repeat its work."""
@@ -153,13 +168,21 @@ class Run:
             self._lost.append(f"{what} at batch {now.batch} and was not saved in {where}")
 
 
-def train(config: Config, folder: Path | str | None = None, profile: Path | str | None = None) -> RunResults:
+def train(
+    config: Config, folder: Path | str | None = None, profile: Path | str | None = None, *, timing: bool = False
+) -> RunResults:
     """Train what `config` describes, write the run's files, and return the results; see `Run`.
 
     Raises:
         CheckpointError: if the run paused and was not saved.
     """
-    ending = Run(config, folder, profile=profile).train()
+    run = Run(config, folder, profile=profile, timing=timing)
+    try:
+        ending = run.train()
+    except BaseException as error:
+        run.diary.end_with(run.end(error))
+        raise
+    run.diary.end_with(ending)
     assert ending.results is not None
     if ending.results.is_paused and ending.lost:
         raise CheckpointError("; ".join(ending.lost))

@@ -17,7 +17,7 @@ def checks_in(code):
 
 def test_an_assert_outside_of_the_tests_only_narrows_a_type():
     assert len(SOURCES) > 200
-    found = {str(file.relative_to(ROOT)): checks_in(file.read_text()) for file in SOURCES}
+    found = {str(file.relative_to(ROOT)): checks_in(file.read_text(encoding="utf-8")) for file in SOURCES}
     assert {file: lines for file, lines in found.items() if lines} == {}
 
 

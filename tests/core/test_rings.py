@@ -8,11 +8,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 TOX = configparser.ConfigParser(interpolation=None, comment_prefixes=(";",))
 TOX.read(ROOT / "tox.ini")
 README = (ROOT / "README.md").read_text()
+ADAPTERS = ["accelerate", "lightning", "mlflow", "tensorboard", "transformers"]
 
 
 def names(listed):
@@ -111,6 +114,34 @@ def test_each_test_file_is_run_with_the_latest_dependencies_in_the_full_ring(mat
     assert [file for file in files if not {str(file), *map(str, file.parents)} & paths] == []
 
 
-def test_a_plugin_that_needs_another_library_is_in_neither_ring(matrix):
+def test_a_plugin_that_needs_another_library_is_tested_beside_it_in_the_rest_of_the_full_ring(matrix):
     assert {"sb-plugin", "optim-plugin"} <= {plugin.name for plugin in matrix.PLUGINS}
-    assert [plugin.name for plugin in matrix.PLUGINS if plugin.name.startswith("engine-core-")] == []
+    adapters = [adapter.name for adapter in matrix.ADAPTERS]
+    assert adapters == [f"engine-core-{name}" for name in ADAPTERS]
+    assert [plugin.name for plugin in matrix.PLUGINS if plugin.name in adapters] == []
+    assert not any(name in README.partition("## What each")[0] for name in adapters)
+    for environment in ("beside-latest", "beside-lowest"):
+        assert environment in LABELS["rest"]
+        assert runs(environment, matrix) == {("pytest", "tests/beside", "both")}
+        assert "--adapters" in TOX[f"testenv:{environment}"]["commands_pre"]
+
+
+def test_the_pages_are_looked_at_in_the_systems_browser_in_the_rest_of_the_full_ring(matrix):
+    assert "see" in LABELS["rest"]
+    assert runs("see", matrix) == {("pytest", "tests/see", "both")}
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "apt-get install -y -qq --no-install-recommends chromium" in script
+    assert "playwright install" not in script
+
+
+@pytest.mark.parametrize("ring", ["latest", "lowest"])
+def test_the_libraries_of_the_adapters_are_pinned_to_both_ends_of_the_declared_ranges(ring, matrix):
+    name = "constraints-beside.txt" if ring == "latest" else "constraints-beside-lowest.txt"
+    assert name in TOX[f"testenv:beside-{ring}"]["set_env"]
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
+    for adapter in matrix.ADAPTERS:
+        library = {"mlflow": "mlflow-skinny"}.get(name := adapter.name.removeprefix("engine-core-"), name)
+        declared = re.search(rf'"{library}(>=[^"]+)"', (adapter / "pyproject.toml").read_text())[1]
+        assert pins[library] in SpecifierSet(declared)
+        lowest = re.match(r">=([\d.]+)", declared)[1]
+        assert (Version(pins[library]) == Version(lowest)) == (ring == "lowest")

@@ -10,6 +10,8 @@ import engine_core
 
 REPOSITORY = Path(__file__).parents[2]
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 300, 40, 6
+LINES_OF_AN_ADAPTER = 350
+TRAINERS = ("accelerate", "lightning", "transformers")
 
 LONGER_FUNCTIONS = {
     "trainer/loop.py:loop_of": "the loop: one nested function for each level, to be read top-down",
@@ -20,6 +22,8 @@ MORE_PARAMETERS = {
     "callbacks/checkpoint_saver.py:__init__": "what users set, each by name",
     "trainer/trainer.py:__init__": "the Trainer's arguments, frozen by a test",
     "scaffold/creating.py:create_plugin": "what the author may say about a new plugin, each an option of the command",
+    "engine-core-accelerate/src/engine_core_accelerate/loop.py:__init__": "what the Trainer takes of these",
+    "engine-core-lightning/src/engine_core_lightning/callback.py:__init__": "likewise",
     "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, known by these names from elsewhere",
     "sb-plugin/src/sb_plugin/functional.py:select_using_loss": "the same, as a function",
     "augmentation-plugin/src/augmentation_plugin/progressive_resizing.py:__init__": "likewise the method's settings",
@@ -105,3 +109,9 @@ def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callba
         "loggers algorithm_passes microbatch_size grad_clip_norm precision device seed progress_bar run_name "
         "load_path autoresume load_weights_only load_strict load_changed parallel"  # all needed before any event fires
     )
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_an_adapter_is_thin_because_the_seam_does_the_work(trainer):
+    files = [path for name, path in sources().items() if name.startswith(f"engine-core-{trainer}/")]
+    assert 0 < sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= LINES_OF_AN_ADAPTER

@@ -209,6 +209,14 @@ def test_the_profile_is_a_chrome_trace(run, tmp_path):
     trace = read(tmp_path / "trace.json")
     events = trace["traceEvents"] if isinstance(trace, dict) else trace
     assert "algorithm/Doze/batch_end" in {event.get("name") for event in events}
+    assert "event/fit" in read(tmp_path / "out" / "timing.json")["spans"]
+
+
+def test_timing_adds_up_the_parts_of_a_step_the_optimizers_among_them(run, tmp_path):
+    assert run("--out", "out", "--timing").exit_code == 0
+    timing = read(tmp_path / "out" / "timing.json")
+    assert timing["batches"] == timing["spans"]["event/batch"]["count"] == timing["spans"]["optimizer"]["count"] > 0
+    assert not (tmp_path / "trace.json").exists()
 
 
 @pytest.mark.parametrize(

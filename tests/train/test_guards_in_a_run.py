@@ -1,5 +1,6 @@
 """Guards among others: pauses, savers, custom rules, models and losses with parts that a step changes."""
 
+import json
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from engine_core import State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
+from engine_core.callbacks.profiler import Profiler
 from engine_core.errors import NonFiniteLossError, NonFiniteLossWarning
 
 from .parts import at, batches, linear, net, same, trainer
@@ -127,6 +129,14 @@ def test_two_guards_that_skip_do_not_blame_the_loop() -> None:
     with made, pytest.warns(NonFiniteLossWarning):
         made.fit()
     assert made.state.timestamp.batch == 10
+
+
+def test_a_step_that_is_skipped_has_no_span_of_the_optimizer(tmp_path: Path) -> None:
+    made = trainer(spoiled(3, 4), callbacks=[LossGuard(), Profiler(timing=tmp_path / "timing.json")])
+    with made, pytest.warns(NonFiniteLossWarning):
+        made.fit()
+    timing = json.loads((tmp_path / "timing.json").read_text())
+    assert (timing["batches"], timing["spans"]["optimizer"]["count"]) == (10, 8)
 
 
 class Averaging(nn.Linear):

@@ -1,0 +1,23 @@
+"""A run to look at: what it left, as one page of HTML that loads nothing. Needs neither torch nor plugins."""
+
+from __future__ import annotations
+
+from .columns import columns_of, to_csv
+from .live import PageServer
+from .notebook import RunData, read_run
+from .page import render, write_report
+from .ranking import RankedRun, Value, is_lower_better, rank_runs
+
+__all__ = [
+    "PageServer",
+    "RankedRun",
+    "RunData",
+    "Value",
+    "columns_of",
+    "is_lower_better",
+    "rank_runs",
+    "read_run",
+    "render",
+    "to_csv",
+    "write_report",
+]

@@ -1,0 +1,283 @@
+"""What a run has left in its folder, as data to look at. Needs neither torch nor the run's plugins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ..errors import ArgumentError
+from ..manifest import NAME, Manifest, is_folder, read_manifest
+from ..messages import counted
+from ..results import Results
+from .checkpoints import Saved, list_checkpoints
+from .files import MOST_BYTES_OF_JSON, LineReader, number_in, read_mapping, why_not
+from .logged_files import LoggedFile, list_logged_files
+from .series import LOSS, SPEED, Logged, Series, Stretch, runs_of, speed_of
+from .thinning import Thin, thin
+
+Status = Literal["finished", "paused", "unfinished"]
+TIMING_SCHEMA = 1
+WATCHED = (NAME, "metrics.jsonl", "events.jsonl", "results.json", "timing.json", "files", "checkpoints")
+_OF_A_SPAN = ("count", "seconds", "own_seconds")
+_MOST_WARNINGS = 250
+
+
+class Sum(NamedTuple):
+    """How often a span was, and how long in all: with the spans inside it, and without them."""
+
+    times: int
+    seconds: float
+    own_seconds: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The sums of `timing.json`.
+
+    Args:
+        resumed_at: after how many batches the measured process began; None: at the run's begin.
+    """
+
+    batches: int
+    resumed_at: int | None
+    spans: Mapping[str, Sum]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run as it is on the disk.
+
+    Args:
+        folder: as it was given; for a manifest, the folder that it stands for.
+        started: when the run began, with its offset.
+        has_ended: whether the latest attempt has told its end; one that was killed never does.
+        results: the content of `results.json`; empty unless the run is finished.
+        series: what is drawn, by name.
+        last: the latest value of each name.
+        best: of each evaluation result, `{"value", "step", "epoch"}`.
+        resumed: step and seconds at which the run was resumed.
+        strips: how often each `Algorithm/EVENT` ran, and when.
+        steps: how many batches are complete, as far as the files say.
+        files: what was logged by `log_file`, the latest of each name first.
+        warnings: those of the run, and what is wrong with its files.
+    """
+
+    folder: Path
+    manifest: Manifest
+    started: str
+    status: Status
+    has_ended: bool
+    results: Mapping[str, Any]
+    series: Mapping[str, Thin]
+    last: Mapping[str, Any]
+    best: Mapping[str, Mapping[str, Any]]
+    resumed: list[tuple[float, float]]
+    strips: Mapping[str, list[Stretch]]
+    steps: float
+    timing: Timing | None
+    checkpoints: list[Saved]
+    files: list[LoggedFile]
+    warnings: list[str]
+
+    @property
+    def labels(self) -> set[str]:
+        """Return the first words of names that share the charts of training."""
+        return {"train", *_evaluated(self.manifest)}
+
+
+def _evaluated(manifest: Manifest) -> set[str]:
+    """Return the first words of the results of evaluations."""
+    evaluated = manifest.config.get("eval_data")
+    named = {label for label in evaluated if isinstance(label, str)} if isinstance(evaluated, dict) else set()
+    return named or {"eval"}
+
+
+def read_run(path: Path | str) -> RunData:
+    """Return what a run has left, given its folder or its manifest.
+
+    The run may still train, or have been killed: what is not there is left out, a last line that is being written too,
+    and damaged lines are counted in the warnings.
+
+    Raises:
+        ArgumentError: (a ValueError) if there is no run, or a newer engine-core wrote it.
+    """
+    return RunReader(path).read()
+
+
+class RunReader:
+    """Reads a run again and again; files that only grow are read on from where they were.
+
+    Args:
+        path: the run's folder or its manifest.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._file = self._path / NAME if is_folder(self._path) else self._path
+        self._folder = folder = self._file.parent
+        self._values, self._facts = (LineReader(folder / name) for name in ("metrics.jsonl", "events.jsonl"))
+        self._logged, self._diary = Logged(), list[dict[str, Any]]()
+
+    def stamp(self) -> tuple[object, ...]:
+        """Return what changes whenever a file of the run does."""
+        return tuple(map(_stamp_of, (self._folder / name for name in WATCHED)))
+
+    def read(self) -> RunData:
+        """Return what the run has left by now; for `Raises` see `read_run`."""
+        folder = self._folder
+        problem = why_not(self._file, MOST_BYTES_OF_JSON)
+        if problem:
+            raise ArgumentError(f"{os.fspath(self._file)!r} can't be read: {problem}; give the folder of a run")
+        manifest = read_manifest(self._path)
+        warnings = list(manifest.warnings)
+        began = str(read_mapping(self._file, []).get("started", "at an unknown time"))
+        results = read_mapping(folder / "results.json", warnings)
+        self._read_lines(warnings)
+        diary, logged = self._diary, self._logged
+        warnings += _told(diary)
+        status, has_ended = _status(results, diary)
+        if status != "finished":  # those of an attempt before, which this one continues
+            results = {}
+        saved = list_checkpoints(folder)
+        warnings += [f"the checkpoint {found.name} is damaged" for found in saved if "damaged" in found.marks]
+        return RunData(
+            folder=folder,
+            manifest=manifest,
+            started=began,
+            status=status,
+            has_ended=has_ended,
+            results=results,
+            series=_thinned(logged, warnings),
+            last=dict(logged.last),
+            best=_best(results, diary, logged, manifest),
+            resumed=_resumed(diary, logged),
+            strips=runs_of(diary),
+            steps=number_in(results.get("batches")) or max(diary[-1]["step"] if diary else 0, logged.steps),
+            timing=_timing(folder, warnings),
+            checkpoints=saved,
+            files=list_logged_files(folder),
+            warnings=_once(warnings),  # the last, since others add some
+        )
+
+    def _read_lines(self, warnings: list[str]) -> None:
+        is_anew, facts = self._facts.read(warnings)
+        self._diary = facts if is_anew else [*self._diary, *facts]
+        is_anew, lines = self._values.read(warnings)
+        if is_anew:
+            self._logged = Logged()
+        for line in lines:
+            self._logged.add(line)
+
+
+def _once(warnings: list[str]) -> list[str]:
+    shown = list(dict.fromkeys(warnings))
+    more = len(shown) - _MOST_WARNINGS
+    return [*shown[:_MOST_WARNINGS], f"and {more:,} more warnings"] if more > 0 else shown
+
+
+def _stamp_of(file: Path) -> object:
+    try:
+        status = file.lstat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _status(results: Mapping[str, Any], diary: list[dict[str, Any]]) -> tuple[Status, bool]:
+    """Return how far the run is, and whether its latest attempt has told its end, which a killed one never does."""
+    kinds = [line["kind"] for line in diary if line.get("kind") in _KINDS]
+    last = kinds[-1] if kinds else "end" if results else ""
+    if last == "pause":
+        return "paused", True
+    return "finished" if results and last == "end" else "unfinished", last in ("end", "fail")
+
+
+_KINDS = ("start", "resume", "epoch", "progress", "evaluation", "pause", "end", "fail")
+
+
+def _told(diary: list[dict[str, Any]]) -> list[str]:
+    """Return the run's own warnings, and how its last attempt failed."""
+    told = [f"{line.get('category')}: {line.get('message')}" for line in diary if line.get("kind") == "warning"]
+    if diary and diary[-1].get("kind") == "fail":
+        told.append(f"the last attempt failed after {counted(int(diary[-1]['step']), 'batch', 'batches')}")
+    return told
+
+
+def _best(
+    results: Mapping[str, Any], diary: list[dict[str, Any]], logged: Logged, manifest: Manifest
+) -> dict[str, Mapping[str, Any]]:
+    """Return the best values as the run noted them, or else by the same rule from what was logged."""
+    noted = results.get("best")
+    if not isinstance(noted, dict):
+        evaluated = [line["best"] for line in diary if isinstance(line.get("best"), dict)]
+        noted = evaluated[-1] if evaluated else _best_of(logged, manifest)
+    return {
+        name: {key: number_in(best.get(key)) for key in ("value", "step", "epoch")}
+        for name, best in noted.items()
+        if isinstance(best, dict) and number_in(best.get("value")) is not None
+    }
+
+
+def _best_of(logged: Logged, manifest: Manifest) -> dict[str, Any]:
+    labels, rule = _evaluated(manifest), rule_of(manifest)
+    found = {name: best_in(name, logged, rule) for name in logged.series if name.partition("/")[0] in labels}
+    return {name: best for name, best in found.items() if best is not None}
+
+
+def rule_of(manifest: Manifest) -> Results:
+    """Return what a run takes for better, as its config says."""
+    results, told = Results(), manifest.config.get("results")
+    if isinstance(told, dict):
+        results.set_directions(*(_names(told.get(key)) for key in ("lower", "higher")))
+    return results
+
+
+def best_in(name: str, logged: Logged, rule: Results) -> dict[str, Any] | None:
+    """Return the best value of those that were logged, in the form of `results.json`; None if none was finite."""
+    series, results = logged.series.get(name, Series()), replace(rule, last={}, best={}, improved=set())
+    for step, value in zip(series.x, series.y, strict=True):
+        if value is not None:
+            results.record({name: value}, int(step), 0)
+    best = results.best.get(name)
+    return None if best is None else {"value": best.value, "step": best.step, "epoch": None}
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _resumed(diary: list[dict[str, Any]], logged: Logged) -> list[tuple[float, float]]:
+    told = [(line["step"], line["seconds"]) for line in diary if line.get("kind") == "resume"]
+    return sorted({*told, *logged.resumed})
+
+
+def _thinned(logged: Logged, warnings: list[str]) -> dict[str, Thin]:
+    series = {name: thin(found.x, found.t, found.y) for name, found in logged.series.items()}
+    for name, found in series.items():
+        if found.not_finite:
+            warnings.append(f"{name} was not finite {counted(found.not_finite, 'time', 'times')}")
+    if LOSS in logged.series and SPEED not in series:
+        speed = speed_of(logged.series[LOSS])
+        series[SPEED] = thin(speed.x, speed.t, speed.y)
+    return series
+
+
+def _timing(folder: Path, warnings: list[str]) -> Timing | None:
+    content = read_mapping(folder / "timing.json", warnings)
+    if not content:
+        return None
+    if content.get("schema") != TIMING_SCHEMA:
+        warnings.append(f"timing.json has schema {content.get('schema')!r:.80}, and {TIMING_SCHEMA} is read: left out")
+        return None
+    spans = content.get("spans")
+    sums = {}
+    for name, entry in spans.items() if isinstance(spans, dict) else ():
+        found = [number_in(entry.get(key)) for key in _OF_A_SPAN] if isinstance(entry, dict) else []
+        numbers = [number for number in found if number is not None and number >= 0]
+        if len(numbers) == len(_OF_A_SPAN):
+            sums[name] = Sum(int(numbers[0]), float(numbers[1]), float(numbers[2]))
+    batches, began = number_in(content.get("batches")), number_in(content.get("resumed_at"))
+    return Timing(int(batches or 0), None if began is None else int(began), sums) if sums else None

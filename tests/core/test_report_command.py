@@ -1,0 +1,124 @@
+"""`engine-core report`: what it prints, where it writes, and what it refuses."""
+
+import json
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine_core.cli import main
+
+from .left_runs import MANIFEST, write_run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["report", *arguments])
+
+
+def test_the_page_of_one_run_lies_in_its_folder_and_its_path_is_printed():
+    write_run("one")
+    result = run("one")
+    assert (result.exit_code, result.output) == (0, "one/report.html\n")
+    assert Path("one/report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert run("one").exit_code == 0  # its own page is overwritten
+
+
+def test_the_page_of_several_lies_here_and_one_given_twice_is_one():
+    write_run("one")
+    write_run("two")
+    assert run("one", "two").output == "report.html\n"
+    assert run("one", "one/manifest.json").output == "one/report.html\n"
+
+
+def test_out_says_where():
+    write_run("one")
+    assert run("one", "--out", "page.html").output == "page.html\n"
+    assert Path("page.html").exists()
+    assert not Path("one/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "'none' does not exist"),
+        (["empty"], "holds no manifest.json"),
+        (["one", "newer"], "schema 2, this engine-core reads schema 1"),
+        (["one", "--out", "mine.html"], "'mine.html' is there and is not a report: give another name, or --force"),
+        (["one", "--out", "empty"], "'empty' is not a file: give the name of one"),
+        (["one", "--out", "empty", "--force"], "'empty' is not a file: give the name of one"),
+        (["one", "--out", ".", "--force"], "'.' is not a file: give the name of one"),
+        (["x" * 300], "does not exist"),
+        (["one", "--out", "none/page.html"], "the report can't be written to 'none/page.html'"),
+        ([], "Missing argument 'RUN...'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_exit_code_2_and_nothing_is_written(arguments, message):
+    write_run("one")
+    write_run("newer", manifest={**MANIFEST, "schema": 2})
+    Path("empty").mkdir()
+    Path("mine.html").write_text("mine")
+    before = sorted(Path().rglob("*"))
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert sorted(Path().rglob("*")) == before
+    assert Path("mine.html").read_text() == "mine"
+
+
+def test_force_overwrites():
+    write_run("one")
+    Path("mine.html").write_text("mine")
+    assert run("one", "--out", "mine.html", "--force").exit_code == 0
+    assert Path("mine.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+class Browser(webbrowser.BaseBrowser):
+    def __init__(self, works):
+        super().__init__("fake")
+        self.works, self.shown = works, []
+
+    def open(self, url, new=0, autoraise=True):
+        self.shown.append(url)
+        return self.works
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_open_shows_the_page_and_a_browser_that_cannot_start_is_no_failure(tmp_path, monkeypatch, works):
+    browser = Browser(works)
+    monkeypatch.setattr(webbrowser, "_tryorder", ["fake"])
+    monkeypatch.setattr(webbrowser, "_browsers", {"fake": [None, browser]})
+    write_run("one")
+    result = run("one", "--open")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1] == "one/report.html"
+    assert ("no browser could be started" in result.output) is not works
+    assert browser.shown == [(tmp_path / "one" / "report.html").as_uri()]
+
+
+def test_a_report_needs_no_torch(tmp_path):
+    write_run("one")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "torch.py").write_text("raise ImportError('torch is broken')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'broken')!r}); from engine_core.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "report", "one"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one/report.html\n", "")
+
+
+def test_a_run_that_is_being_written_can_be_reported_on_at_any_moment():
+    folder = write_run("one", results=None)
+    lines = (folder / "metrics.jsonl").read_bytes()
+    for cut in range(0, len(lines), 17):
+        (folder / "metrics.jsonl").write_bytes(lines[:cut])
+        assert run("one").exit_code == 0
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST)[:-5])
+    assert run("one").exit_code == 2
