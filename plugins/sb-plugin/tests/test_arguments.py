@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from engine_core import Event
 from engine_core.errors import ArgumentTypeError
 from sb_plugin import SelectiveBackprop, select_using_loss
 
@@ -49,7 +50,7 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
 
 def test_the_defaults_are_those_of_the_reference() -> None:
     given = vars(SelectiveBackprop())
-    assert {name: value for name, value in given.items() if name[0] != "_"} == {
+    assert {name: value for name, value in given.items() if name[0] != "_" and name != "metadata"} == {
         "start": 0.5,
         "end": 0.9,
         "keep": 0.5,
@@ -69,6 +70,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         "multiple_of": 1,
         "generator_seed": None,
         "scope": "global",
+        "log_by": None,
     }
 
 
@@ -127,3 +129,44 @@ def test_a_function_that_cannot_be_called_later_is_refused_now(given: Any, said:
 )
 def test_what_can_be_called_so_is_taken(scorer: Any) -> None:
     assert SelectiveBackprop(scale_factor=1, scorer=scorer).scorer is scorer
+
+
+TABLE = {"index_key": 2, "scale_factor": 1}
+ALWAYS = {"start": 0, "end": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needs", "events"),
+    [
+        ({}, "duration row_loss global_batch", ""),
+        ({"start": 0}, "duration row_loss global_batch", ""),
+        ({"start": 0.5, "end": 1}, "duration row_loss global_batch", ""),
+        (ALWAYS, "row_loss global_batch", ""),
+        ({**ALWAYS, "scope": "rank"}, "own_forward row_loss", ""),
+        ({"scorer": "stale", "index_key": 2, "scope": "rank"}, "own_forward duration row_loss", ""),
+        ({"scorer": max, "scale_factor": 1}, "duration row_loss global_batch", ""),
+        (
+            {**ALWAYS, **TABLE, "scorer": "carried"},
+            "whole_batch row_loss global_batch",
+            "before_train_batch after_loss batch_end",
+        ),
+        (
+            {**ALWAYS, **TABLE, "scorer": "carried", "scope": "rank"},
+            "whole_batch row_loss",
+            "before_train_batch after_loss",
+        ),
+        ({**ALWAYS, "scale_factor": 1, "reuse": "on"}, "row_loss global_batch", "before_forward after_forward"),
+        ({**ALWAYS, "scale_factor": 1, "reuse": "auto"}, "row_loss global_batch", "before_forward after_forward"),
+        ({"selector": "uniform"}, "duration global_batch", ""),
+        ({**ALWAYS, "selector": "uniform", "scope": "rank"}, "", ""),
+        ({"keep": 1}, "", ""),
+        ({**TABLE, "scorer": "carried", "keep": 1}, "", ""),
+        ({"scale_factor": 1, "reuse": "on", "scope": "rank", "keep": 1}, "", ""),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_its_needs_and_events_are_those_of_its_arguments(arguments: dict[str, Any], needs: str, events: str) -> None:
+    metadata, always = SelectiveBackprop(**arguments).metadata, {"init", "fit_start", "after_dataloader", "fit_end"}
+    assert metadata.needs == tuple(needs.split())
+    assert metadata.events == tuple(event for event in Event if event in {*always, *events.split()})
+    assert metadata == SelectiveBackprop.metadata.replace(needs=metadata.needs, events=metadata.events)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Timestamp
-from engine_core.arguments import check_number, check_whole
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError
 from engine_core.randomness import OwnGenerator
@@ -18,15 +16,15 @@ from engine_core.ranks import Ranks
 
 from . import arguments
 from .arguments import ScorerArgument, Selector, check_choice
+from .breakdown import check_classes, kept_by_class, kept_by_loss
+from .run import NAME, Run, counts_of
 from .schedule import should_selective_backprop
-from .scorers import Scorer, make_scorer
+from .scorers import make_scorer
 from .scoring import summary_of
 from .select import draw_rows, draw_uniform, number_kept
 from .subject import Subject
 
 __all__ = ["SelectiveBackprop"]
-
-_NAME = "selective_backprop"
 
 
 class SelectiveBackprop(Algorithm):
@@ -42,7 +40,7 @@ class SelectiveBackprop(Algorithm):
         scale_factor: the factor for the spatial size of the input in the scoring forward, in (0, 1].
         interrupt: make every `interrupt`-th batch of an epoch an ordinary step; 0: none.
         input_key, target_key: where inputs and targets are in a batch. A model with its own loss gets the whole
-            batch; then `input_key` says what `scale_factor` scales; `target_key` is unused.
+            batch; then `input_key` says what `scale_factor` scales, and `target_key` is for `log_by` alone.
         selector: how rows are drawn: `"composer"`, `"cdf"` (the paper's), `"topk"`, `"uniform"` (without scores), or a
             function `(scores, k, generator) -> rows`.
         scorer: `"forward"`: a forward without gradients; `"stale"`: one for each example every `refresh` visits;
@@ -61,6 +59,7 @@ class SelectiveBackprop(Algorithm):
         generator_seed: seeds the draws instead of the run's seed.
         scope: on several ranks, whose rows compete: `"global"`, those of all ranks, so that they keep the rows that one
             process keeps; or `"rank"`, those of each rank, which then tell each other nothing.
+        log_by: log the kept fraction of each step by `"class"` of the targets, or by tenth of the `"loss"`.
 
     Example:
         >>> SelectiveBackprop(start=0.0, end=1.0, keep=0.25, scale_factor=1, interrupt=0).keep
@@ -68,7 +67,7 @@ class SelectiveBackprop(Algorithm):
     """
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
-        name=_NAME,
+        name=NAME,
         description="train on the hard rows of each batch",
         events=(
             Event.INIT,
@@ -106,6 +105,7 @@ class SelectiveBackprop(Algorithm):
         multiple_of: int = 1,
         generator_seed: int | None = None,
         scope: str = "global",
+        log_by: str | None = None,
     ) -> None:
         self.start, self.end = arguments.check_interval(start, end)
         self.keep = arguments.check_keep(keep)
@@ -123,16 +123,13 @@ class SelectiveBackprop(Algorithm):
         self.multiple_of = arguments.check_multiple_of(multiple_of)
         self.generator_seed = arguments.check_generator_seed(generator_seed)
         self.scope = check_choice("scope", scope, arguments.SCOPES)
+        self.log_by = arguments.check_log_by(log_by, self.selector, self.scorer)
         arguments.check_selection(self.selector, self.floor)
         arguments.check_scoring(vars(self))
-        self._generator = OwnGenerator(_NAME, self.generator_seed, shared=self.scope == "global")
-        if self.scorer == "carried" and self.scope == "global":
-            events = (*(self.metadata.events or ()), Event.BATCH_END)
-            self.metadata = self.metadata.replace(events=events)  # type: ignore[misc]  # its own
-        if self.scope == "rank" and self.keep != 1 and self.selector != "uniform" and self.scorer != "carried":
-            # Each process decides by its own rows whether it scores them.
-            self.metadata = self.metadata.replace(needs=("own_forward",))  # type: ignore[misc]
-        self._run: _Run | None = None
+        self._generator = OwnGenerator(NAME, self.generator_seed, shared=self.scope == "global")
+        events, needs = arguments.declared(vars(self))
+        self.metadata = self.metadata.replace(events=events, needs=needs)  # type: ignore[misc]  # this instance's own
+        self._run: Run | None = None
         self._loaded: Mapping[str, Any] = {}
 
     def match(self, event: Event, state: State) -> bool:
@@ -155,6 +152,8 @@ class SelectiveBackprop(Algorithm):
             return
         run = self._run_of(state)
         run.scorer.check(run.subject, state.batch)
+        if self.log_by == "class":
+            check_classes(state.batch, self.target_key, run.scorer.count(run.subject, state.batch))
         if state.get_elapsed_duration() is None and (self.start, self.end) != (0, 1):
             raise ArgumentError(
                 f"max_duration is not known, so start={self.start} and end={self.end} can't be located in it: "
@@ -192,14 +191,14 @@ class SelectiveBackprop(Algorithm):
         where = (torch.device("cpu"), Ranks()) if run is None else (run.subject.device, run.scorer.ranks)
         scorer = make_scorer(vars(self), *where)
         scorer.load_state_dict(state)
-        counts = _counts_of(state)
+        counts = counts_of(state)
         self._generator.load_state_dict(state)
         if run is None:
             self._loaded = dict(state)
         else:
             run.restore(scorer, *counts)
 
-    def _prune(self, run: _Run, state: State, logger: Logger | None) -> None:
+    def _prune(self, run: Run, state: State, logger: Logger | None) -> None:
         ranks, own = run.scorer.ranks, run.scorer.number(run.subject, state, state.batch)
         counts, deal = ranks.parts(state.batch, own, moves=self.reuse == "off")
         n = sum(counts)
@@ -225,12 +224,15 @@ class SelectiveBackprop(Algorithm):
                 run.scorer.keep(here)
             else:
                 run.scorer.begin_fit()  # this rank trains on a placeholder, which was not scored
+        classes = ranks.gather(state.batch_get_item(self.target_key)[:own])[0] if self.log_by == "class" else None
         state.batch, state.is_placeholder = deal(rows)
         run.dropped += n - k
         if logger is not None and log is not None:
             if scores is not None:
                 log.update(summary_of(scores, rows))
-            logger.log_metrics({f"{_NAME}/{name}": value for name, value in log.items()})
+                log.update(kept_by_loss(scores, rows) if self.log_by == "loss" else {})
+            log.update({} if classes is None else kept_by_class(classes, rows))
+            logger.log_metrics({f"{NAME}/{name}": value for name, value in log.items()})
 
     def _counts_apart(self, state: State) -> bool:
         """Does each of several ranks count its own rows?"""
@@ -241,56 +243,21 @@ class SelectiveBackprop(Algorithm):
             _done(state), state.timestamp.batch_in_epoch, self.start, self.end, self.interrupt
         )
 
-    def _run_of(self, state: State) -> _Run:
+    def _run_of(self, state: State) -> Run:
         """Return what belongs to the run of `state`, even if INIT was not fired."""
         run = self._run
         return run if run is not None and run.subject.is_of(state) else self._begin(state)
 
-    def _begin(self, state: State) -> _Run:
+    def _begin(self, state: State) -> Run:
         subject = Subject(state, self.input_key, self.target_key, self.scale_factor, self.bn, self.precision)
         ranks = state.ranks if self.scope == "global" else Ranks()
-        self._run = run = _Run(subject, make_scorer(vars(self), subject.device, ranks))
+        self._run = run = Run(subject, make_scorer(vars(self), subject.device, ranks))
         if self._loaded:
             run.scorer.load_state_dict(self._loaded)
-            run.restore(run.scorer, *_counts_of(self._loaded))
+            run.restore(run.scorer, *counts_of(self._loaded))
             self._loaded = {}
         self._generator.of(state, self)  # its state is saved from now on
         return run
-
-
-@dataclass
-class _Run:
-    """What belongs to one run; never kept for the next one.
-
-    Args:
-        dropped: how many rows were left out.
-        scoring_s: the time spent scoring.
-    """
-
-    subject: Subject
-    scorer: Scorer
-    dropped: int = 0
-    scoring_s: float = 0.0
-
-    def restore(self, scorer: Scorer, dropped: int, scoring_s: float) -> None:
-        """Continue from what was saved; a run that goes back keeps its count of dropped rows, and its time."""
-        self.scorer, self.dropped = scorer, max(self.dropped, dropped)
-        self.scoring_s = max(self.scoring_s, scoring_s)
-
-    def shares(self, dropped: int, clock: Timestamp) -> dict[str, float]:
-        """Return the fraction of the rows that were trained on, and that of the time that scoring took."""
-        shares = {}
-        if clock.sample:
-            shares[f"{_NAME}/kept_fraction"] = 1 - dropped / clock.sample
-        if clock.elapsed_s > 0:
-            shares[f"time/{_NAME}/scoring_fraction"] = self.scoring_s / clock.elapsed_s
-        return shares
-
-
-def _counts_of(saved: Mapping[str, Any]) -> tuple[int, float]:
-    """Return how many rows were left out, and the seconds spent scoring, when `saved` was made."""
-    dropped = check_whole("dropped", saved.get("dropped", 0), "[0, inf)", "how many rows were left out")
-    return dropped, check_number("scoring_s", saved.get("scoring_s", 0.0), "[0, inf)", "the time spent scoring")
 
 
 def _done(state: State) -> float:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from engine_core import Event
 from engine_core.arguments import check_key, check_number, check_whole
 from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError, ArgumentTypeError, suggestion
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BN_MODES",
+    "LOG_BY",
     "PRECISIONS",
     "REUSES",
     "SCOPES",
@@ -31,6 +33,7 @@ __all__ = [
     "check_interval",
     "check_keep",
     "check_keys",
+    "check_log_by",
     "check_momentum",
     "check_multiple_of",
     "check_refresh",
@@ -39,6 +42,7 @@ __all__ = [
     "check_scoring",
     "check_selection",
     "check_selector",
+    "declared",
 ]
 
 SELECTORS = ("composer", "cdf", "topk", "uniform")
@@ -47,6 +51,7 @@ BN_MODES = ("frozen", "eval", "train")
 PRECISIONS = ("engine", "fp32", "bf16")
 REUSES = ("off", "auto", "on")
 SCOPES = ("global", "rank")
+LOG_BY = ("class", "loss")
 _OR_A_FUNCTION = ", or, in Python, a function"
 
 Selector: TypeAlias = "str | Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]"
@@ -131,6 +136,15 @@ def check_generator_seed(seed: object) -> int | None:
     return check_whole("generator_seed", seed, "[0, inf)", "the seed of the draws; None: the run's")
 
 
+def check_log_by(log_by: object, selector: Selector, scorer: ScorerArgument) -> str | None:
+    """Return what kept rows are logged by, if anything, and if the scorer gives it."""
+    by = None if log_by is None else check_choice("log_by", log_by, LOG_BY, ", or None")
+    if by == "loss" and (selector == "uniform" or callable(scorer)):
+        why = "selector='uniform' draws without scores" if selector == "uniform" else "your own scorer gives others"
+        raise ArgumentError(f"log_by='loss' needs the losses of rows, and {why}: use log_by='class', or leave it out")
+    return by
+
+
 def check_selection(selector: Selector, floor: float) -> None:
     """Raise if there is no built-in distribution to mix `floor` into."""
     if not floor:
@@ -186,6 +200,38 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
             )
     if selector == "uniform":
         raise ArgumentError(f"reuse={reuse!r} needs {forward}; leave it out")
+
+
+def declared(settings: Mapping[str, Any]) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+    """Return the events at which there may be something to do, and what else the loop has to offer.
+
+    Args:
+        settings: by the names of the constructor's arguments, each checked.
+
+    Example:
+        >>> given = {"keep": 0.5, "selector": "uniform", "scorer": "forward", "reuse": "off", "scope": "rank"}
+        >>> declared({**given, "start": 0.5, "end": 0.9})[1]
+        ('duration',)
+    """
+    is_uniform, is_carried = settings["selector"] == "uniform", settings["scorer"] == "carried"
+    is_global = settings["scope"] == "global"
+    events = {Event.INIT, Event.FIT_START, Event.AFTER_DATALOADER, Event.FIT_END}
+    needs: tuple[str, ...] = ()
+    if settings["keep"] != 1:  # else nothing is selected
+        if is_carried:
+            events |= {Event.BEFORE_TRAIN_BATCH, Event.AFTER_LOSS, *([Event.BATCH_END] if is_global else ())}
+        if settings["reuse"] != "off":
+            events |= {Event.BEFORE_FORWARD, Event.AFTER_FORWARD}
+        wanted = {
+            # Each process decides by its own rows whether it scores them.
+            "own_forward": not (is_global or is_uniform or is_carried),
+            "duration": (settings["start"], settings["end"]) != (0, 1),
+            "whole_batch": is_carried,  # it counts at BEFORE_TRAIN_BATCH the rows whose losses will come
+            "row_loss": not is_uniform,
+            "global_batch": is_global,
+        }
+        needs = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+    return tuple(event for event in Event if event in events), needs
 
 
 def _listed(choices: Sequence[str]) -> str:

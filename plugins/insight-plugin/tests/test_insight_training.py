@@ -1,0 +1,72 @@
+"""The callbacks change no bit of a run, and a run that was resumed logs what one that was not does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine_core import Callback
+from engine_core.registry import Registry
+
+ALL = ["model_summary", ("norms", {"interval": "3ba"}), ("memory", {"interval": "3ba"}), "confusion"]
+EVALUATES = {"eval_dataloader": [(torch.ones(5, 4), torch.arange(5) % 3)], "eval_interval": "3ba"}
+
+
+def test_all_four_are_found_by_name() -> None:
+    records = [record for record in Registry.scan().records if record.distribution == "insight-plugin"]
+    names = ["confusion", "memory", "model_summary", "norms"]
+    assert sorted((record.kind, record.name) for record in records) == [("callbacks", name) for name in names]
+
+
+@pytest.mark.parametrize("callbacks", [*([each] for each in ALL), ALL], ids=[*"1234", "all"])
+@pytest.mark.parametrize("settings", [{}, {"precision": "amp_bf16", "microbatch_size": 3}], ids=["plain", "bf16"])
+def test_no_bit_of_a_run_changes(run: Any, callbacks: Any, settings: Any) -> None:
+    plain, without = run(**EVALUATES, **settings)
+    watched, seen = run(callbacks=callbacks, **EVALUATES, **settings)
+    for one, other in zip(
+        plain.state.model.state_dict().items(), watched.state.model.state_dict().items(), strict=True
+    ):
+        assert one[0] == other[0] and torch.equal(one[1], other[1])
+    for name in ("train/loss", "eval/loss"):
+        assert without.values(name) == seen.values(name) != []
+    assert torch.equal(
+        plain.state.optimizers[0].state_dict()["state"][0]["momentum_buffer"],
+        watched.state.optimizers[0].state_dict()["state"][0]["momentum_buffer"],
+    )
+
+
+class Pause(Callback):
+    """Pauses the run after a batch."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == self.at:
+            state.pause_training()
+
+
+def logged(*seen: Any) -> tuple[Any, ...]:
+    """Return the norms, the files, and the steps at which memory was logged."""
+    metrics = [(step, values) for each in seen for step, values in each.metrics]
+    norms = [(step, values) for step, values in metrics if any(name.startswith("norms/") for name in values)]
+    memory = [step for step, values in metrics if any(name.startswith("memory/") for name in values)]
+    return norms, [file for each in seen for file in each.files], memory
+
+
+@pytest.mark.parametrize("at", [1, 3, *(pytest.param(at, marks=pytest.mark.full) for at in (2, 4, 5, 6, 7))])
+def test_a_run_that_was_resumed_logs_what_one_that_was_not_does(run: Any, tmp_path: Path, at: int) -> None:
+    saver = ("checkpoint_saver", {"folder": tmp_path})
+    _, whole = run(callbacks=ALL, **EVALUATES)
+    _, first = run(callbacks=[*ALL, saver, Pause(at)], autoresume=True, run_name="cut", **EVALUATES)
+    _, second = run(callbacks=[*ALL, saver], autoresume=True, run_name="cut", **EVALUATES)
+    assert logged(first, second) == logged(whole)
+    assert len(logged(whole)[0]) == 3
+
+
+def test_a_lazy_model_trains_and_is_watched(run: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.LazyLinear(5), torch.nn.ReLU(), torch.nn.LazyLinear(3))
+    _, seen = run(model, callbacks=ALL, optimizers=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    assert "[8, 3]" in seen.files[0][2]
+    assert seen.names("norms")[0] == "norms/gradient/0"
