@@ -1,6 +1,6 @@
 """Install and test one environment of tox.ini, without torch where torch has no CPU build for its Python.
 
-    python .ci/matrix.py install [--plugins] [--require-torch]
+    python .ci/matrix.py install [--plugins] [--adapters] [--require-torch]
     python .ci/matrix.py core --ring quick|full [--floors] [pytest's arguments]
     python .ci/matrix.py plugins --ring quick|full [--floors] [pytest's arguments]
     python .ci/matrix.py ranks --ring quick|full [pytest's arguments]
@@ -29,12 +29,16 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 ROOT = Path(__file__).resolve().parents[1]
-# Those that need only torch. Others, `engine-core-<library>`, need a third party's library, and are tested elsewhere.
+# Those that need only torch.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
+# Those that need a third party's library too. Only tox's `beside` environments install them.
+ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
 WHEELS = ROOT / ".tox" / "wheels"
 TORCHES = ROOT / ".tox" / "torch"
 OF_A_LINK = ("METADATA", "WHEEL", "entry_points.txt")  # what a wheel that points to torch takes from torch's own
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
+# What the adapters' extras add: a library under its other name, and what MLflow keeps runs with.
+OF_EXTRAS = ["pytorch-lightning", "sqlalchemy", "alembic"]
 # How pytest selects the tests of a ring.
 RINGS = {"quick": "not full", "full": "full"}
 NO_TESTS = 5  # pytest's exit code
@@ -45,7 +49,7 @@ MISSING = re.compile(
     r"No matching distribution found for (\S+)"
     r"|no matching distributions available for your environment:\s+(torch)\s"
 )
-OURS = {"engine-core", *(plugin.name for plugin in PLUGINS)}
+OURS = {"engine-core", *(plugin.name for plugin in (*PLUGINS, *ADAPTERS))}
 # What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
 # Tests of the project's own text. It is the same in each environment, so only those with torch run them.
@@ -76,11 +80,14 @@ def main() -> int:
     parser.add_argument("command", choices=("install", "core", "plugins", "ranks", "alone"))
     parser.add_argument("--floors", action="store_true", help="leave out what uses no dependency but torch")
     parser.add_argument("--plugins", action="store_true", help="install the plugins too, not the core alone")
+    parser.add_argument("--adapters", action="store_true", help="install the adapters to other libraries too")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
     parser.add_argument("--ring", choices=RINGS, default="quick", help="only the tests of this ring")
     options, rest = parser.parse_known_args()
     if options.command == "install":
         install(PLUGINS if options.plugins else [], require_torch=options.require_torch)
+        if options.adapters:
+            pip_install(*map(str, wheels_of(ADAPTERS)), *OF_EXTRAS)
         return 0
     if options.command == "alone":
         return test_each_alone(options.ring, rest)

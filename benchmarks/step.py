@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, Trainer
+from engine_core.callbacks.profiler import Profiler
 
 STEPS = 100
 BATCHES = 1_000_000
@@ -90,7 +92,7 @@ def no_op_callback(events: tuple[str, ...]) -> Callback:
     return type("NoOpCallback", (Callback,), dict.fromkeys(events, lambda self, state, logger: None))()
 
 
-def trainer(shape: Shape, plugins: int, over: int = 1) -> Callable[[], None]:
+def trainer(shape: Shape, plugins: int, over: int = 1, *more: Callback) -> Callable[[], None]:
     """Return a trainer's `fit` over `STEPS` steps, with `plugins` no-op algorithms and callbacks over `over` pairs."""
     net = shape.model()
     pairs = [PAIRS[i % over] for i in range(plugins)]
@@ -101,7 +103,7 @@ def trainer(shape: Shape, plugins: int, over: int = 1) -> Callable[[], None]:
         loss_fn=LOSS,
         optimizers=torch.optim.SGD(net.parameters(), lr=0.01),
         algorithms=[no_op_algorithm(pair) for pair in pairs],
-        callbacks=[no_op_callback(pair) for pair in pairs],
+        callbacks=[*(no_op_callback(pair) for pair in pairs), *more],
         device="cpu",
         progress_bar=False,
     )
@@ -166,6 +168,7 @@ def import_cpu_s(module: str, tries: int = 9) -> float:
 def step_rows(shape: Shape, rounds: int) -> Iterator[tuple[str, float, float | None]]:
     """Yield what a step costs compared with the bare loop: what, ratio, goal."""
     makes = {"none": trainer(shape, 0), "pair": trainer(shape, 10), "pairs": trainer(shape, 10, over=3)}
+    makes["timing"] = trainer(shape, 0, 1, Profiler(timing=os.devnull))  # written at close, which never comes
     runs = {"bare": bare(shape), **makes}
     times = interleaved(runs, rounds)
     us = {name: statistics.median(values) / STEPS * 1e6 for name, values in times.items()}
@@ -173,6 +176,7 @@ def step_rows(shape: Shape, rounds: int) -> Iterator[tuple[str, float, float | N
         ("none", "without plugins", 1.08),
         ("pair", "with 10 algorithms and 10 callbacks at one pair of events", 1.20),
         ("pairs", "with the same 20 spread over three pairs of events", 1.25),
+        ("timing", "without plugins, with --timing", None),
     ):
         ratio = statistics.median(a / b for a, b in zip(times[name], times["bare"], strict=True))
         yield f"step {what} / bare ({us[name]:.1f} / {us['bare']:.1f} us; {shape})", ratio, goal

@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,9 @@ from sphinx.util.inspect import stringify_signature
 
 from engine_core import Event, hookspecs
 from engine_core.registry import CORE, Registry
+
+sys.path.insert(0, str(Path(__file__).parent))
+from report_example import write_page
 
 project = "engine-core"
 release = importlib.metadata.version("engine-core")
@@ -46,12 +50,14 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(torch|collections|contextlib|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
 nitpick_ignore_regex += [  # type variables, aliases, and types that users receive but do not create
     ("py:class", r"engine_core\.(passes\.contract\.[PT]|testing\.rules\.Rule|passes\.member\.Member)"),
-    ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity)"),
+    ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity|loggers\.waiting\.T)"),
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
-    ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span)"),
+    ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span|embed\.status\.RunStatus)"),
     ("py:class", r"engine_core\.(logger\.(Destination|HasClock)|batch\.items\.HasBatch)"),
     ("py:class", r"engine_core\.(ranks\.T|testing\.ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
     ("py:class", r"engine_core\.checkpoint\.(pieces\.Box|tensor_file\.TensorFile)|Shape|Callable\[\[\]"),
+    ("py:class", r"engine_core\.report\.(thinning\.Thin|series\.Stretch|reading\.(Timing|RunData)|checkpoints\.Saved)"),
+    ("py:class", r"engine_core\.report\.logged_files\.LoggedFile|RunData|Status"),
     ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.draws\.Draws"),
     ("py:class", r"nn\.Module|Activation|Target|BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|SpanRecorder"),
 ]
@@ -163,11 +169,18 @@ def _link_to_pages(app: Sphinx, path: Path, page: str, content: list[str]) -> No
     content[0] = re.sub(r"(?<=\]\()[^)#:\s]+(?=[#)])", to_page, content[0])
 
 
+def _write_report(app: Sphinx, error: Exception | None) -> None:
+    """Put the page of two runs, made now, beside the pages."""
+    if error is None and app.builder.format == "html":
+        write_page(Path(app.outdir))
+
+
 def setup(app: Sphinx) -> None:
-    """Add the directives, and make signatures readable."""
+    """Add the directives, make signatures readable, and show what a run leaves."""
     app.add_directive("hook", Hook)
     app.add_directive("fields", Fields)
     app.add_directive("callback", RegisteredCallback)
     app.add_directive("callbacks", RegisteredCallbacks)
     app.connect("autodoc-process-signature", _readable)
     app.connect("include-read", _link_to_pages)
+    app.connect("build-finished", _write_report)

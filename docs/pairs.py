@@ -17,8 +17,9 @@ OURS = {project.parent.name for project in Path(__file__).parents[1].glob("plugi
 HEAD = """# Pairs of algorithms
 
 How any two algorithms of this repository combine, with default arguments. `python docs/pairs.py` asks the engine and
-writes the table. `tests/composition` trains each pair that is not refused, in both orders of the user's list. One
-argument changes an order: with MixUp's `interpolate_loss=True`, CutMix is around MixUp.
+writes the table. `tests/composition` trains each pair that is not refused, in both orders of the user's list. Two
+arguments change cells: with MixUp's `interpolate_loss=True`, CutMix is around MixUp. With `scorer="carried"`,
+SelectiveBackprop has more events, and is before MixUp, CutMix, label smoothing and the gradient penalty at these.
 
 Each cell says how the row's algorithm runs relative to the column's:
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from engine_core.report import read_run, render
+
 pytestmark = pytest.mark.ranks
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -33,3 +35,7 @@ def test_the_example_trains_on_two_processes_and_leaves_one_run(tmp_path: Path) 
     ]
     assert results["samples"] == 128  # two global batches
     assert ended.stdout.count("results in runs/") == 1
+    run = read_run(folder)
+    assert (run.status, run.has_ended, run.steps, run.warnings) == ("finished", True, 2, [])
+    assert len(run.series["train/loss"].y) == 2
+    assert "2 processes (ddp)" in render([run])

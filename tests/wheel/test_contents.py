@@ -38,3 +38,15 @@ def test_an_sdist_holds_what_its_wheel_is_built_from_and_nothing_else(project: P
 def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(project: Project) -> None:
     assert project.wheel.name == project.wheel_from_tree.name
     assert project.wheel.read_bytes() == project.wheel_from_tree.read_bytes()
+
+
+def test_wheel_and_sdist_hold_the_page_of_a_report_and_what_draws_it(core: Project) -> None:
+    report = core.package / "report"
+    drawn = [report / name for name in ("template.html", "content.html", "report.css", "report.js", "follow.js")]
+    needed = {file.relative_to(core.package.parent).as_posix() for file in [*drawn, *(report / "vendor").iterdir()]}
+    with tarfile.open(core.sdist) as archive:
+        in_sdist = {member.name.partition("/")[2] for member in archive}
+
+    assert len(needed) == 9
+    assert needed <= set(ZipFile(core.wheel).namelist())
+    assert needed <= in_sdist
