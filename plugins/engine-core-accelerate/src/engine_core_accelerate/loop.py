@@ -123,6 +123,8 @@ class EngineLoop:
             self._epoch = state.timestamp.epoch
         for loaded in loader:
             if self._begins and state.dataloader_len and state.timestamp.batch_in_epoch >= state.dataloader_len:
+                if loaded is None:  # what an older Accelerate yields, and then breaks, if no batch is left
+                    break
                 rest = "what is left of one, even nothing, is accelerator.skip_first_batches(train, done)"
                 raise EngineError(f"batches(): the epoch has had its {state.dataloader_len} steps; {rest}")
             batch = loop.take(loaded)
