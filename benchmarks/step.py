@@ -1,11 +1,14 @@
 """What the engine adds to a training step, against the hand-written loop in the same process.
 
-    python benchmarks/step.py [--rounds 60]
+    python benchmarks/step.py [--rounds 60] [--device cuda]
 
 Two tiny MLPs (32-32-10 with batches of 16, 16-16-10 with batches of 8; SGD, one thread): the smaller one computes less
 for each line of Python, like a machine that is faster at arithmetic than at Python. Bare loop and trainers take
 turns in short rounds, each timed in process CPU time; the ratio is the median over the rounds, so a machine whose speed
 drifts does not matter. Exits with 1 if a goal is missed.
+
+On another device than the CPU a round is timed by the clock, from an idle device to an idle device. A third MLP
+(2048-2048-10 with batches of 4,096) keeps the device busy. There are no goals there.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -38,6 +42,7 @@ class Shape(NamedTuple):
 
     rows: int
     width: int
+    device: str = "cpu"
 
     def __str__(self) -> str:
         return f"{self.width}-{self.width}-10, batch {self.rows}"
@@ -45,14 +50,23 @@ class Shape(NamedTuple):
     def model(self) -> torch.nn.Module:
         """Return the MLP."""
         hidden, last = torch.nn.Linear(self.width, self.width), torch.nn.Linear(self.width, 10)
-        return torch.nn.Sequential(hidden, torch.nn.ReLU(), last)
+        return torch.nn.Sequential(hidden, torch.nn.ReLU(), last).to(self.device)
 
     def data(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return enough batches, all the same."""
-        return [(torch.randn(self.rows, self.width), torch.randint(10, (self.rows,)))] * BATCHES
+        inputs, targets = torch.randn(self.rows, self.width), torch.randint(10, (self.rows,))
+        return [(inputs.to(self.device), targets.to(self.device))] * BATCHES
+
+    def time_s(self) -> float:
+        """Return the CPU time of the process, or the time when another device has nothing left to do."""
+        if self.device == "cpu":
+            return time.process_time()
+        torch.accelerator.synchronize()
+        return time.perf_counter()
 
 
 SHAPES = (Shape(16, 32), Shape(8, 16))
+BUSY = Shape(4096, 2048)
 
 
 def bare(shape: Shape) -> Callable[[], None]:
@@ -92,8 +106,12 @@ def no_op_callback(events: tuple[str, ...]) -> Callback:
     return type("NoOpCallback", (Callback,), dict.fromkeys(events, lambda self, state, logger: None))()
 
 
-def trainer(shape: Shape, plugins: int, over: int = 1, *more: Callback) -> Callable[[], None]:
-    """Return a trainer's `fit` over `STEPS` steps, with `plugins` no-op algorithms and callbacks over `over` pairs."""
+def trainer(stack: ExitStack, shape: Shape, plugins: int, over: int = 1, *more: Callback) -> Callable[[], None]:
+    """Return a trainer's `fit` over `STEPS` steps, with `plugins` no-op algorithms and callbacks over `over` pairs.
+
+    Args:
+        stack: closes the trainer.
+    """
     net = shape.model()
     pairs = [PAIRS[i % over] for i in range(plugins)]
     made = Trainer(
@@ -104,9 +122,10 @@ def trainer(shape: Shape, plugins: int, over: int = 1, *more: Callback) -> Calla
         optimizers=torch.optim.SGD(net.parameters(), lr=0.01),
         algorithms=[no_op_algorithm(pair) for pair in pairs],
         callbacks=[*(no_op_callback(pair) for pair in pairs), *more],
-        device="cpu",
+        device=shape.device,
         progress_bar=False,
     )
+    stack.enter_context(made)
     return lambda: made.fit(f"{STEPS}ba")
 
 
@@ -121,17 +140,19 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def interleaved(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of each run in each round, the runs taking turns."""
+def interleaved(
+    runs: dict[str, Callable[[], None]], rounds: int, time_s: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Return the seconds of each run in each round, the runs taking turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
     with no_collection():
         for _ in range(rounds):
             for name, run in runs.items():
-                started = time.process_time()
+                started = time_s()
                 run()
-                times[name].append(time.process_time() - started)
+                times[name].append(time_s() - started)
     return times
 
 
@@ -167,10 +188,16 @@ def import_cpu_s(module: str, tries: int = 9) -> float:
 
 def step_rows(shape: Shape, rounds: int) -> Iterator[tuple[str, float, float | None]]:
     """Yield what a step costs compared with the bare loop: what, ratio, goal."""
-    makes = {"none": trainer(shape, 0), "pair": trainer(shape, 10), "pairs": trainer(shape, 10, over=3)}
-    makes["timing"] = trainer(shape, 0, 1, Profiler(timing=os.devnull))  # written at close, which never comes
-    runs = {"bare": bare(shape), **makes}
-    times = interleaved(runs, rounds)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        runs = {
+            "bare": bare(shape),
+            "none": trainer(stack, shape, 0),
+            "pair": trainer(stack, shape, 10),
+            "pairs": trainer(stack, shape, 10, 3),
+            "timing": trainer(stack, shape, 0, 1, Profiler(timing=Path(folder, "timing.json"))),
+        }
+        times = interleaved(runs, rounds, shape.time_s)
     us = {name: statistics.median(values) / STEPS * 1e6 for name, values in times.items()}
     for name, what, goal in (
         ("none", "without plugins", 1.08),
@@ -179,7 +206,8 @@ def step_rows(shape: Shape, rounds: int) -> Iterator[tuple[str, float, float | N
         ("timing", "without plugins, with --timing", None),
     ):
         ratio = statistics.median(a / b for a, b in zip(times[name], times["bare"], strict=True))
-        yield f"step {what} / bare ({us[name]:.1f} / {us['bare']:.1f} us; {shape})", ratio, goal
+        figures = f"{us[name]:.1f} / {us['bare']:.1f} us; {shape}"
+        yield f"step {what} / bare ({figures})", ratio, goal if shape.device == "cpu" else None
 
 
 def event_rows() -> Iterator[tuple[str, float, float | None]]:
@@ -195,11 +223,13 @@ def main() -> int:
     """Measure, print a row for each goal, and return 1 if one is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     missed = False
-    steps = (row for shape in SHAPES for row in step_rows(shape, rounds))
-    for what, value, goal in itertools.chain(steps, event_rows()):
+    shapes = SHAPES if given.device == "cpu" else (*SHAPES, BUSY)
+    steps = (row for shape in shapes for row in step_rows(shape._replace(device=given.device), given.rounds))
+    for what, value, goal in itertools.chain(steps, event_rows() if given.device == "cpu" else ()):
         miss = goal is not None and value > goal
         missed |= miss
         print(f"{value:8.3f}  {'' if goal is None else f'goal {goal:.2f}':9}  {'MISS' if miss else 'ok  '}  {what}")

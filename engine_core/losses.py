@@ -1,4 +1,4 @@
-"""Find the loss function inside partials and compiled wrappers, and the classes or the loss in a model's outputs."""
+"""Losses: their functions inside partials and wrappers, what outputs hold of them, values on their way from a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,35 @@ from torch import nn
 from .batch import map_batch
 from .errors import ArgumentError
 
-__all__ = ["base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_setting", "with_reduction"]
+__all__ = ["LateValue", "base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_setting", "with_reduction"]
+
+
+class LateValue:
+    """The value of a tensor of one element, copied from a GPU in the order of its work.
+
+    Reading it waits for the copy alone. `tensor.item()` would wait for all that the GPU was given since, and leave it
+    without work. On other devices it is read when it is asked for.
+
+    Example:
+        >>> LateValue(torch.tensor(0.5)).item()
+        0.5
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._copy, self._copied = tensor.detach(), None
+        if tensor.is_cuda:
+            self._copy, self._copied = self._copy.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record(torch.cuda.current_stream(tensor.device))
+
+    def is_there(self) -> bool:
+        """Can it be read without waiting?"""
+        return self._copied is None or bool(self._copied.query())  # type: ignore[no-untyped-call]
+
+    def item(self) -> float:
+        """Wait until it can be read, and return it."""
+        if self._copied is not None and not self.is_there():
+            self._copied.synchronize()
+        return self._copy.item()
 
 
 def base_loss(loss_fn: Any) -> Any:

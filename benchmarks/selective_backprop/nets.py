@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,14 @@ class Net:
     optimizer: torch.optim.Optimizer
     loss_fn: Callable[..., torch.Tensor]
     batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+    def moved(self, device: str) -> Net:
+        """Return it on a device; one that is not the CPU gets a batch of 16 times the rows, so that it has work."""
+        if device == "cpu":
+            return self
+        self.model.to(device)
+        inputs, targets, _ = (tensor.repeat(16, *[1] * (tensor.ndim - 1)).to(device) for tensor in self.batch)
+        return replace(self, batch=(inputs, targets, torch.arange(len(inputs))))
 
 
 class ResidualBlock(nn.Module):

@@ -42,22 +42,23 @@ Step = Callable[[], object]
 
 
 def costs_of_steps(
-    name: str, processes: int, rounds: int, wanted: Collection[str] = ()
+    name: str, processes: int, rounds: int, wanted: Collection[str] = (), device: str = "cpu"
 ) -> dict[str, list[list[float]]]:
-    """Return the CPU seconds of each kind of step of a net in each round of each process, by its name.
+    """Return the seconds of each kind of step of a net in each round of each process, by its name.
 
     Args:
         processes: how many new ones, one after another.
         wanted: kinds, with or without their keep; none: all that the net has. Vanilla steps are always included.
+        device: on the CPU the seconds are those of the process, elsewhere those until the device is idle.
     """
-    costs = [_costs_elsewhere(name, rounds, wanted) for _ in range(processes)]
+    costs = [_costs_elsewhere(name, rounds, wanted, device) for _ in range(processes)]
     return {kind: [cost[kind] for cost in costs] for kind in costs[0]}
 
 
-def _costs_elsewhere(name: str, rounds: int, wanted: Collection[str]) -> dict[str, list[float]]:
+def _costs_elsewhere(name: str, rounds: int, wanted: Collection[str], device: str) -> dict[str, list[float]]:
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_costs, args=(sender, name, rounds, wanted), daemon=True)
+    process = context.Process(target=_send_costs, args=(sender, name, rounds, wanted, device), daemon=True)
     process.start()
     sender.close()  # leaves the other end to the process alone, so that its death is noticed
     try:
@@ -68,10 +69,10 @@ def _costs_elsewhere(name: str, rounds: int, wanted: Collection[str]) -> dict[st
     return costs
 
 
-def _send_costs(sender: Connection, name: str, rounds: int, wanted: Collection[str]) -> None:
+def _send_costs(sender: Connection, name: str, rounds: int, wanted: Collection[str], device: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net = NETS[name]()
+    net = NETS[name]().moved(device)
     recording = SelectiveBackprop(0.5, 0.9, scale_factor=1, scorer="carried", index_key=2)
     steps: dict[str, Step] = {
         "vanilla": partial(plain_step, net, net.batch),
@@ -88,7 +89,8 @@ def _send_costs(sender: Connection, name: str, rounds: int, wanted: Collection[s
                 steps[f"{kind} {keep}"] = engine_step(net, selective(keep, **arguments))
         steps[f"drawing {keep}"] = drawing(net, keep)
     wanted = {*(wanted or steps), "vanilla"}
-    sender.send(measure({name: step for name, step in steps.items() if {name, name.split()[0]} & wanted}, rounds))
+    steps = {name: step for name, step in steps.items() if {name, name.split()[0]} & wanted}
+    sender.send(measure(steps, rounds, device))
 
 
 def selective(keep: float, **arguments: Any) -> SelectiveBackprop:
@@ -146,8 +148,16 @@ def drawing(net: Net, keep: float) -> Step:
     return lambda: take_rows(net.batch, n, draw_rows(losses, k, keep, generator))
 
 
-def measure(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of each kind in each round, taken in turns in a new random order."""
+def time_s(device: str) -> float:
+    """Return the CPU time of the process, or the time when another device has nothing left to do."""
+    if device == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+def measure(steps: dict[str, Step], rounds: int, device: str) -> dict[str, list[float]]:
+    """Return the seconds of each kind in each round, taken in turns in a new random order."""
     asker = parent_process()
     assert asker is not None
     names, order = list(steps), random.Random(0)  # noqa: S311  not for secrets
@@ -158,9 +168,9 @@ def measure(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
         order.shuffle(names)
         for name in names:
             times = CYCLE if name.startswith("stale") else 1
-            start_s = time.process_time()
+            start_s = time_s(device)
             for _ in range(times):
                 steps[name]()
             if turn >= 0:
-                seconds[name].append((time.process_time() - start_s) / times)
+                seconds[name].append((time_s(device) - start_s) / times)
     return seconds

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from ..losses import LateValue
+
 KEPT = 0.98
 """How much of the smoothed loss a batch leaves: about the last 50 batches count."""
 
@@ -26,7 +28,7 @@ class RunningLoss:
         self.total = self.weight = 0.0
         self._smooth, self._count = 0.0, 0
         self._unusual: float | None = None
-        self._copies: deque[tuple[Any, Any, torch.cuda.Event]] = deque()
+        self._late: deque[tuple[LateValue, Any]] = deque()
 
     def take(self, loss: Any, weight: Any) -> None:
         """Take the loss of a batch; what is not a number, as a loop of one's own may have it, is passed over.
@@ -36,7 +38,7 @@ class RunningLoss:
         """
         try:
             if loss.is_cuda:
-                self._copy(loss, weight)
+                self._take_late(loss, weight)
             else:
                 self._add(loss.item(), weight)
         except (AttributeError, RuntimeError, ValueError):
@@ -45,9 +47,8 @@ class RunningLoss:
 
     def flush(self) -> None:
         """Wait for the losses that are still being computed."""
-        while self._copies:
-            self._copies[0][2].synchronize()
-            self._read_copy()
+        while self._late:
+            self._read()
 
     def restart(self) -> None:
         """Begin a new mean."""
@@ -61,20 +62,18 @@ class RunningLoss:
         """
         return self._smooth / (1 - KEPT**self._count) if self._count else self._unusual
 
-    def _copy(self, loss: torch.Tensor, weight: Any) -> None:
-        import torch  # noqa: PLC0415  it is there if a loss is; nothing else here needs it
+    def _take_late(self, loss: torch.Tensor, weight: Any) -> None:
+        from ..losses import LateValue  # noqa: PLC0415  torch is there if a loss is; nothing else here needs it
 
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         if not isinstance(weight, (int, float)):
-            weight = weight.to("cpu", non_blocking=True)
-        self._copies.append((loss.detach().to("cpu", non_blocking=True), weight, copied))
-        copied.record(torch.cuda.current_stream(loss.device))
-        while self._copies and self._copies[0][2].query():  # type: ignore[no-untyped-call]
-            self._read_copy()
+            weight = LateValue(weight)
+        self._late.append((LateValue(loss), weight))  # made last, so that it is there last
+        while self._late and self._late[0][0].is_there():
+            self._read()
 
-    def _read_copy(self) -> None:
-        copy, weight, _ = self._copies.popleft()
-        self._add(copy.item(), weight)
+    def _read(self) -> None:
+        loss, weight = self._late.popleft()
+        self._add(loss.item(), weight if isinstance(weight, (int, float)) else weight.item())
 
     def _add(self, value: float, weight: Any) -> None:
         if type(weight) is not int:

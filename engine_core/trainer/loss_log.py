@@ -11,6 +11,7 @@ import torch
 from ..embed import weight_of
 from ..errors import NonFiniteLossWarning, add_note
 from ..logger import Logger
+from ..losses import LateValue
 from ..messages import warn
 from ..state import State
 
@@ -22,13 +23,13 @@ class _Reading(NamedTuple):
     parts: Mapping[str, Any]
     rates: Mapping[str, float]
     is_skipped: bool
-    weight: float | torch.Tensor
+    weight: float | torch.Tensor | LateValue
     """How much the loss counts in the epoch's mean, see `weight_of`."""
     is_sum: bool
 
 
 class LossReader:
-    """Reads losses at once on the CPU and one step late elsewhere, to avoid waiting for the device."""
+    """Reads losses at once on the CPU and one step late elsewhere, so that the device always has a step to work on."""
 
     def __init__(self, state: State, logger: Logger, *, late: bool) -> None:
         self._state = state
@@ -50,8 +51,10 @@ class LossReader:
         skips = self._state.skip_requested
         reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, rates, skips, weight, is_sum)
         if self.is_late:
-            detached = {name: part.detach() for name, part in reading.parts.items()}
-            reading, self._held = self._held, reading._replace(loss=loss.detach(), parts=detached)  # type: ignore[assignment]
+            late_weight = LateValue(weight) if isinstance(weight, torch.Tensor) else weight
+            late_parts = {name: LateValue(part) for name, part in reading.parts.items()}
+            late = reading._replace(loss=LateValue(loss), parts=late_parts, weight=late_weight)
+            reading, self._held = self._held, late  # type: ignore[assignment]
         if reading is not None:
             self._read(reading)
 
@@ -96,7 +99,7 @@ class LossReader:
         if self._logger.destinations:
             parts = {f"train/loss/{name}": part.item() for name, part in reading.parts.items()}
             self._logger.log_metrics({"train/loss": value, **parts, **reading.rates}, reading.step)
-        weight = float(reading.weight)
+        weight = float(reading.weight.item() if isinstance(reading.weight, LateValue) else reading.weight)
         if weight and not reading.is_skipped:
             self._sum += value if reading.is_sum else value * weight
             self._weight += weight

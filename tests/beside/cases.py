@@ -175,6 +175,7 @@ def train_ours(case: str, **settings: Any) -> Ended:
     given: dict[str, Any] = {
         "algorithms": make_algorithms(case),
         "callbacks": [Losses()],
+        "device": "cpu",
         "max_duration": f"{EPOCHS}ep",
         "optimizers": torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
         **settings,
@@ -185,7 +186,6 @@ def train_ours(case: str, **settings: Any) -> Ended:
         eval_dataloader=held,
         loss_fn=nn.CrossEntropyLoss(),
         seed=SEED,
-        device="cpu",
         progress_bar=False,
         **given,
     ) as trainer:

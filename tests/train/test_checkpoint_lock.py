@@ -25,8 +25,11 @@ try:
 except CheckpointError as error:
     sys.exit(str(error))
 if "fork" in sys.argv:
-    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    fork = multiprocessing.get_context("fork")
+    runs = fork.Event()
+    worker = fork.Process(target=lambda: (runs.set(), time.sleep(60)))
     worker.start()
+    runs.wait()
     print(worker.pid, flush=True)
 print("locked", flush=True)
 sys.stdin.read()

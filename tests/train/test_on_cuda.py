@@ -45,6 +45,19 @@ def test_it_trains_as_the_loop_by_hand(precision: str) -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("loggers", [None, Memory()], ids=["alone", "logged"])
+def test_a_step_is_queued_while_the_device_still_works_on_it(loggers: Any) -> None:
+    done, works = torch.cuda.Event(), []
+
+    def work(state: State) -> None:
+        torch.cuda._sleep(200_000_000)  # cycles, about a tenth of a second
+        done.record()
+
+    callbacks = [at("before_forward", work), at("batch_end", lambda state: works.append(not done.query()))]
+    trainer(batches(8, 8, 8, 8), device="cuda", callbacks=callbacks, loggers=loggers).fit()
+    assert works[1:] == [True] * 3  # kernels are loaded in the first step
+
+
 def test_losses_are_read_late_and_none_is_lost() -> None:
     late, at_once = Memory(), Memory()
     settings: dict[str, Any] = {"eval_dataloader": batches(3), "eval_interval": "2ba"}

@@ -58,8 +58,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         _check_names("transformers", NAMES)
         super().__init__(*args, **kwargs)
         _check_names("transformers", [f"transformers:Trainer.{name}" for name in HELD if not hasattr(self, name)])
-        self._loss_fn, self._label_key, self._logged = loss_fn, label_key, _Logged()
-        self._moment, self._ended_epoch = "", False
+        self._loss_fn, self._label_key, self._moment, self._ended_epoch = loss_fn, label_key, "", False
         self._check()
         if loss_fn is not None:
             self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), label_key])]
@@ -70,7 +69,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         fields["max_duration"] = f"{own.max_steps}ba" if own.max_steps > 0 else f"{math.ceil(own.num_train_epochs)}ep"
         offers = offers_of(transformers.__version__, own, loss_fn)
         self._loop = embed.make_loop(offers, algorithm_passes=algorithm_passes, **listed, **fields)
-        self.engine, self.engine_state = self._loop.engine, self._loop.state
+        self.engine, self.engine_state, self._logged = self._loop.engine, self._loop.state, _Logged()
         self.engine.logger.destinations.append(self._logged)
         self._init_model(self.model, self.optimizer)
 
@@ -152,7 +151,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     def _gradients_again(self) -> Any:
         self._step[0].zero_grad()
         loss = EngineTrainerMixin.training_step(self, *self._step)
-        if self.args.max_grad_norm > 0:
+        if (self.args.max_grad_norm or 0) > 0:
             self.accelerator.clip_grad_norm_(self._step[0].parameters(), self.args.max_grad_norm)
         return loss
 
@@ -176,11 +175,12 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         folder and self._loop.load_state_dict(embed.read_state(Path(folder)))
         if self.args.load_best_model_at_end and self.engine_state.algorithms:
             warn("load_best_model_at_end loads weights alone, no averages", CheckpointWarning)
-        loop, own, handler = self._loop, self.engine_state, self.callback_handler
+        loop, handler, unscale = self._loop, self.callback_handler, self.accelerator.unscale_gradients
+        own, clips = self.engine_state, (self.args.max_grad_norm or 0) > 0  # which unscales
         moments: dict[str, Callable[..., object]] = {
             "on_train_begin": self._begin_fit,
             "on_epoch_begin": lambda *_: own.timestamp.batch_in_epoch or loop.epoch_start(),  # unless in mid-epoch
-            "on_pre_optimizer_step": lambda *_: loop.end_gradients() or loop.leave_out_step(),
+            "on_pre_optimizer_step": lambda *_: (clips or unscale(), loop.end_gradients() or loop.leave_out_step()),
             "on_step_end": lambda *_: (loop.end_step(), loop.batch_checkpoint()),
             "on_epoch_end": self._end_epoch,
             "on_train_end": lambda *_: (loop.fit_end(), self._logged.held and self.log({})),

@@ -1,0 +1,139 @@
+"""fp16 with a scaler of losses, on the CPU too, for which the libraries have to be talked into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from lightning.pytorch.plugins.precision import MixedPrecision
+from torch.nn import functional as F
+
+from engine_core import Event
+from engine_core.testing.probes import at_events
+
+from .accelerate_runs import Run
+from .cases import EPOCHS, LEARNING_RATE, MOMENTUM, make_loaders, make_net
+from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer
+from .transformers_runs import InOrder
+from .transformers_runs import make_trainer as make_transformers_trainer
+
+pytestmark = ITS_WARNINGS
+OVERFLOWS, SAFE = 2.0**30, 2.0**10
+"""Scales of losses: with the first the gradients of the first step overflow, which is left out. The second comes next.
+
+The scales between are left out: near the largest that does not overflow, rounding decides.
+"""
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(
+    params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
+)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield request.param
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def make_scaler(device: str) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(device, init_scale=OVERFLOWS, backoff_factor=SAFE / OVERFLOWS)
+
+
+def halve(accelerator: Accelerator, device: str) -> Accelerator:
+    """Make it one of fp16, which Accelerate refuses on a CPU, although torch can do it."""
+    accelerator.state._mixed_precision, accelerator.native_amp = "fp16", True
+    accelerator.scaler = make_scaler(device)
+    return accelerator
+
+
+def make_accelerator(device: str) -> Accelerator:
+    AcceleratorState._reset_state()
+    return halve(Accelerator(cpu=device == "cpu", mixed_precision="bf16"), device)
+
+
+def accelerate_alone(device: str, _: Any) -> Weights:
+    """Train as Accelerate's guide shows it."""
+    accelerator, net, (loader, _) = make_accelerator(device), make_net(), make_loaders()
+    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    model, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            optimizer.zero_grad()
+            accelerator.backward(F.cross_entropy(model(batch[0]), batch[1]))
+            optimizer.step()
+    return net.state_dict()
+
+
+def accelerate_with_engine(device: str, _: Any, *callbacks: Any) -> Weights:
+    run = Run("none", accelerator=make_accelerator(device), callbacks=callbacks)
+    run.train()
+    return run.net.state_dict()
+
+
+def lightning_with(device: str, *callbacks: Any) -> Weights:
+    module, precision = Digits(), MixedPrecision("16-mixed", device, make_scaler(device))
+    kind = "cpu" if device == "cpu" else "gpu"
+    make_trainer(callbacks, accelerator=kind, plugins=[precision]).fit(module, *make_loaders())
+    return module.net.state_dict()
+
+
+def transformers_with(device: str, folder: Any, **more: Any) -> Weights:
+    trainer = make_transformers_trainer(folder, args={"bf16": True, "use_cpu": device == "cpu"}, **more)
+    halve(trainer.accelerator, device)
+    trainer.args.bf16, trainer.args.fp16 = False, True
+    trainer.train()
+    return trainer.model.net.state_dict()
+
+
+class Plain(InOrder, transformers.Trainer):
+    """The library's own, which gets what only ours takes, and leaves it."""
+
+    def __init__(self, *, algorithms: Any, loss_fn: Any, **given: Any) -> None:
+        super().__init__(**given)
+
+
+ALONE: dict[str, Callable[[str, Any], Weights]] = {
+    "accelerate": accelerate_alone,
+    "lightning": lambda device, _: lightning_with(device),
+    "transformers": lambda device, folder: transformers_with(device, folder, kind=Plain),
+}
+WITH_ENGINE: dict[str, Callable[..., Weights]] = {
+    "accelerate": accelerate_with_engine,
+    "lightning": lambda device, _, *own: lightning_with(device, make_callback("none", callbacks=own)),
+    "transformers": lambda device, folder, *own: transformers_with(device, folder, engine_callbacks=own),
+}
+
+
+def net_of(state: Any) -> Any:
+    return getattr(state.model, "net", state.model)
+
+
+@pytest.mark.parametrize("library", ALONE)
+def test_weights_are_the_librarys_own_with_a_step_left_out_for_its_gradients(
+    library: str, device: str, tmp_path: Any
+) -> None:
+    steps = []
+    watch = at_events([Event.BATCH_END], lambda _, state: steps.append(net_of(state)[0].weight.detach().clone()))
+    with_engine = WITH_ENGINE[library](device, tmp_path, watch)
+    assert torch.equal(steps[0].cpu(), make_net()[0].weight) and not torch.equal(steps[1], steps[0])
+    theirs = ALONE[library](device, tmp_path)
+    for name, value in theirs.items():
+        # On a CPU to the bit.
+        assert torch.allclose(with_engine[name], value, rtol=0, atol=0 if device == "cpu" else 1e-4), name
+
+
+@pytest.mark.parametrize("library", WITH_ENGINE)
+def test_after_train_batch_gradients_are_without_the_scale(library: str, device: str, tmp_path: Any) -> None:
+    norms = []
+    watch = at_events(
+        [Event.AFTER_TRAIN_BATCH], lambda _, state: norms.append(net_of(state)[-1].weight.grad.norm().item())
+    )
+    WITH_ENGINE[library](device, tmp_path, watch)
+    assert len(norms) == 14
+    assert all(0.01 < norm < 10 for norm in norms[1:]), norms
