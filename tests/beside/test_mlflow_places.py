@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def outage(uri: str) -> Outage:
 
 
 @pytest.mark.parametrize(
-    "uri", ["sqlite:////dev/null/x.db", "http://127.0.0.1:9", "nonsense://x", "./folder", "file:folder"]
+    "uri", ["sqlite:///folder/x.db", "http://127.0.0.1:9", "nonsense://x", "./folder", "file:folder"]
 )
 @pytest.mark.usefixtures("_quiet")
 def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(
@@ -58,9 +59,17 @@ def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(
     if "folder" in uri:
         (tmp_path / "folder").write_text("this is a file")
     seen: list[Any] = []
+    began_s = time.monotonic()
     with pytest.raises(ValueError, match=r"MLflow can't keep runs with uri='.*'sqlite:///mlflow.db', for which you"):
         fit(MLflow(uri), None, Cut("batch_start", 0, seen.append))
     assert seen == []
+    assert time.monotonic() - began_s < 60  # MLflow itself tries to open a file for 100 seconds
+
+
+def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/new/folder/mlflow.db"
+    fit(MLflow(uri), None)
+    assert same_values(in_mlflow(uri), runs.expected())
 
 
 @pytest.mark.parametrize("given", [{"batch_size": 0}, {"batch_size": 1001}, {"batch_size": 1.5}, {"interval_s": -1}])

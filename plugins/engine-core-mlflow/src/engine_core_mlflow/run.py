@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ class MlflowRun:
         import mlflow  # noqa: PLC0415  takes seconds
 
         self._mlflow = mlflow
+        _check_file(uri or mlflow.get_tracking_uri())
         self._client = mlflow.MlflowClient(uri)
         self._experiment = self._id_of(experiment)
         self._there: set[tuple[str, int]] = set()
@@ -122,6 +124,14 @@ class MlflowRun:
             self._client.update_run(self.id, status=status)
         else:
             self._client.set_terminated(self.id, status)
+
+
+def _check_file(uri: str) -> None:
+    """Raise at once if SQLite can't open its file, which MLflow tries for 100 seconds."""
+    if found := re.match(r"sqlite:///([^?]+)", uri):
+        path = Path(found[1])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sqlite3.connect(path).close()
 
 
 def _clean(name: Any) -> str:
