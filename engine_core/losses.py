@@ -95,8 +95,8 @@ def _inner(loss_fn: Any) -> Any:
     """Return what a loss function passes its arguments to, None if it is the loss itself."""
     if isinstance(loss_fn, functools.partial):
         return loss_fn.func
-    if isinstance(module := getattr(loss_fn, "_orig_mod", None), nn.Module):
-        return module
+    if isinstance(loss_fn, nn.Module):  # first, as a module that is asked for what it lacks takes long to say so
+        return loss_fn._modules.get("_orig_mod")  # noqa: SLF001
     if isinstance(module := getattr(loss_fn, "__self__", None), nn.Module) and loss_fn.__name__ == "forward":
         return module
     compiled = getattr(loss_fn, "_torchdynamo_orig_callable", None)

@@ -131,7 +131,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """BATCH_START and BEFORE_TRAIN_BATCH, at the first batch of a step, then the events of each."""
-        loop, own, own.batch = self._loop, self.engine_state, inputs
+        loop, own, own.batch, self._cut = self._loop, self.engine_state, inputs, False
         self._step or loop.begin_step()
         inputs, self._moment = own.batch, "training"
         self._step = model, inputs, num_items_in_batch
@@ -163,7 +163,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         self._loop.end_backward()
 
     def _clip(self, original: Callable[..., Any], parameters: Any, max_norm: float, **kwargs: Any) -> Any:
-        norm = original(parameters, max_norm, **kwargs)
+        norm, self._cut = original(parameters, max_norm, **kwargs), True  # and are unscaled
         self.engine_state.gradient_norm = norm if max_norm < math.inf else None  # then it is only measured
         return norm
 
@@ -176,11 +176,11 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         if self.args.load_best_model_at_end and self.engine_state.algorithms:
             warn("load_best_model_at_end loads weights alone, no averages", CheckpointWarning)
         loop, handler, unscale = self._loop, self.callback_handler, self.accelerator.unscale_gradients
-        own, clips = self.engine_state, (self.args.max_grad_norm or 0) > 0  # which unscales
+        own = self.engine_state
         moments: dict[str, Callable[..., object]] = {
             "on_train_begin": self._begin_fit,
             "on_epoch_begin": lambda *_: own.timestamp.batch_in_epoch or loop.epoch_start(),  # unless in mid-epoch
-            "on_pre_optimizer_step": lambda *_: (clips or unscale(), loop.end_gradients() or loop.leave_out_step()),
+            "on_pre_optimizer_step": lambda *_: (self._cut or unscale(), loop.end_gradients() or loop.leave_out_step()),
             "on_step_end": lambda *_: (loop.end_step(), loop.batch_checkpoint()),
             "on_epoch_end": self._end_epoch,
             "on_train_end": lambda *_: (loop.fit_end(), self._logged.held and self.log({})),
