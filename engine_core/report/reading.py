@@ -142,6 +142,8 @@ class RunReader:
         if status != "finished":  # those of an attempt before, which this one continues
             results = {}
         saved = list_checkpoints(folder)
+        lower, higher = _directions(manifest)
+        warnings += [f"the config says of {name!r} that lower is better, and higher" for name in sorted(lower & higher)]
         warnings += [f"the checkpoint {found.name} is damaged" for found in saved if "damaged" in found.marks]
         return RunData(
             folder=folder,
@@ -228,11 +230,18 @@ def _best_of(logged: Logged, manifest: Manifest) -> dict[str, Any]:
 
 
 def rule_of(manifest: Manifest) -> Results:
-    """Return what a run takes for better, as its config says."""
-    results, told = Results(), manifest.config.get("results")
-    if isinstance(told, dict):
-        results.set_directions(*(_names(told.get(key)) for key in ("lower", "higher")))
+    """Return what a run takes for better, as its config says; a name of which it says both is left out."""
+    lower, higher = _directions(manifest)
+    results = Results()
+    results.set_directions(lower - higher, higher - lower)
     return results
+
+
+def _directions(manifest: Manifest) -> tuple[set[str], set[str]]:
+    """Return the names of which a run's config says that lower is better, and those of which it says higher."""
+    told = manifest.config.get("results")
+    lower, higher = (_names(told.get(key) if isinstance(told, dict) else None) for key in ("lower", "higher"))
+    return {*lower}, {*higher}
 
 
 def best_in(name: str, logged: Logged, rule: Results) -> dict[str, Any] | None:

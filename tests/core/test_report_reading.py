@@ -159,6 +159,13 @@ def test_without_results_the_best_is_found_by_the_rule_and_the_config(tmp_path):
     }
 
 
+def test_a_config_that_contradicts_itself_on_what_is_better_is_told_and_the_rest_is_read(tmp_path):
+    config = {"results": {"lower": ["eval/loss", "eval/a"], "higher": ["eval/loss"]}}
+    run = read_run(write_run(tmp_path / "run", manifest={**MANIFEST, "config": config}, results=None))
+    assert run.warnings == ["the config says of 'eval/loss' that lower is better, and higher"]
+    assert run.best["eval/loss"]["value"] == 0.125
+
+
 def test_what_ran_after_the_step_of_a_resume_is_counted_once():
     lines = [
         {"kind": "start", "step": 0},

@@ -56,7 +56,7 @@ def _train(kit: AlgorithmKit, lacks: str | None) -> Attempt:
 
 
 class _Loop:
-    """A loop of two epochs with an evaluation after each, as somebody else might write it.
+    """A loop of two epochs with an evaluation after each, as another project might write it.
 
     Args:
         lacks: what it does not offer, a name of `NEEDS`; None: it offers all but what takes the Trainer.
