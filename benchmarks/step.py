@@ -61,7 +61,7 @@ class Shape(NamedTuple):
         """Return the CPU time of the process, or the time when another device has nothing left to do."""
         if self.device == "cpu":
             return time.process_time()
-        torch.accelerator.synchronize()
+        torch.cuda.synchronize()
         return time.perf_counter()
 
 

@@ -18,10 +18,10 @@ __all__ = ["LateValue", "base_loss", "class_outputs", "holds_loss", "is_torch_lo
 
 
 class LateValue:
-    """The value of a tensor of one element, copied from a GPU in the order of its work.
+    """The value of a tensor of one element, copied from a CUDA device in the order of its work.
 
-    Reading it waits for the copy alone. `tensor.item()` would wait for all that the GPU was given since, and leave it
-    without work. On other devices it is read when it is asked for.
+    Reading it waits for the copy alone. `tensor.item()` would wait for all that the device was given since, and leave
+    it without work. From other devices it is read when it is asked for.
 
     Example:
         >>> LateValue(torch.tensor(0.5)).item()
@@ -29,9 +29,9 @@ class LateValue:
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._copy, self._copied = tensor.detach(), None
+        self._value, self._copied = tensor.detach(), None
         if tensor.is_cuda:
-            self._copy, self._copied = self._copy.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._value, self._copied = self._value.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def is_there(self) -> bool:
@@ -42,7 +42,7 @@ class LateValue:
         """Wait until it can be read, and return it."""
         if self._copied is not None and not self.is_there():
             self._copied.synchronize()
-        return self._copy.item()
+        return self._value.item()
 
 
 def base_loss(loss_fn: Any) -> Any:
@@ -96,7 +96,7 @@ def _inner(loss_fn: Any) -> Any:
     if isinstance(loss_fn, functools.partial):
         return loss_fn.func
     if isinstance(loss_fn, nn.Module):  # first, as a module that is asked for what it lacks takes long to say so
-        return loss_fn._modules.get("_orig_mod")  # noqa: SLF001
+        return getattr(loss_fn, "_orig_mod", None) if type(loss_fn).__name__ == "OptimizedModule" else None
     if isinstance(module := getattr(loss_fn, "__self__", None), nn.Module) and loss_fn.__name__ == "forward":
         return module
     compiled = getattr(loss_fn, "_torchdynamo_orig_callable", None)

@@ -152,7 +152,7 @@ def time_s(device: str) -> float:
     """Return the CPU time of the process, or the time when another device has nothing left to do."""
     if device == "cpu":
         return time.process_time()
-    torch.accelerator.synchronize()
+    torch.cuda.synchronize()
     return time.perf_counter()
 
 

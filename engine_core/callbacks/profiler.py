@@ -226,7 +226,7 @@ def _checked(path: str | os.PathLike[str], name: str) -> Path:
     checked = Path(path)
     if checked.is_dir():
         raise ArgumentError(f"the profiler's {name} {str(path)!r} is a folder; give the name of a file in it")
-    if checked.exists() and not checked.is_file():  # as /dev/null, which would be replaced
+    if name == "timing" and checked.exists() and not checked.is_file():  # as /dev/null: it is replaced, not written to
         raise ArgumentError(f"the profiler's {name} {str(path)!r} is not a file; give the name of one")
     there = next(folder for folder in checked.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(checked if checked.exists() else there, os.W_OK):

@@ -65,6 +65,8 @@ class RunningLoss:
     def _take_late(self, loss: torch.Tensor, weight: Any) -> None:
         from ..losses import LateValue  # noqa: PLC0415  torch is there if a loss is; nothing else here needs it
 
+        if loss.numel() != 1:
+            return
         if not isinstance(weight, (int, float)):
             weight = LateValue(weight)
         self._late.append((LateValue(loss), weight))  # made last, so that it is there last

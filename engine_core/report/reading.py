@@ -143,7 +143,7 @@ class RunReader:
             results = {}
         saved = list_checkpoints(folder)
         lower, higher = _directions(manifest)
-        warnings += [f"the config says of {name!r} that lower is better, and higher" for name in sorted(lower & higher)]
+        warnings += [f"the config lists {name!r} under both `lower` and `higher`" for name in sorted(lower & higher)]
         warnings += [f"the checkpoint {found.name} is damaged" for found in saved if "damaged" in found.marks]
         return RunData(
             folder=folder,

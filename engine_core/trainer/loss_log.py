@@ -29,7 +29,7 @@ class _Reading(NamedTuple):
 
 
 class LossReader:
-    """Reads losses at once on the CPU and one step late elsewhere, so that the device always has a step to work on."""
+    """Reads losses at once on the CPU and one step late elsewhere, so that no step waits for itself."""
 
     def __init__(self, state: State, logger: Logger, *, late: bool) -> None:
         self._state = state

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from engine_core import Event
 from engine_core.testing.probes import at_events
+from engine_core_transformers import EngineTrainer
 
 from .accelerate_runs import Run
 from .cases import EPOCHS, LEARNING_RATE, MOMENTUM, make_loaders, make_net
@@ -83,10 +84,15 @@ def lightning_with(device: str, *callbacks: Any) -> Weights:
     return module.net.state_dict()
 
 
-def transformers_with(device: str, folder: Any, **more: Any) -> Weights:
+def make_half_transformers(device: str, folder: Any, **more: Any) -> transformers.Trainer:
     trainer = make_transformers_trainer(folder, args={"bf16": True, "use_cpu": device == "cpu"}, **more)
     halve(trainer.accelerator, device)
     trainer.args.bf16, trainer.args.fp16 = False, True
+    return trainer
+
+
+def transformers_with(device: str, folder: Any, **more: Any) -> Weights:
+    trainer = make_half_transformers(device, folder, **more)
     trainer.train()
     return trainer.model.net.state_dict()
 
@@ -137,3 +143,33 @@ def test_after_train_batch_gradients_are_without_the_scale(library: str, device:
     WITH_ENGINE[library](device, tmp_path, watch)
     assert len(norms) == 14
     assert all(0.01 < norm < 10 for norm in norms[1:]), norms
+
+
+class Clipping(EngineTrainer):
+    """A user's own clipping of values, which needs gradients without the scale too."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(*args, **kwargs)
+        self.accelerator.clip_grad_value_(self.model.parameters(), 0.01)
+        return loss
+
+
+class Unscaling(transformers.TrainerCallback):
+    """A user's own look at the gradients."""
+
+    accelerator: Accelerator
+
+    def __init__(self) -> None:
+        self.largest: list[float] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.accelerator.unscale_gradients()
+        self.largest.append(max(p.grad.abs().max().item() for p in kwargs["model"].parameters()))
+
+
+def test_transformers_gradients_are_unscaled_once_whoever_asks(device: str, tmp_path: Any) -> None:
+    kind, seen = type("Ours", (InOrder, Clipping), {}), Unscaling()
+    trainer = make_half_transformers(device, tmp_path, kind=kind, callbacks=[seen])
+    seen.accelerator = trainer.accelerator
+    trainer.train()
+    assert len(seen.largest) == 14 and max(seen.largest[1:]) == pytest.approx(0.01)

@@ -49,7 +49,8 @@ def outage(uri: str) -> Outage:
 
 
 @pytest.mark.parametrize(
-    "uri", ["sqlite:///folder/x.db", "http://127.0.0.1:9", "nonsense://x", "./folder", "file:folder"]
+    "uri",
+    ["sqlite:///folder/x.db", "sqlite+pysqlite:///.", "http://127.0.0.1:9", "nonsense://x", "./folder", "file:folder"],
 )
 @pytest.mark.usefixtures("_quiet")
 def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(

@@ -249,12 +249,13 @@ def test_a_path_where_no_file_can_be_is_refused_in_the_constructor(tmp_path):
     (tmp_path / "file").write_text("x")
     for wrong, reason in (
         (tmp_path, "is a folder"),
-        (os.devnull, "is not a file"),
         ("", "is a folder"),
         (tmp_path / "file" / "t.json", "is not a writable folder"),
     ):
         with pytest.raises(ValueError, match=reason):
             Profiler(wrong)
+    with pytest.raises(ValueError, match=f"timing '{os.devnull}' is not a file"):
+        Profiler(timing=os.devnull)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -162,7 +162,7 @@ def test_without_results_the_best_is_found_by_the_rule_and_the_config(tmp_path):
 def test_a_config_that_contradicts_itself_on_what_is_better_is_told_and_the_rest_is_read(tmp_path):
     config = {"results": {"lower": ["eval/loss", "eval/a"], "higher": ["eval/loss"]}}
     run = read_run(write_run(tmp_path / "run", manifest={**MANIFEST, "config": config}, results=None))
-    assert run.warnings == ["the config says of 'eval/loss' that lower is better, and higher"]
+    assert run.warnings == ["the config lists 'eval/loss' under both `lower` and `higher`"]
     assert run.best["eval/loss"]["value"] == 0.125
 
 

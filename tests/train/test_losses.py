@@ -35,6 +35,17 @@ class OwnModule(nn.Module):
         return (outputs - targets).square().mean()
 
 
+class Around(nn.Module):
+    """Has torch's loss under the name that torch.compile gives it, and its own formula."""
+
+    def __init__(self):
+        super().__init__()
+        self._orig_mod = nn.CrossEntropyLoss()
+
+    def forward(self, outputs, targets):
+        return 2 * self._orig_mod(outputs, targets)
+
+
 class Renamed(nn.CrossEntropyLoss):
     """Has torch's formula."""
 
@@ -45,9 +56,10 @@ def plain(outputs, targets, reduction="mean"):
 
 PATCHED = nn.CrossEntropyLoss()
 PATCHED.forward = lambda outputs, targets: (outputs - targets).square().mean()
-MODULE = nn.CrossEntropyLoss(reduction="sum")
+AROUND, MODULE = Around(), nn.CrossEntropyLoss(reduction="sum")
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # torch's own, where it imports the compiler
+    SCRIPTED = torch.jit.script(nn.CrossEntropyLoss())
     COMPILED = torch.compile(MODULE)
     COMPILED_FUNCTION = torch.compile(plain, backend="eager")  # torch 2.4 can't compile cross_entropy itself
     COMPILED_PARTIAL = torch.compile(partial(F.cross_entropy, reduction="sum"), backend="eager")
@@ -65,6 +77,8 @@ with warnings.catch_warnings():
         (COMPILED_PARTIAL, F.cross_entropy),
         (partial(COMPILED_FUNCTION), plain),
         (MODULE.forward, MODULE),
+        (SCRIPTED, SCRIPTED),
+        (AROUND, AROUND),
         (None, None),
     ],
     ids=[
@@ -77,6 +91,8 @@ with warnings.catch_warnings():
         "compiled partial",
         "partial of it",
         "forward",
+        "scripted",
+        "around",
         "none",
     ],
 )
@@ -96,6 +112,8 @@ def test_the_base_is_the_wrapped_loss(loss, base):
         (Own().forward, False),
         (OwnCall(), False),
         (PATCHED, False),
+        (SCRIPTED, False),
+        (AROUND, False),
         (F.nll_loss, False),
         (lambda outputs, targets: 2 * F.cross_entropy(outputs, targets), False),
         (None, False),

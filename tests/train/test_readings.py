@@ -102,7 +102,7 @@ def test_what_is_held_keeps_no_graph_alive() -> None:
     loss = torch.ones((), requires_grad=True) * 2
     reader.take(loss, {"part": loss})
     held: Any = reader._held
-    assert [late._copy.requires_grad for late in (held.loss, held.parts["part"])] == [False, False]
+    assert [late._value.requires_grad for late in (held.loss, held.parts["part"])] == [False, False]
 
 
 def late_trainer(memory: Memory, **settings: Any) -> Any:

@@ -76,11 +76,14 @@ class OnDevice:
 
     is_cuda, device = True, "cuda:0"
 
-    def __init__(self, value):
-        self.value = value
+    def __init__(self, value, elements=1):
+        self.value, self.elements = value, elements
 
     def detach(self):
         return self
+
+    def numel(self):
+        return self.elements
 
     def to(self, where, non_blocking):
         assert (where, non_blocking) == ("cpu", True)
@@ -95,6 +98,7 @@ def test_a_loss_on_a_gpu_is_read_when_its_copy_is_there_and_waited_for_only_by_f
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
     Event.made, losses = [], RunningLoss()
     losses.take(OnDevice(1.0), weight=1)
+    losses.take(OnDevice([7.0, 7.0], elements=2), weight=1)  # passed over
     losses.take(OnDevice(2.0), weight=1)
     assert losses.weight == 0
     Event.made[0].is_reached = True

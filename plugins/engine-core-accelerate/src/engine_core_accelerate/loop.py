@@ -122,9 +122,9 @@ class EngineLoop:
             loop.epoch_start()
             self._epoch = state.timestamp.epoch
         for loaded in loader:
+            if loaded is None and state.timestamp.batch_in_epoch >= (state.dataloader_len or 0):
+                break  # no batch is left; Accelerate below 1.9 yields None, and fails if it is asked for more
             if self._begins and state.dataloader_len and state.timestamp.batch_in_epoch >= state.dataloader_len:
-                if loaded is None:  # what an older Accelerate yields, and then breaks, if no batch is left
-                    break
                 rest = "what is left of one, even nothing, is accelerator.skip_first_batches(train, done)"
                 raise EngineError(f"batches(): the epoch has had its {state.dataloader_len} steps; {rest}")
             batch = loop.take(loaded)

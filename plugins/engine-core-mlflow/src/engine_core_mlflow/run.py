@@ -127,8 +127,8 @@ class MlflowRun:
 
 
 def _check_file(uri: str) -> None:
-    """Raise at once if SQLite can't open its file, which MLflow tries for 100 seconds."""
-    if found := re.match(r"sqlite:///([^?]+)", uri):
+    """Make the folder of SQLite's file, and raise at once if it can't be opened, which MLflow tries for 100 seconds."""
+    if found := re.match(r"sqlite(?:\+\w+)?:///(?!file:|:memory:)([^?]+)", uri):
         path = Path(found[1])
         path.parent.mkdir(parents=True, exist_ok=True)
         sqlite3.connect(path).close()

@@ -59,6 +59,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         _check_names("transformers", [f"transformers:Trainer.{name}" for name in HELD if not hasattr(self, name)])
         self._loss_fn, self._label_key, self._moment, self._ended_epoch = loss_fn, label_key, "", False
+        self._is_scaled = False
         self._check()
         if loss_fn is not None:
             self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), label_key])]
@@ -131,7 +132,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """BATCH_START and BEFORE_TRAIN_BATCH, at the first batch of a step, then the events of each."""
-        loop, own, own.batch, self._cut = self._loop, self.engine_state, inputs, False
+        loop, own, own.batch, self._is_scaled = self._loop, self.engine_state, inputs, True
         self._step or loop.begin_step()
         inputs, self._moment = own.batch, "training"
         self._step = model, inputs, num_items_in_batch
@@ -163,9 +164,13 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         self._loop.end_backward()
 
     def _clip(self, original: Callable[..., Any], parameters: Any, max_norm: float, **kwargs: Any) -> Any:
-        norm, self._cut = original(parameters, max_norm, **kwargs), True  # and are unscaled
+        norm = original(parameters, max_norm, **kwargs)
         self.engine_state.gradient_norm = norm if max_norm < math.inf else None  # then it is only measured
         return norm
+
+    def _unscale(self, original: Callable[..., None], *args: Any) -> None:
+        is_scaled, self._is_scaled = self._is_scaled, False
+        is_scaled and original(*args)  # once a step: clipping does it too
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train as the Trainer does, with the engine."""
@@ -175,12 +180,12 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         folder and self._loop.load_state_dict(embed.read_state(Path(folder)))
         if self.args.load_best_model_at_end and self.engine_state.algorithms:
             warn("load_best_model_at_end loads weights alone, no averages", CheckpointWarning)
-        loop, handler, unscale = self._loop, self.callback_handler, self.accelerator.unscale_gradients
-        own = self.engine_state
+        loop, own, handler = self._loop, self.engine_state, self.callback_handler
+        unscale = partial(self._unscale, self.accelerator.unscale_gradients)
         moments: dict[str, Callable[..., object]] = {
             "on_train_begin": self._begin_fit,
             "on_epoch_begin": lambda *_: own.timestamp.batch_in_epoch or loop.epoch_start(),  # unless in mid-epoch
-            "on_pre_optimizer_step": lambda *_: (self._cut or unscale(), loop.end_gradients() or loop.leave_out_step()),
+            "on_pre_optimizer_step": lambda *_: unscale() or loop.end_gradients() or loop.leave_out_step(),
             "on_step_end": lambda *_: (loop.end_step(), loop.batch_checkpoint()),
             "on_epoch_end": self._end_epoch,
             "on_train_end": lambda *_: (loop.fit_end(), self._logged.held and self.log({})),
@@ -188,18 +193,15 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         with ExitStack() as covers:
             embed.cover(covers, self.accelerator, "backward", self._backward)
             embed.cover(covers, self.accelerator, "clip_grad_norm_", self._clip)
+            embed.cover(covers, self.accelerator, "unscale_gradients", self._unscale)
             for name, moment in moments.items():  # before all callbacks
                 embed.cover(covers, handler, name, partial(lambda own, then, *a: (own(*a), then(*a))[1], moment))
-            try:
-                return super().train(resume_from_checkpoint, *args, **kwargs)
-            except BaseException as error:
-                loop.undo(error)
-                raise
+            covers.push(lambda _kind, error, _trace: error and loop.undo(error))
+            return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        ended, self._ended_epoch = self._ended_epoch, False
-        ended and self._loop.epoch_checkpoint()
+        self._ended_epoch = self._ended_epoch and self._loop.epoch_checkpoint()  # which returns None
         self.control.should_training_stop |= self.engine_state.stop_requested
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -247,9 +249,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         own.dataloader_len = None if length is None else math.ceil(length / args.gradient_accumulation_steps)
         own.max_duration = Time(f"{state.max_steps}ba" if args.max_steps > 0 or epochs % 1 else f"{epochs:.0f}ep")
         self._loop.fit_start(self._gradients_again if "closure" in own.offers.gives else None)
-        if own.timestamp.batch_in_epoch == own.dataloader_len:
-            self._loop.epoch_end()
-            self._loop.epoch_checkpoint()
+        own.timestamp.batch_in_epoch == own.dataloader_len and (self._loop.epoch_end(), self._loop.epoch_checkpoint())
 
     def _end_epoch(self, args: Any, state: Any, control: Any) -> None:
         done, length = self.engine_state.timestamp.batch_in_epoch, self.engine_state.dataloader_len
