@@ -168,7 +168,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         self.engine_state.gradient_norm = norm if max_norm < math.inf else None  # then it is only measured
         return norm
 
-    def _unscale(self, original: Callable[..., None], *args: Any) -> None:
+    def _unscale(self, original: Any, *args: Any) -> None:
         is_scaled, self._is_scaled = self._is_scaled, False
         is_scaled and original(*args)  # once a step: clipping does it too
 
@@ -181,7 +181,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         if self.args.load_best_model_at_end and self.engine_state.algorithms:
             warn("load_best_model_at_end loads weights alone, no averages", CheckpointWarning)
         loop, own, handler = self._loop, self.engine_state, self.callback_handler
-        unscale = partial(self._unscale, self.accelerator.unscale_gradients)
+        unscale: Any = partial(self._unscale, self.accelerator.unscale_gradients)
         moments: dict[str, Callable[..., object]] = {
             "on_train_begin": self._begin_fit,
             "on_epoch_begin": lambda *_: own.timestamp.batch_in_epoch or loop.epoch_start(),  # unless in mid-epoch
