@@ -112,7 +112,7 @@ class StepMoments:
         self.engine.undo(error, OF_A_MICROBATCH)
 
     def undo_step(self, error: BaseException) -> None:
-        """`error` ended the step, and training may go on with another: its batches count nowhere, its gradients go."""
+        """`error` ended the step, and another may follow: its batches count nowhere, its gradients go."""
         self.engine.undo(error, OF_A_STEP)
         self.leave_out_step()
         self.samples, self.state.skip_requested = 0, False

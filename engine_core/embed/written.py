@@ -1,4 +1,4 @@
-"""A step that somebody wrote, which calls model and loss itself: the events within it."""
+"""A step that a user wrote, which calls model and loss itself: the events within it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that somebody wrote fires the events of forward and loss, and leaves the module as it was."""
+"""A step that a user wrote fires the events of forward and loss, and leaves the module as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets of a step that somebody wrote are any item of its batch, and algorithms have to mean the same one."""
+"""The targets of a step that a user wrote are any item of its batch, and algorithms have to mean the same one."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +21,7 @@ from .weight_averaging import WeightAveraging
 
 __all__ = ["EMA", "ema_update"]
 
-_make_rule: Callable[[float], Rule] = lru_cache(maxsize=1)(get_ema_multi_avg_fn)  # it decorates anew at each call
+_make_rule: Callable[[float], Rule] = get_ema_multi_avg_fn
 _MEANING = "the share of the average that is kept at each update"
 _DECAY = 0.999
 _WARMED_UP = 10**9
