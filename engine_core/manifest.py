@@ -32,6 +32,7 @@ class Manifest(Told):
         versions: of Python, torch, the core and each plugin in use.
         overrides: the changes to the config file that `--set` made, as given; `config` has them.
         config: the config that repeats the run.
+        higher_is_better: what the run's metrics say of themselves, by name; None: an older version, which did not ask.
     """
 
     model_config = ConfigDict(populate_by_name=True, frozen=True)
@@ -48,6 +49,7 @@ class Manifest(Told):
     config_file: str
     overrides: tuple[str, ...] = ()
     config: dict[str, Any]
+    higher_is_better: dict[str, bool] | None = None
 
 
 def is_run(path: Path) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +12,14 @@ from .errors import ArgumentError
 
 __all__ = ["Best", "Results"]
 
-_LOWER_IS_BETTER = ("loss", "error", "perplexity")
+_LOWER = """
+    loss error err mae mse rmse mape nll perplexity ppl bpc bpb wer cer ter fid kid lpips brier ece rank distance regret
+""".split()  # noqa: SIM905  a list has a line for each word
+_HIGHER = """
+    acc accuracy f1 auc auroc ap map precision recall iou miou dice bleu rouge psnr ssim r2 score mcc kappa
+""".split()  # noqa: SIM905
+_CHUNK = re.compile(r"[^\W_]+")
+_IN_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Best(NamedTuple):
@@ -26,13 +34,14 @@ class Best(NamedTuple):
 class Results:
     """The last and the best value of each evaluation result, by its name `<label>/<metric>`.
 
-    Higher is better, but for names that end in `loss`, `error` or `perplexity`. Of equal values the first is the best
-    one, and a value that is not finite never is.
+    Which is better says `set_directions`, else the metric itself, else the words of its name. Where none does, a result
+    has a last value, but no best. Of equal values the first is the best one, and a value that is not finite never is.
 
     Attributes:
         last: the latest values.
-        best: for each result that was ever finite.
+        best: for each result that has a direction and was ever finite.
         improved: the results whose value in the latest evaluation is better than all before it.
+        higher_is_better: what metrics say of themselves, by name.
 
     Example:
         >>> results = Results()
@@ -45,10 +54,13 @@ class Results:
     last: dict[str, float] = field(default_factory=dict)
     best: dict[str, Best] = field(default_factory=dict)
     improved: set[str] = field(default_factory=set)
-    _is_lower_better: dict[str, bool] = field(default_factory=dict)
+    higher_is_better: Mapping[str, bool] = field(default_factory=dict)
+    _told: dict[str, bool] = field(default_factory=dict)
 
     def set_directions(self, lower: Iterable[str] = (), higher: Iterable[str] = ()) -> None:
         """Overrule which direction is better for these results, each `<label>/<metric>` or the metric of all loaders.
+
+        It overrules the metrics too, since who says it means this run; the other way round it would do nothing.
 
         Raises:
             ArgumentError: (a ValueError) for a name that is in both.
@@ -56,19 +68,22 @@ class Results:
         lower, higher = set(lower), set(higher)
         if both := sorted(lower & higher):
             raise ArgumentError(f"{both[0]!r} can't be better both if it is lower and if it is higher: give it once")
-        self._is_lower_better = {**dict.fromkeys(lower, True), **dict.fromkeys(higher, False)}
+        self._told = {**dict.fromkeys(lower, False), **dict.fromkeys(higher, True)}
 
-    def is_lower_better(self, name: str) -> bool:
-        """Is the lower of two values of this result the better one?"""
-        told = self._is_lower_better
+    def ask(self, metrics: Mapping[str, Any]) -> None:
+        """Let metrics say what is better by their own `higher_is_better`, as those of torchmetrics do."""
+        self.higher_is_better = dict(_own_directions(metrics))
+
+    def is_lower_better(self, name: str) -> bool | None:
+        """Is the lower of two values of this result the better one? None: nothing says so."""
         _, _, metric = name.partition("/")
         # A metric may compute several values: of `eval/dist/a` and `eval/dist/b` one may have said `dist`.
-        for whole in (name, metric):
-            parts = whole.split("/")
+        for told, path in ((self._told, name), (self._told, metric), (self.higher_is_better, metric)):
+            parts = path.split("/")
             for known in ("/".join(parts[:count]) for count in range(len(parts), 0, -1)):
                 if known in told:
-                    return told[known]
-        return name.lower().endswith(_LOWER_IS_BETTER)
+                    return not told[known]
+        return _by_words(metric or name)
 
     def begin(self) -> None:
         """Begin an evaluation, in which nothing has improved yet."""
@@ -78,8 +93,7 @@ class Results:
         """Take the results of an evaluation after `step` batches and `epoch` epochs."""
         for name, value in values.items():
             self.last[name] = value
-            best = self.best.get(name)
-            if math.isfinite(value) and (best is None or self._is_better(name, value, best.value)):
+            if self._is_best(name, value, self.best.get(name)):
                 self.best[name] = Best(value, step, epoch)
                 self.improved.add(name)
 
@@ -91,11 +105,42 @@ class Results:
         }
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what `to_json` returned; the directions stay as they are."""
+        """Restore what `to_json` returned but for a best value of another direction, as older versions had.
+
+        The directions stay as they are.
+        """
         self.improved = set()
         self.last = {str(name): float(entry["last"]) for name, entry in saved.items()}
         found = {str(name): entry["best"] for name, entry in saved.items() if entry["best"] is not None}
-        self.best = {name: Best(float(b["value"]), int(b["step"]), int(b["epoch"])) for name, b in found.items()}
+        bests = {name: Best(float(b["value"]), int(b["step"]), int(b["epoch"])) for name, b in found.items()}
+        self.best = {
+            name: best
+            for name, best in bests.items()
+            if self.is_lower_better(name) is not None and not self._is_best(name, self.last[name], best)
+        }
 
-    def _is_better(self, name: str, value: float, than: float) -> bool:
-        return value < than if self.is_lower_better(name) else value > than
+    def _is_best(self, name: str, value: float, best: Best | None) -> bool:
+        """Is a value better than the best before it?"""
+        lower = self.is_lower_better(name)
+        if lower is None or not math.isfinite(value):
+            return False
+        return best is None or (value < best.value if lower else value > best.value)
+
+
+def _own_directions(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    for name, metric in metrics.items():
+        if isinstance(told := getattr(metric, "higher_is_better", None), bool):
+            yield f"{prefix}{name}", told
+        if all(callable(getattr(metric, method, None)) for method in ("keys", "items")):  # a collection of metrics
+            yield from _own_directions(metric, f"{prefix}{name}/")
+
+
+def _by_words(name: str) -> bool | None:
+    """Return whether lower is better by the words of a name; None if they say nothing, or both."""
+    words = set[str]()
+    for chunk in _CHUNK.findall(name):
+        whole = chunk.lower()  # `mIoU` is one word
+        parts = [chunk] if whole in _LOWER or whole in _HIGHER else _IN_CAMEL_CASE.split(chunk)
+        words.update(part.lower() for part in parts)
+    lower, higher = not words.isdisjoint(_LOWER), not words.isdisjoint(_HIGHER)
+    return None if lower is higher else lower

@@ -140,6 +140,7 @@ class State(_Referable):
             setattr(self, name, ObservedList(ObservedList.of(getattr(self, name))))
         if self.max_duration is not None:
             self.max_duration = _horizon(self.max_duration)
+        self.results.ask(self.metric_objects)
 
     def get_elapsed_duration(self) -> Time | None:
         """Return the fraction of `max_duration` that is done, in unit `dur`, or None if there is no end.

@@ -14,7 +14,6 @@ from ..logger import Logger
 from ..messages import warn
 from ..state import State
 from ..time import Time, Timestamp
-from .monitor import Monitor
 from .ranking import Ranking, is_of_interval
 from .savable import check_folder, check_states
 
@@ -35,8 +34,8 @@ class CheckpointSaver(Callback):
         keep_last: how many of these to keep; None keeps all ever saved. One saved between intervals, at the end or for
             a pause or a signal, stays until the next one is written.
         keep_best: how many more to keep, by their value of `metric`.
-        metric: an evaluation result such as `eval/accuracy`; larger is better, or smaller for a loss, unless the name
-            starts with `min:` or `max:`. It counts for the first checkpoint after the evaluation.
+        metric: an evaluation result such as `eval/accuracy`; the metric or its name says which value is better, and
+            `min:` or `max:` before the name overrides that. It counts for the first checkpoint after the evaluation.
         on_error: if a checkpoint can't be written, `warn` and train on, or `stop`; without the folder none is.
         sharded: does each of several processes write its own part? None: if the model is sharded. False gathers a
             sharded model on rank 0, which is for small ones.
@@ -72,8 +71,7 @@ class CheckpointSaver(Callback):
         from ..checkpoint import BackgroundWriter, Store  # noqa: PLC0415  it can be listed and examined without torch
 
         self._store, self._writer = Store(self.checkpoint_folder), BackgroundWriter()
-        monitor = None if metric is None else Monitor(metric)
-        self._ranking = Ranking(self.checkpoint_folder, monitor, keep_best or 0)
+        self._ranking = Ranking(self.checkpoint_folder, metric, keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
         self._due_at: Timestamp | None = None
         self._measured_at: Timestamp | None = None
@@ -82,8 +80,9 @@ class CheckpointSaver(Callback):
         self._rank = self._failures = 0
 
     def init(self, state: State, logger: Logger) -> None:
-        """Refuse an interval that can't be counted in this run."""
+        """Refuse an interval that can't be counted in this run, and a metric without a best value."""
         interval_in_run(state, "interval", self.interval)
+        self._ranking.follow(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..errors import ArgumentError, ArgumentTypeError, did_you_mean, suggestion
 from ..results import Results
 from ..state import State
 
@@ -16,12 +16,13 @@ _WAYS = ("min:", "max:")
 class Monitor:
     """An evaluation result by its name, `<label>/<metric>`, and which of two of its values is the better one.
 
-    `Results` says which values are better, and `min:` or `max:` before the name overrides that. A value that is not
-    finite is never better.
+    `Results` says which values are better, and `min:` or `max:` before the name overrides that, a metric's own
+    `higher_is_better` too: who writes it means it. A value that is not finite is never better.
 
     Attributes:
         key: the name among `state.metrics`.
         label: that of the evaluation loader.
+        smaller_is_better: None while nothing says so.
 
     Raises:
         ArgumentError: (a ValueError) for anything but such a name.
@@ -44,11 +45,26 @@ class Monitor:
                 f"metric={metric!r} has to be the label of an evaluation loader and a result, such as 'eval/loss' or "
                 "'min:eval/perplexity'"
             )
-        self.follow(Results())
+        self.smaller_is_better = self._direction_in(Results())
 
-    def follow(self, results: Results) -> None:
-        """Take the direction from a run's results, for which a config may overrule it."""
-        self.smaller_is_better = self._way == "min:" or (not self._way and results.is_lower_better(self.key))
+    def follow(self, state: State) -> None:
+        """Take the direction from a run's results, for which metrics and a config may say it.
+
+        Raises:
+            ArgumentError: (a ValueError) with what to write, if nothing says which of two values is better.
+        """
+        self.smaller_is_better = self._direction_in(state.results)
+        if self.smaller_is_better is None:
+            names = ["loss", *state.metric_objects]
+            is_known = self.key.split("/")[1] in names
+            near = "" if is_known else suggestion(self.key, [f"{self.label}/{name}" for name in names])
+            raise ArgumentError(
+                f"metric={self.key!r}: neither the metric nor its name says which of two values is better; write "
+                f"'min:{self.key}' if it is the lower one, or 'max:{self.key}'{near}"
+            )
+
+    def _direction_in(self, results: Results) -> bool | None:
+        return self._way == "min:" if self._way else results.is_lower_better(self.key)
 
     def check_loader(self, state: State) -> None:
         """Raise unless there is the evaluation loader that produces the result.

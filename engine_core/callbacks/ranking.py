@@ -32,9 +32,9 @@ class _Counted(NamedTuple):
 class Ranking:
     """The best checkpoints in a folder, as a monitor ranks them, and whether the latest result is yet to be counted."""
 
-    def __init__(self, folder: Path, monitor: Monitor | None, keep: int) -> None:
+    def __init__(self, folder: Path, metric: str | None, keep: int) -> None:
         self._folder = folder
-        self._monitor = monitor
+        self._monitor = None if metric is None else Monitor(metric)
         self._keep = keep
         self.best: Best = []
         self.awaits = False
@@ -42,12 +42,16 @@ class Ranking:
         self.is_evaluating = False
         self._counted = _Counted({}, None, "")
 
+    def follow(self, state: State) -> None:
+        """Let the run's results say which value is better; one without a direction is refused."""
+        if self._monitor is not None:
+            self._monitor.follow(state)
+
     def start(self, state: State) -> None:
         """Drop checkpoints no longer in the folder, and a result from before this fit unless it awaits a checkpoint."""
-        self.best = self.still_there()
+        self.follow(state)
+        self.best = self._ranked(self.still_there())  # an older version may have ranked them the other way round
         self.is_evaluating = False
-        if self._monitor is not None:
-            self._monitor.follow(state.results)
         if self._monitor is not None and not self.awaits:
             self._counted = _Counted(state.metrics, state.metrics.get(self._monitor.key), "")
 
@@ -81,8 +85,11 @@ class Ranking:
         if not math.isfinite(value):
             return best
         ranked = [*(pair for pair in best if pair[1] != name), (float(value), name)]
-        ranked.sort(key=lambda pair: pair[0], reverse=not monitor.smaller_is_better)
-        return ranked[: self._keep]
+        return self._ranked(ranked)[: self._keep]
+
+    def _ranked(self, best: Best) -> Best:
+        descends = self._monitor is None or not self._monitor.smaller_is_better
+        return sorted(best, key=lambda pair: pair[0], reverse=descends)
 
     def load(self, best: Any) -> None:
         """Load the best checkpoints of a saved run."""

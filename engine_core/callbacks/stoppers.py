@@ -29,10 +29,14 @@ class _Stopper(Callback):
         self.metric = metric
         self._is_in_own_loop = False
 
+    def init(self, state: State, logger: Logger) -> None:
+        """Refuse a result of which nothing says which value is better."""
+        self._monitor.follow(state)
+
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the run evaluates on that loader."""
         self._monitor.check_loader(state)
-        self._monitor.follow(state.results)
+        self._monitor.follow(state)
         self._is_in_own_loop = state.snapshot is None
 
     def fit_end(self, state: State, logger: Logger) -> None:
@@ -69,8 +73,8 @@ class EarlyStopper(_Stopper):
     stopped again gets `patience` evaluations to improve on the best so far.
 
     Args:
-        metric: an evaluation result such as `eval/loss`; smaller is better for a loss, else larger, unless the name
-            starts with `min:` or `max:`.
+        metric: an evaluation result such as `eval/loss`; the metric or its name says which value is better, and `min:`
+            or `max:` before the name overrides that.
         patience: how many evaluations in a row without an improvement stop training.
         min_delta: only an improvement by more than this counts.
 
@@ -93,6 +97,7 @@ class EarlyStopper(_Stopper):
 
     def init(self, state: State, logger: Logger) -> None:
         """Forget the results of an earlier run."""
+        super().init(state, logger)
         self.best, self.waited, self._counted_at = None, 0, None
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -140,8 +145,8 @@ class ThresholdStopper(_Stopper):
     """Stops training as soon as an evaluation result is at least as good as a threshold.
 
     Args:
-        metric: an evaluation result such as `eval/accuracy`; larger is better, or smaller for a loss, unless the name
-            starts with `min:` or `max:`.
+        metric: an evaluation result such as `eval/accuracy`; the metric or its name says which value is better, and
+            `min:` or `max:` before the name overrides that.
         threshold: a non-finite value never reaches it.
 
     Example:

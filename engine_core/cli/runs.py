@@ -26,11 +26,13 @@ _NAMED = 8
 @click.command(
     epilog="\b\nExamples:\n"
     "  engine-core runs --by eval/accuracy\n"
-    "  engine-core runs runs/baseline runs/changed --by eval/mse --lower --csv"
+    "  engine-core runs runs/baseline runs/changed --by eval/gap --lower --csv"
 )
 @click.argument("runs", nargs=-1, metavar="[RUN...]", type=click.Path(path_type=Path))
 @click.option("--by", metavar="NAME", help="Rank by this value, such as eval/loss: the best run first.")
-@click.option("--lower/--higher", "lower", default=None, help="Which of two values is better; default: by its name.")
+@click.option(
+    "--lower/--higher", "lower", default=None, help="Which of two values is better; default: as the runs say."
+)
 @click.option("--json", "form", flag_value="json", help="Print an array of {run, status, values, settings}.")
 @click.option("--csv", "form", flag_value="csv", help="Print a column for the best and the last of each value.")
 def runs(runs: tuple[Path, ...], by: str | None, lower: bool | None, form: str | None) -> None:

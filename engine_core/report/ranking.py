@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from ..diff import compare_manifests, json_leaf
 from ..errors import ArgumentError, did_you_mean
 from ..results import Results
+from .best import best_in, rule_of
 from .files import LineReader, number_in
 from .naming import name_runs
-from .reading import RunData, best_in, rule_of
+from .reading import RunData
 from .series import Logged
 
 
@@ -67,7 +68,7 @@ def rank_runs(runs: Sequence[RunData], by: str | None = None, *, lower: bool | N
         lower: is lower better? None: as the runs say, see `Results`.
 
     Raises:
-        ArgumentError: (a ValueError) if no run has this value, or the runs' configs disagree on what is better.
+        ArgumentError: (a ValueError) if no run has this value, or the runs disagree on what is better or don't say it.
     """
     named = name_runs(runs)
     once = [run for _, run in named]
@@ -84,15 +85,17 @@ def rank_runs(runs: Sequence[RunData], by: str | None = None, *, lower: bool | N
 
 
 def is_lower_better(runs: Sequence[RunData], name: str) -> bool:
-    """Return whether the lower of two values is better, as all runs that have such a value say.
+    """Return whether the lower of two values is better, as all runs that have such a value and a direction say.
 
     Raises:
-        ArgumentError: (a ValueError) if there is no such value, or they disagree.
+        ArgumentError: (a ValueError) if there is no such value, or they disagree, or none says it.
     """
     _check_name(names_of_values(runs), name)
-    told = {rule_of(run.manifest).is_lower_better(name) for run in runs if name in run.last or name in run.best}
-    if len(told) > 1:
-        raise ArgumentError(f"the runs' configs disagree on which {name!r} is better: say --lower or --higher")
+    asked = (rule_of(run.manifest).is_lower_better(name) for run in runs if name in run.last or name in run.best)
+    told = {lower for lower in asked if lower is not None}
+    if len(told) != 1:
+        who = "the runs' configs disagree on" if told else "neither a metric nor the name says"
+        raise ArgumentError(f"{who} which {name!r} is better: say --lower or --higher")
     return told.pop()
 
 
@@ -109,7 +112,7 @@ def value_of(run: RunData, name: str, *, lower: bool | None = None) -> Value:
     if name in run.last and (last is None or (isinstance(last, float) and not math.isfinite(last))):
         last = math.nan  # files have null for it
     best = run.best.get(name)
-    if best is not None and lower not in (None, rule_of(run.manifest).is_lower_better(name)):
+    if lower not in (None, rule_of(run.manifest).is_lower_better(name)) and name.partition("/")[0] in run.evaluated:
         best = _best_anew(run, name, lower=bool(lower))
     return Value(last, best)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import ArgumentError
 from ..manifest import NAME, Manifest, is_folder, read_manifest
 from ..messages import counted
-from ..results import Results
+from .best import best_of, directions_of, evaluated_in
 from .checkpoints import Saved, list_checkpoints
 from .files import MOST_BYTES_OF_JSON, LineReader, number_in, read_mapping, why_not
 from .logged_files import LoggedFile, list_logged_files
-from .series import LOSS, SPEED, Logged, Series, Stretch, runs_of, speed_of
+from .series import LOSS, SPEED, Logged, Stretch, runs_of, speed_of
 from .thinning import Thin, thin
 
 Status = Literal["finished", "paused", "unfinished"]
@@ -85,14 +85,12 @@ class RunData:
     @property
     def labels(self) -> set[str]:
         """Return the first words of names that share the charts of training."""
-        return {"train", *_evaluated(self.manifest)}
+        return {"train", *self.evaluated}
 
-
-def _evaluated(manifest: Manifest) -> set[str]:
-    """Return the first words of the results of evaluations."""
-    evaluated = manifest.config.get("eval_data")
-    named = {label for label in evaluated if isinstance(label, str)} if isinstance(evaluated, dict) else set()
-    return named or {"eval"}
+    @property
+    def evaluated(self) -> set[str]:
+        """Return the first words of the results of evaluations."""
+        return evaluated_in(self.manifest)
 
 
 def read_run(path: Path | str) -> RunData:
@@ -142,7 +140,7 @@ class RunReader:
         if status != "finished":  # those of an attempt before, which this one continues
             results = {}
         saved = list_checkpoints(folder)
-        lower, higher = _directions(manifest)
+        lower, higher = directions_of(manifest)
         warnings += [f"the config lists {name!r} under both `lower` and `higher`" for name in sorted(lower & higher)]
         warnings += [f"the checkpoint {found.name} is damaged" for found in saved if "damaged" in found.marks]
         return RunData(
@@ -154,7 +152,7 @@ class RunReader:
             results=results,
             series=_thinned(logged, warnings),
             last=dict(logged.last),
-            best=_best(results, diary, logged, manifest),
+            best=best_of(results, diary, logged, manifest),
             resumed=_resumed(diary, logged),
             strips=runs_of(diary),
             steps=number_in(results.get("batches")) or max(diary[-1]["step"] if diary else 0, logged.steps),
@@ -206,56 +204,6 @@ def _told(diary: list[dict[str, Any]]) -> list[str]:
     if diary and diary[-1].get("kind") == "fail":
         told.append(f"the last attempt failed after {counted(int(diary[-1]['step']), 'batch', 'batches')}")
     return told
-
-
-def _best(
-    results: Mapping[str, Any], diary: list[dict[str, Any]], logged: Logged, manifest: Manifest
-) -> dict[str, Mapping[str, Any]]:
-    """Return the best values as the run noted them, or else by the same rule from what was logged."""
-    noted = results.get("best")
-    if not isinstance(noted, dict):
-        evaluated = [line["best"] for line in diary if isinstance(line.get("best"), dict)]
-        noted = evaluated[-1] if evaluated else _best_of(logged, manifest)
-    return {
-        name: {key: number_in(best.get(key)) for key in ("value", "step", "epoch")}
-        for name, best in noted.items()
-        if isinstance(best, dict) and number_in(best.get("value")) is not None
-    }
-
-
-def _best_of(logged: Logged, manifest: Manifest) -> dict[str, Any]:
-    labels, rule = _evaluated(manifest), rule_of(manifest)
-    found = {name: best_in(name, logged, rule) for name in logged.series if name.partition("/")[0] in labels}
-    return {name: best for name, best in found.items() if best is not None}
-
-
-def rule_of(manifest: Manifest) -> Results:
-    """Return what a run takes for better, as its config says; a name of which it says both is left out."""
-    lower, higher = _directions(manifest)
-    results = Results()
-    results.set_directions(lower - higher, higher - lower)
-    return results
-
-
-def _directions(manifest: Manifest) -> tuple[set[str], set[str]]:
-    """Return the names of which a run's config says that lower is better, and those of which it says higher."""
-    told = manifest.config.get("results")
-    lower, higher = (_names(told.get(key) if isinstance(told, dict) else None) for key in ("lower", "higher"))
-    return {*lower}, {*higher}
-
-
-def best_in(name: str, logged: Logged, rule: Results) -> dict[str, Any] | None:
-    """Return the best value of those that were logged, in the form of `results.json`; None if none was finite."""
-    series, results = logged.series.get(name, Series()), replace(rule, last={}, best={}, improved=set())
-    for step, value in zip(series.x, series.y, strict=True):
-        if value is not None:
-            results.record({name: value}, int(step), 0)
-    best = results.best.get(name)
-    return None if best is None else {"value": best.value, "step": best.step, "epoch": None}
-
-
-def _names(value: Any) -> list[str]:
-    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def _resumed(diary: list[dict[str, Any]], logged: Logged) -> list[tuple[float, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..callback import saver_folders
+from ..callback import Callback, saver_folders
 from ..callbacks.checkpoint_saver import CheckpointSaver
 from ..callbacks.time_limit import TimeLimit
 from ..checkpoint import RUN_CHECKPOINTS
@@ -24,9 +24,11 @@ from ..config import (
     make_factory,
 )
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..logger import Logger
 from ..parallel import join, spread_of
 from ..randomness import check_seed, seed_generators
 from ..registry import Registry
+from ..state import State
 from ..trainer import Trainer
 
 
@@ -120,6 +122,8 @@ def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trai
     Raises:
         ConfigError: (a ValueError) with the file, for arguments that can't work together.
     """
+    if config.results.model_fields_set:
+        parts = {**parts, "callbacks": [_Directions(config), *parts["callbacks"]]}
     try:
         trainer = Trainer(**parts)
     except (ArgumentError, ArgumentTypeError) as error:
@@ -127,8 +131,18 @@ def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trai
     trainer.state.config, trainer.state.folder = config.model_dump(exclude_unset=True), folder
     if file := config.place().source.file:
         trainer.state.import_from = [*dict.fromkeys(map(str, (Path(file).resolve().parent, Path.cwd())))]
-    trainer.state.results.set_directions(**config.results.model_dump())
     return trainer
+
+
+class _Directions(Callback):
+    """Says which results are better lower, before a stopper or a saver asks and a saved best is loaded."""
+
+    def __init__(self, config: Config) -> None:
+        self._told = config.results.model_dump()
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Overrule what the metrics and their names say."""
+        state.results.set_directions(**self._told)
 
 
 def make_evaluator(config: Config, labels: Iterable[str], device: str | None = None) -> Trainer:

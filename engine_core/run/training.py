@@ -274,6 +274,7 @@ def _manifest(config: Config, trainer: Trainer, spread: DDP | FSDP | None) -> di
         "config_file": config.place().source.file,
         "import_from": [*state.import_from],
         "config": config.model_dump(exclude_unset=True),
+        "higher_is_better": state.results.higher_is_better,
         "surgery": surgery_of(trainer.engine),
         **explanation.to_json(),
     }

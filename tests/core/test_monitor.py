@@ -16,8 +16,8 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
         ("eval/loss", "eval/loss", "eval", True),
         ("max:eval/loss", "eval/loss", "eval", False),
         ("min:eval/error", "eval/error", "eval", True),
-        ("test/f1/loss", "test/f1/loss", "test", True),
-        ("eval/no_loss", "eval/no_loss", "eval", True),
+        ("test/top/loss", "test/top/loss", "test", True),
+        ("test/f1/loss", "test/f1/loss", "test", None),
         ("max:a:b/c:d", "a:b/c:d", "a:b", False),
     ],
 )

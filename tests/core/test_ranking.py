@@ -110,7 +110,7 @@ def test_equal_runs_stay_as_given(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "best"), [("eval/loss", "low"), ("eval/accuracy", "high"), ("eval/error", "low"), ("eval/mse", "high")]
+    ("name", "best"), [("eval/loss", "low"), ("eval/accuracy", "high"), ("eval/error", "low"), ("eval/mse", "low")]
 )
 def test_the_name_says_what_is_better(tmp_path, name, best):
     runs = [evaluated(tmp_path / "low", 1.0, name=name), evaluated(tmp_path / "high", 2.0, name=name)]
@@ -119,20 +119,42 @@ def test_the_name_says_what_is_better(tmp_path, name, best):
 
 
 def test_a_config_overrules_the_name_and_an_argument_overrules_both(tmp_path):
-    told = changed("config.results", {"lower": ["mse"]})
+    told = changed("config.results", {"higher": ["mse"]})
     runs = [evaluated(tmp_path / f"{v}", v, name="eval/mse", manifest=told) for v in (1, 3, 2)]
-    assert ranked(runs, "eval/mse") == ["1", "2", "3"]
-    assert ranked(runs, "eval/mse", lower=False) == ["3", "2", "1"]
+    assert ranked(runs, "eval/mse") == ["3", "2", "1"]
+    assert ranked(runs, "eval/mse", lower=True) == ["1", "2", "3"]
 
 
 def test_runs_that_disagree_on_what_is_better_are_not_ranked_without_a_word(tmp_path):
-    told = changed("config.results", {"lower": ["mse"]})
+    told = changed("config.results", {"higher": ["mse"]})
     runs = [evaluated(tmp_path / "a", 1, name="eval/mse", manifest=told), evaluated(tmp_path / "b", 2, name="eval/mse")]
     with pytest.raises(ArgumentError, match="disagree on which 'eval/mse' is better: say --lower or --higher"):
         rank_runs(runs, "eval/mse")
     assert ranked(runs, "eval/mse", lower=True) == ["a", "b"]
     other = evaluated(tmp_path / "c", 2, name="eval/loss")
     assert ranked([runs[0], other], "eval/mse") == ["a", "c"]  # who has no such value is not asked
+
+
+def test_a_value_without_a_direction_has_no_best_and_ranks_only_once_one_is_given(tmp_path):
+    runs = [evaluated(tmp_path / f"{v}", v, v + 1, name="eval/gap") for v in (2, 1)]
+    assert rank_runs(runs)[0].values["eval/gap"] == Value(3, None)
+    with pytest.raises(ArgumentError, match=r"neither a metric nor the name says which 'eval/gap' .*: say --lower or"):
+        rank_runs(runs, "eval/gap")
+    assert ranked(runs, "eval/gap", lower=True) == ["1", "2"]
+    assert rank_runs(runs, "eval/gap", lower=True)[0].values["eval/gap"].best["value"] == 1
+    own = changed("higher_is_better", {"gap": False})
+    own = evaluated(tmp_path / "own", 1.5, 4, name="eval/gap", manifest=own)
+    assert ranked([*runs, own], "eval/gap") == ["1", "own", "2"]  # older runs did not ask the metric
+
+
+def test_the_largest_error_that_an_older_version_took_for_the_best_is_none(tmp_path):
+    lines = [{"step": step, "seconds": step, "eval/mae": v, "eval/gap": v} for step, v in enumerate((0.5, 0.25, 1.0))]
+    noted = {name: {"value": 1.0, "step": 2, "epoch": 2} for name in ("eval/mae", "eval/gap", "eval/iou")}
+    run = read_run(write_run(tmp_path / "run", metrics=lines, results={**RESULTS, "best": noted}))
+    assert run.best == {"eval/mae": {"value": 0.25, "step": 1, "epoch": None}, "eval/iou": noted["eval/iou"]}
+    newer = changed("higher_is_better", {"gap": True})
+    newer = read_run(write_run(tmp_path / "new", manifest=newer, metrics=lines, results={**RESULTS, "best": noted}))
+    assert newer.best == noted
 
 
 def test_where_the_rule_is_overruled_the_best_is_found_anew_with_all_digits(tmp_path):

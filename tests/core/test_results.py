@@ -1,43 +1,81 @@
 """The last and the best value of each evaluation result, and which of two values is better."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine_core.errors import ArgumentError
 from engine_core.results import Best, Results
+
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "stop.md").read_text(encoding="utf-8")
+LOWER, HIGHER = (
+    re.search(rf"^\| {kind} \| (.+) \|$", PAGE, re.MULTILINE)[1].split(", ") for kind in ("lower", "higher")
+)
+OTHER = st.sampled_from(["val", "top1", "Mean", "of", "lossless", "5"])
+
+
+@given(st.sampled_from([*LOWER, *HIGHER]), OTHER, OTHER, st.sampled_from("_-./@ "))
+def test_each_word_of_the_page_says_as_a_whole_word_what_is_better(word, before, after, between):
+    lower = word in LOWER
+    assert Results().is_lower_better(f"eval/{before}{between}{word.upper()}{between}{after}") is lower
+    camel = f"{before.capitalize()}{word.capitalize()}{after.capitalize()}" if after.isalpha() else word
+    assert Results().is_lower_better(f"eval/{camel}") is lower
 
 
 @pytest.mark.parametrize(
     ("name", "lower"),
     [
-        ("eval/loss", True),
-        ("eval/val_loss", True),
-        ("eval/error", True),
-        ("test/top1_error", True),
-        ("eval/MeanSquaredError", True),
-        ("eval/perplexity", True),
-        ("eval/accuracy", False),
-        ("eval/lossless", False),
-        ("eval/error/count", False),
-        ("loss/f1", False),
+        ("mse", True),
+        ("eval/valMAE", True),
+        ("eval/MAETest", True),
+        ("eval/F1Score", False),
+        ("eval/top1_acc", False),
+        ("eval/mIoU", False),
+        ("accuracy/loss", True),  # the label says nothing
+        ("eval/lossless", None),
+        ("eval/errors", None),
+        ("eval/gap", None),
+        ("eval/f1/loss", None),
+        ("eval/BrierScore", None),
     ],
 )
-def test_lower_is_better_for_names_that_end_in_loss_error_or_perplexity(name, lower):
+def test_part_of_a_word_and_words_of_both_directions_say_nothing(name, lower):
     assert Results().is_lower_better(name) is lower
 
 
-def test_directions_overrule_the_name_for_one_loader_or_for_all():
+def directed(*, ask=None, **told):
     results = Results()
-    results.set_directions(lower=["mse", "eval/rank"], higher=["test/loss"])
-    names = ["eval/mse", "test/mse", "eval/rank", "test/rank", "eval/loss", "test/loss"]
-    assert [name for name in names if results.is_lower_better(name)] == [*names[:3], "eval/loss"]
+    results.set_directions(**told)
+    results.ask(ask or {})
+    return results
+
+
+def test_directions_overrule_the_name_for_one_loader_or_for_all():
+    results = directed(lower=["f1", "eval/gap"], higher=["test/loss"])
+    names = ["eval/f1", "test/f1", "eval/gap", "test/gap", "eval/loss", "test/loss"]
+    assert [results.is_lower_better(name) for name in names] == [True, True, True, None, True, False]
 
 
 def test_a_direction_holds_for_all_values_of_a_metric_unless_one_has_its_own():
-    results = Results()
-    results.set_directions(lower=["dist"], higher=["eval/dist/b"])
+    results = directed(lower=["dist"], higher=["eval/dist/b"])
     assert [results.is_lower_better(f"eval/dist/{part}") for part in "ab"] == [True, False]
+
+
+class Said:
+    def __init__(self, higher):
+        self.higher_is_better = higher
+
+
+def test_a_metric_itself_comes_before_its_name_and_after_what_the_user_says():
+    metrics = {"mae": Said(True), "gap": Said(False), "loss": Said(None), "eval": Said(True), "f1": Said(True)}
+    metrics |= {"all": {"gap": Said(True), 5: Said("yes")}}
+    results = directed(ask=metrics, lower=["f1"])
+    names = ["mae", "gap/x", "loss", "f1", "all/gap", "all/5", "other"]
+    assert [results.is_lower_better(f"eval/{name}") for name in names] == [False, True, True, True, False, None, None]
 
 
 def test_a_name_with_two_directions_is_refused():
@@ -79,11 +117,23 @@ def test_a_value_is_new_best_only_if_it_is_better_than_all_before():
 
 
 def test_what_is_saved_is_restored_and_keeps_the_new_directions():
-    saved = recorded("eval/rank", 5.0, 4.0, 7.0).to_json()
-    assert saved == {"eval/rank": {"last": 7.0, "best": {"value": 7.0, "step": 30, "epoch": 3}}}
-    results = Results()
-    results.set_directions(lower=["rank"])
+    saved = recorded("eval/f1", 5.0, 4.0, 7.0).to_json()
+    assert saved == {"eval/f1": {"last": 7.0, "best": {"value": 7.0, "step": 30, "epoch": 3}}}
+    results = directed(lower=["f1"])
     results.load({**saved, "eval/x": {"last": math.inf, "best": None}})
     assert results.to_json() == {**saved, "eval/x": {"last": math.inf, "best": None}}
-    results.record({"eval/rank": 6.0}, 40, 4)
-    assert results.best["eval/rank"] == Best(6.0, 40, 4)
+    results.record({"eval/f1": 6.0}, 40, 4)
+    assert results.best["eval/f1"] == Best(6.0, 40, 4)
+
+
+def test_a_best_value_of_another_direction_is_not_restored():
+    worst = {"value": 7.0, "step": 10, "epoch": 1}
+    results = Results()
+    results.load({name: {"last": 5.0, "best": worst} for name in ("eval/mae", "eval/gap", "eval/f1")})
+    assert results.last == {"eval/mae": 5.0, "eval/gap": 5.0, "eval/f1": 5.0}
+    assert results.best == {"eval/f1": Best(7.0, 10, 1)}
+
+
+def test_without_a_direction_there_is_a_last_value_and_no_best():
+    results = recorded("eval/gap", 3.0, 1.0)
+    assert (results.to_json(), results.improved) == ({"eval/gap": {"last": 1.0, "best": None}}, set())

@@ -139,15 +139,15 @@ def test_a_table_has_the_ranked_value_first_then_what_differs_and_the_columns_th
 @pytest.mark.parametrize(
     ("arguments", "first"),
     [
-        ([], ["eval/metric-0", "best"]),
-        (["--by", "eval/metric-7"], ["eval/metric-7", "best"]),
-        (["--by", "own/value-3"], ["own/", "value-3"]),
+        ([], ["eval/score-0", "best"]),
+        (["--by", "eval/score-7"], ["eval/score-7", "best"]),
+        (["--by", "own/value-3", "--higher"], ["own/", "value-3"]),
     ],
 )
 def test_thirty_runs_of_fifteen_values_fit_the_terminal_in_one_line_each(columns, arguments, first):
     for number in range(30):
         values = {f"own__value-{m}": number / 3 + m for m in range(5)}
-        values |= {f"eval__metric-{m}": number / 7 + m for m in range(10)}
+        values |= {f"eval__score-{m}": number / 7 + m for m in range(10)}
         leave(f"runs/digits-20260101-0000{number:02}-1a2b", seed=number, lr=number / 10, **values)
     result = run(*arguments, columns=columns)
     lines = result.stdout.splitlines()
@@ -223,6 +223,7 @@ def test_csv_has_a_column_for_the_best_and_the_last_of_each_value_with_all_digit
         (["none"], "'none' does not exist"),
         (["empty"], "holds no manifest.json"),
         (["--by", "eval/los"], "none of the runs has a value 'eval/los'; did you mean 'eval/loss'?"),
+        (["--by", "train/lr/0"], "neither a metric nor the name says which 'train/lr/0' is better: say --lower or"),
         (["--lower"], "--lower and --higher say how to rank: give --by NAME too"),
     ],
 )
@@ -252,7 +253,7 @@ def test_hostile_names_and_values_are_escaped(text):
         manifest = {**MANIFEST, "seed": seed, "precision": f"{text}{seed}", "config": {text: {text: seed}}}
         line = {"step": 1, "seconds": 1, f"eval/{text}": seed, text: f"{text}\n"}
         write_run(f"runs/{name}{seed}", manifest=manifest, metrics=[line], events=None, results=None)
-    for arguments in ([], ["--by", f"eval/{text}"], ["--csv"], ["--json"], ["--by", f"{text}?"]):
+    for arguments in ([], ["--by", f"eval/{text}", "--lower"], ["--csv"], ["--json"], ["--by", f"{text}?"]):
         result = run(*arguments, columns=200)
         assert result.exit_code == (2 if arguments[-1:] == [f"{text}?"] else 0)
         assert all(character.isprintable() or character == "\n" for character in result.output)

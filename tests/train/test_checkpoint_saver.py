@@ -86,8 +86,18 @@ def test_a_smaller_loss_is_better(tmp_path: Path) -> None:
     assert saver.state_dict()["best"] == [[0.1, "ep1-ba1"]]
 
 
+def test_best_ones_that_were_ranked_the_other_way_round_are_ranked_anew(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"keep_last": 1, "keep_best": 2}
+    fitted(tmp_path, 8, metrics=[0.5, 0.9], metric="max:eval/accuracy", **settings)
+    assert (tmp_path / "best").read_text() == "ep2-ba2\n"
+    saver = CheckpointSaver(tmp_path, metric="min:eval/accuracy", **settings)
+    with trainer(batches(8), max_duration="3ep", callbacks=saver, autoresume=True) as made:
+        made.fit()
+    assert (tmp_path / "best").read_text() == "ep1-ba1\n"
+
+
 def test_a_metric_that_is_never_measured_is_reported_as_missing(tmp_path: Path) -> None:
-    saver = CheckpointSaver(tmp_path, keep_best=1, metric="eval/acuracy")
+    saver = CheckpointSaver(tmp_path, keep_best=1, metric="max:eval/acuracy")
     made = trainer(callbacks=saver, eval_dataloader=[rows(4)], metrics={"accuracy": Half()})
     with (
         pytest.warns(

@@ -111,6 +111,12 @@ def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: 
     assert many["eval/acc"] == pytest.approx(accuracy_by_hand())
 
 
+def test_torchmetrics_say_themselves_what_is_better(torchmetrics: Any) -> None:
+    parts = {"x": torchmetrics.MeanAbsoluteError(), "y": torchmetrics.R2Score(), "z": torchmetrics.MeanMetric()}
+    made = trainer(eval_dataloader=DATA, metrics={**parts, "all": torchmetrics.MetricCollection(parts, prefix="of_")})
+    assert made.state.results.higher_is_better == {"x": False, "y": True, "all/of_x": False, "all/of_y": True}
+
+
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
 from engine_core.errors import ArgumentError
 
 from .parts import Memory, at, batches, rows, trainer
+from .test_checkpoint_saver import Half
 
 NAN, INF = math.nan, math.inf
 ACCURACY, ERROR = "eval/accuracy", "min:eval/accuracy"
@@ -187,7 +189,7 @@ def test_how_long_it_has_waited_is_logged() -> None:
     assert memory.values("early_stopper/waited/eval/accuracy") == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)]
 
 
-@pytest.mark.parametrize("stopper", [EarlyStopper("eval/acuracy"), ThresholdStopper("eval/acuracy", 1)])
+@pytest.mark.parametrize("stopper", [EarlyStopper("max:eval/acuracy"), ThresholdStopper("max:eval/acuracy", 1)])
 def test_a_result_that_is_never_measured_is_an_error_at_the_first_evaluation(stopper: Callback) -> None:
     with (
         pytest.raises(ArgumentError, match="no result 'eval/acuracy'; did you mean 'eval/accuracy'"),
@@ -209,6 +211,23 @@ def test_without_the_loader_training_does_not_begin(stopper: Callback, loader: A
     with pytest.raises(ArgumentError, match=message), made([0.5], stopper, eval_dataloader=loader) as run:
         run.fit()
     assert run.state.timestamp.batch == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("early_stopper", {}), ("threshold_stopper", {"threshold": 1}), ("checkpoint_saver", {"keep_best": 1})],
+)
+def test_what_has_no_direction_is_refused_when_the_trainer_is_made(name: str, arguments: Any, tmp_path: Path) -> None:
+    given = {"folder": tmp_path, **arguments} if name == "checkpoint_saver" else arguments
+    told = r"metric='eval/{0}': neither .* write 'min:eval/{0}' if it is the lower one, or 'max:eval/{0}'{1}(\n|$)"
+    with pytest.raises(ArgumentError, match=told.format("gap", "")):
+        made([0.5], (name, {"metric": "eval/gap", **given}), metrics={"gap": Half()})
+    with pytest.raises(ArgumentError, match=told.format("los", r"; did you mean 'eval/loss'\?")):
+        made([0.5], (name, {"metric": "eval/los", **given}))
+    own = Half()
+    own.higher_is_better = True  # type: ignore[attr-defined]
+    for metric in ("eval/gap", "min:eval/gap"):
+        made([0.5], (name, {"metric": metric, **given}), metrics={"gap": own}).close()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import engine_core
 from .leaving import CONFIG, checkpoints, cli, of_file, read, train, weights
 
 __all__ = ["cli", "train"]
+GAP = "metrics: {gap: {target: 'left:Gap'}}\n"
 
 
 def test_a_training_leaves_the_latest_checkpoint_and_its_model(train, tmp_path):
@@ -81,6 +82,8 @@ def test_a_saver_of_the_config_stands_alone_unless_more_is_said(train, tmp_path)
         (["--keep-last", "3", "--set", "checkpoints=false"], "", "--set checkpoints=false contradicts --keep-last"),
         (["--no-checkpoints"], "callbacks: [{name: time_limit, args: {limit: 1h}}]", "the time limit can't pause"),
         (["--keep-best", "dev/los"], "", "no evaluation has a result 'dev/los'; did you mean 'dev/loss'?"),
+        (["--keep-best", "dev/gap"], GAP, "run.yaml: metric='dev/gap': neither the metric nor its name says which"),
+        ([], f"{GAP}callbacks: [{{name: early_stopper, args: {{metric: dev/gap}}}}]", "write 'min:dev/gap' if it is"),
         (["--keep-last", "0"], "", "checkpoints.keep_last: has to be greater than 0, not 0"),
         (["--checkpoint-every", "2"], "", "checkpoints.every: '2' has no unit"),
         ([], "checkpoints: true", "checkpoints: has to be a mapping (every, keep_last, keep_best), not True"),
@@ -94,6 +97,20 @@ def test_what_contradicts_itself_is_refused_and_leaves_nothing(train, tmp_path, 
     assert done.exit_code == 2
     assert problem in done.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_result_without_a_direction_has_no_best_until_the_config_gives_it_one(train, tmp_path):
+    done = train(config=CONFIG + GAP)
+    assert read(tmp_path / "out" / "results.json")["best"]["dev/gap"] is None
+    assert read(tmp_path / "out" / "manifest.json")["higher_is_better"] == {}
+    assert [line.split() for line in done.output.splitlines() if line.startswith("  dev/gap")] == [["dev/gap", "3"]]
+    told = f"{CONFIG}{GAP}results: {{lower: [gap]}}\ncallbacks: [{{name: early_stopper, args: {{metric: dev/gap}}}}]"
+    best = {"value": 1.0, "step": 4, "epoch": 1}
+    for duration in ("2ep", "3ep"):  # the resumed one too
+        options = ["--keep-best", "dev/gap", "--autoresume", "--set", f"trainer.max_duration={duration}"]
+        assert train("--out", "told", *options, config=told).exit_code == 0
+        assert read(tmp_path / "told" / "results.json")["best"]["dev/gap"] == best
+    assert (tmp_path / "told" / "checkpoints" / "best").read_text() == "ep1-ba4\n"
 
 
 def test_a_crash_leaves_the_latest_checkpoint_and_no_model(train, tmp_path):
