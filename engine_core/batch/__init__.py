@@ -1,5 +1,7 @@
 """Batches in any container of tensors: their items, and what a row of them is. Needs no torch."""
 
+from typing import Any
+
 from .batches import Batches, count_rows, take_rows
 from .containers import map_batch, move_batch
 from .items import BatchKey, ItemSwap, get_item, set_item
@@ -17,7 +19,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Import what is left of the former rules, which needs torch, when it is asked for."""
     if name not in ("are_samples", "map_rows", "split_batch"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
