@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import passes
     from .algorithm import Algorithm
+    from .batch import Batches
     from .callback import Callback, LoggerDestination
     from .engine import Engine
     from .event import Event
@@ -25,6 +26,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmMetadata",
     "AlgorithmPass",
+    "Batches",
     "Callback",
     "Engine",
     "Event",
@@ -46,6 +48,7 @@ __all__ = [
 
 _HOMES = {
     "algorithm": ("Algorithm",),
+    "batch": ("Batches",),
     "callback": ("Callback", "LoggerDestination"),
     "engine": ("Engine",),
     "event": ("Event",),

@@ -80,11 +80,11 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_length(name: str, value: Time | str) -> Time:
-    """Return a length of training, from 0 on: in ep, ba, sp or sec, or the fraction `dur` of the whole, up to 1.
+    """Return a length of training, from 0 on: in ep, ba, sp, tok or sec, or the fraction `dur` of the whole, up to 1.
 
     Raises:
         ArgumentTypeError: (a TypeError) for anything but text or a Time.
-        ArgumentError: (a ValueError) for one that is negative, longer than the training, or in tokens.
+        ArgumentError: (a ValueError) for one that is negative or longer than the training.
 
     Example:
         >>> check_length("warmup", "0.1dur")
@@ -156,12 +156,9 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
 
 def _length(name: str, value: Time | str) -> Time:
     try:
-        length = Time(value)
+        return Time(value)
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"{name}: {error}") from None
-    if length.unit is TimeUnit.TOKEN:
-        raise ArgumentError(f"{name}: give it in ep, ba, sp, sec or dur, not as {str(length)!r}")
-    return length
 
 
 def _count(state: State, length: Time) -> tuple[float, TimeUnit]:

@@ -106,6 +106,10 @@ class AuditWarning(UserWarning):
     """An algorithm broke a promise about what it writes or restores."""
 
 
+class UncountedRowsWarning(UserWarning):
+    """The rows of a batch can't be counted, and training continues without; the message says what to write."""
+
+
 class NothingReplacedWarning(UserWarning):
     """A surgery algorithm found nothing in the model that it could replace."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from .batch import Batches
 from .errors import RankError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Ranks:
         is_local: has the run `DDP(data="local")`? Then each loader gives the rows of its rank only; with other settings
             one with a `DistributedSampler` does so too.
         timeout_s: how long a rank waits for the others.
+        batches: what a row is in this run, as `State.batches` says.
 
     Example:
         >>> ranks = Ranks()
@@ -42,6 +44,7 @@ class Ranks:
     is_sharded: bool = False
     is_local: bool = False
     timeout_s: float = 600.0
+    batches: Batches = Batches()
 
     def __eq__(self, other: object) -> bool:
         """Are these the ranks of one run, seen from the same process?"""
@@ -121,10 +124,9 @@ class Ranks:
             moves: may rows change ranks? If not, each rank keeps those of its own that are chosen.
 
         Example:
-            >>> counts, deal = Ranks().parts(["a", "b", "c"], 3)
-            >>> counts
-            [3]
+            >>> import torch
+            >>> counts, deal = Ranks().parts(torch.tensor([7, 8, 9]), 3)
+            >>> counts, deal(torch.tensor([0, 2]))
+            ([3], (tensor([7, 9]), False))
         """
-        from .batch import take_rows  # noqa: PLC0415  it needs torch
-
-        return [rows], lambda index: (take_rows(batch, rows, index), False)
+        return [rows], lambda index: (self.batches.part(batch, index), False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .batch import BatchKey, get_item, set_item
+from .batch import Batches, BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
 from .needs import EVERYTHING, Offers
 from .observed_list import ObservedList
@@ -44,6 +44,7 @@ class State(_Referable):
         algorithms: objects with `match` and `apply`, such as an `Algorithm`.
         callbacks: objects with a method named after an event, such as a `Callback`.
         evaluators: evaluation loaders by label.
+        batches: what a row of a batch is, where its tensors do not tell; `ranks` gets it when this is made.
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one if it is None.
@@ -92,6 +93,7 @@ class State(_Referable):
     algorithms: list[Any] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
     loss_fn: Callable[[Any, Any], Any] | None = None
+    batches: Batches = field(default_factory=Batches)
     metric_objects: Mapping[str, Any] = field(default_factory=dict)
     max_duration: Time | str | None = None
     device: torch.device | str | None = None
@@ -141,6 +143,7 @@ class State(_Referable):
         if self.max_duration is not None:
             self.max_duration = _horizon(self.max_duration)
         self.results.ask(self.metric_objects)
+        self.ranks.batches = self.batches
 
     def get_elapsed_duration(self) -> Time | None:
         """Return the fraction of `max_duration` that is done, in unit `dur`, or None if there is no end.

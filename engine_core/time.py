@@ -261,11 +261,11 @@ FIELD_OF = {
     TimeUnit.SECOND: Timestamp._fields.index("elapsed_s"),
 }
 
-_CLOCKED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.SECOND)
+_CLOCKED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.SECOND)
 
 
 class Interval:
-    """Every so many epochs, batches, samples or seconds.
+    """Every so many epochs, batches, samples, tokens or seconds.
 
     Example:
         >>> Interval("2ba", "eval_interval").passed(Timestamp(batch=3), Timestamp(batch=4))
@@ -290,7 +290,7 @@ def _clocked(time: Time | str, what: str) -> Time:
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"{what}: {error}") from None
     if time.unit not in _CLOCKED:
-        raise ArgumentError(f"{what}: give it in ep, ba, sp or sec, not as {str(time)!r}")
+        raise ArgumentError(f"{what}: give it in ep, ba, sp, tok or sec, not as {str(time)!r}")
     if time.value <= 0:
         raise ArgumentError(f"{what} has to be positive, not {str(time)!r}")
     return time

@@ -1,4 +1,4 @@
-"""Batches as trees of tensors: count, move, split and pick rows. Knows no training."""
+"""What is left of the former rules, for the loop and the metrics until these ask `state.batches`."""
 
 from __future__ import annotations
 
@@ -10,63 +10,8 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
+from .batches import Batches, count_rows
 from .items import copy_mapping
-
-
-def map_batch(batch: Any, on_leaf: Callable[[Any], Any]) -> Any:
-    """Return the batch with `on_leaf` applied to what its tuples, lists, mappings and dataclasses hold.
-
-    Containers keep their type (named tuples, dataclasses and Hugging Face's mappings too) and are not changed in
-    place. A list or tuple of plain values, such as strings, is one leaf; so is anything else that is not a tensor.
-
-    Example:
-        >>> map_batch({"x": torch.ones(2), "id": ["a", "b"]}, len)
-        {'x': 2, 'id': 2}
-    """
-
-    def walk(item: Any) -> Any:
-        return _rebuild(item, walk) if _is_container(item) else on_leaf(item)
-
-    return _rebuild(batch, walk) if _is_batch(batch) else on_leaf(batch)
-
-
-def count_rows(batch: Any) -> int:
-    """Return the number of samples in a batch.
-
-    That is the first dimension of the tensor (or array) nearest to the top, or the length of a list of samples, see
-    `are_samples`. Of a list of tensors whose first dimensions differ it is the length, and without tensors or samples
-    that of the first list of values. A tensor without dimensions has no rows.
-
-    Raises:
-        ArgumentError: if there is none of these.
-
-    Example:
-        >>> count_rows((torch.zeros(8, 3), torch.zeros(8)))
-        8
-    """
-    try:  # the usual batches, without the search
-        if type(batch) is tuple and isinstance(shape := batch[0].shape, tuple):  # half the cost of size(0)
-            return shape[0]  # type: ignore[no-any-return]
-        if type(batch) is list and len(rows := {item.shape[0] for item in batch}) == 1:
-            return rows.pop()  # type: ignore[no-any-return]
-    except (LookupError, AttributeError, TypeError):  # not a tensor, or one without dimensions
-        pass
-    if are_samples(batch) or len(_first_dimensions(batch)) > 1:
-        return len(batch)
-    level, lengths = list(_items(batch)) if _is_batch(batch) else [batch], list[int]()
-    while level:
-        tensors = [item.shape[0] for item in level if _is_array(item) and item.shape]
-        samples = [len(item) for item in level if _are_samples_inside(item)]
-        if tensors or samples:
-            return (tensors or samples)[0]
-        lengths += [len(item) for item in level if isinstance(item, (list, tuple)) and not _is_container(item)]
-        level = [item for above in level if _is_container(above) for item in _items(above)]
-    if not lengths:
-        raise ArgumentError(
-            f"a batch of type {type(batch).__name__} holds no tensor whose rows could be counted; "
-            "give tensors in tuples, lists, mappings or dataclasses"
-        )
-    return lengths[0]
 
 
 def are_samples(batch: Any) -> bool:
@@ -88,65 +33,13 @@ def are_samples(batch: Any) -> bool:
     return not all(isinstance(value, (str, bytes)) for item in batch for value in item)
 
 
-def move_batch(batch: Any, device: torch.device) -> Any:
-    """Return the batch with its tensors, and whatever else has a `to`, on `device`.
-
-    Copies from pinned memory are asynchronous.
-    """
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-
-    def move(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(device, non_blocking=True)
-        return leaf.to(device) if callable(getattr(leaf, "to", None)) else leaf
-
-    return map_batch(batch, move)
-
-
-def slice_rows(batch: Any, rows: int, start: int, stop: int) -> Any:
-    """Return rows `start` to `stop` of everything in the batch that has `rows` rows; the rest stays whole."""
-    return map_rows(batch, rows, lambda leaf: leaf[start:stop])
-
-
-def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
-    """Return the rows at `index` (k,) of everything in the batch that has `rows` rows; the rest stays whole.
-
-    Raises:
-        ArgumentError: for a list of tensors whose first dimensions differ.
-
-    Example:
-        >>> take_rows((torch.arange(4), "kept"), 4, torch.tensor([1, 3]))
-        (tensor([1, 3]), 'kept')
-    """
-
-    def take(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            index_there = index.to(leaf.device)
-            # index_select is faster by half, but loses the memory format.
-            return leaf.index_select(0, index_there) if leaf.is_contiguous() else leaf[index_there]
-        picked = index.tolist()
-        return leaf[picked] if _is_array(leaf) else type(leaf)(leaf[i] for i in picked)
-
-    return map_rows(batch, rows, take)
-
-
 def split_batch(batch: Any, size: int) -> list[tuple[Any, float | None]]:
-    """Return microbatches of at most `size` rows, each with its share of the rows, None if the batch stays whole.
-
-    Raises:
-        ArgumentError: for a list of tensors whose first dimensions differ.
-
-    Example:
-        >>> [(part.tolist(), share) for part, share in split_batch(torch.arange(4), 3)]
-        [([0, 1, 2], 0.75), ([3], 0.25)]
-    """
-    _check_dimensions(batch)
-    rows = count_rows(batch)
-    if rows <= size:
+    """Return microbatches of at most `size` rows, each with its share of the rows, None if the batch stays whole."""
+    parts = Batches().split(batch, size)
+    if len(parts) == 1:
         return [(batch, None)]
-    starts = range(0, rows, size)
-    return [(slice_rows(batch, rows, i, i + size), (min(i + size, rows) - i) / rows) for i in starts]
+    rows = [count_rows(part) for part in parts]
+    return [(part, own / sum(rows)) for part, own in zip(parts, rows, strict=True)]
 
 
 def map_rows(batch: Any, rows: int, on_rows: Callable[[Any], Any]) -> Any:

@@ -3,7 +3,7 @@
 from ..errors import ConfigError
 from .building import bind, build, build_plugin, find_plugin, find_target, import_plugin, make_factory
 from .overrides import contradicting
-from .parts import build_algorithms, build_listeners, build_passes, check_plugins
+from .parts import build_algorithms, build_batches, build_listeners, build_passes, check_plugins
 from .reading import Place, SourceFile
 from .schema import Config, check_config, load_config, override
 from .sections import ParallelSettings, PluginEntry, Target
@@ -19,6 +19,7 @@ __all__ = [
     "bind",
     "build",
     "build_algorithms",
+    "build_batches",
     "build_listeners",
     "build_passes",
     "build_plugin",

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..algorithm import Algorithm
+from ..batch import Batches
 from ..callback import LoggerDestination, is_used_on
-from ..errors import PluginError, did_you_mean
+from ..errors import ArgumentError, ArgumentTypeError, PluginError, did_you_mean
 from ..passes import AlgorithmPass, explicit_order
 from ..registry import CORE, Kind, Registry
-from .building import bind, build_plugin, find_plugin, import_plugin
+from .building import bind, build_plugin, find_plugin, find_target, import_plugin
 from .reading import Place
 from .schema import Config
 from .sections import PassEntry, Target
@@ -39,6 +40,22 @@ def check_plugins(config: Config) -> None:
         for index, entry in enumerate(getattr(config, section)):
             if entry.name is not None:
                 find_plugin(kind, entry.name, config.place(section, index), registry)
+
+
+def build_batches(config: Config) -> Batches:
+    """Return what the config says of batches.
+
+    Raises:
+        ConfigError: for a function that can't be imported, and for settings that can't work together.
+    """
+    place, said = config.place("batches"), config.batches.model_dump()
+    for name in ("count", "take", "tokens"):
+        if said[name] is not None:
+            said[name] = find_target(said[name], place.at(name))
+    try:
+        return Batches(**said)
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise place.error(str(error), config.batches) from error
 
 
 def build_algorithms(config: Config) -> list[Algorithm]:

@@ -20,6 +20,7 @@ from ..errors import ConfigError
 from .overrides import apply_overrides
 from .reading import Place, SourceFile, read_yaml
 from .sections import (
+    BatchSettings,
     CheckpointSettings,
     EventName,
     PassEntry,
@@ -45,6 +46,7 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
         model: what makes the model; called after the seed is set.
         data, eval_data: what makes a loader; `eval_data` may be a mapping of labels to such.
         loss: a class is called with `args`; a function is the loss itself, with `args` bound to it.
+        batches: what a row of a batch is, and what counts its tokens, where the tensors of a batch do not tell.
         metrics: metrics by name; `results`: of which the lower or the higher value is better, if not by their names.
         optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`.
         checkpoints: what the run saves in its folder; false: nothing.
@@ -68,6 +70,7 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     optimizer: Target
     loss: Target | None = None
     eval_data: dict[str, Target] = {}
+    batches: BatchSettings = BatchSettings.model_construct()
     metrics: dict[str, Target] = {}
     results: ResultSettings = ResultSettings.model_construct()
     schedulers: list[ScheduleEntry] = []

@@ -129,6 +129,26 @@ class PassEntry(PluginEntry):
     index: int = -1
 
 
+def _listed(value: object) -> object:
+    """Let one path stand for a list of one."""
+    return [value] if isinstance(value, (str, int)) else value
+
+
+Paths = Annotated[list[str | int], BeforeValidator(_listed)]
+
+
+class BatchSettings(Section):
+    """What a row of a batch is, and what counts its tokens, see `engine_core.Batches`; functions by target."""
+
+    shared: Paths = []
+    per_row: Paths = []
+    samples: bool = False
+    dim: dict[str | int, int] = {}
+    count: TargetName | None = None
+    take: TargetName | None = None
+    tokens: TargetName | None = None
+
+
 class ParallelSettings(Section):
     """How the run is spread over the processes that torchrun starts, see `engine_core.parallel`."""
 

@@ -1,6 +1,6 @@
 """The seam between an engine and a training loop: one method for each moment of the loop. Knows no loop."""
 
-from .adapter import check_names, make_loop
+from .adapter import check_batches, check_names, make_loop
 from .covers import cover
 from .loop import EmbeddedLoop
 from .objective import (
@@ -28,6 +28,7 @@ __all__ = [
     "algorithms_of",
     "backward_with_first_graph",
     "batch_view",
+    "check_batches",
     "check_loss_fn",
     "check_names",
     "check_objective",

@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import UnsupportedError
+from ..batch import Batches
+from ..errors import ArgumentTypeError, UnsupportedError
 from ..logger import Logger
 from ..messages import enumerated
 from ..needs import Offers
@@ -24,16 +25,18 @@ def make_loop(
     callbacks: Any = (),
     loggers: Any = (),
     algorithm_passes: Any = None,
+    batches: Batches | None = None,
     **fields: Any,
 ) -> EmbeddedLoop:
     """Return a loop for what a user lists: instances, names of installed plugins, and `(name, arguments)` pairs.
 
     Args:
         offers: what is known of the loop so far; say the rest by `EmbeddedLoop.offer`.
+        batches: what a row of a batch is, where its tensors do not tell.
         fields: those of State that are known.
 
     Raises:
-        ArgumentError, ArgumentTypeError: for a seed or a `loss_fn` that is none.
+        ArgumentError, ArgumentTypeError: for a seed, a `loss_fn` or `batches` that is none.
         PluginError: for a name that is not installed, with the nearest.
         UnsupportedError: (an EngineError) if one of them needs what the loop does not offer.
 
@@ -46,12 +49,24 @@ def make_loop(
     check_loss_fn(fields.get("loss_fn"))
     check_seed(fields.get("seed"))
     state = State(
+        batches=check_batches(batches),
         algorithms=as_plugins("algorithms", algorithms, "algorithms"),
         callbacks=as_plugins("callbacks", callbacks, "callbacks", rank),
         **fields,
     )
     logger = Logger(as_plugins("callbacks", loggers, "loggers", rank))
     return EmbeddedLoop(state, offers, logger=logger, algorithm_passes=algorithm_passes)
+
+
+def check_batches(batches: Any) -> Batches:
+    """Return what a user says of batches, the strict rule if that is nothing.
+
+    Raises:
+        ArgumentTypeError: (a TypeError) for anything but `Batches`.
+    """
+    if batches is None or isinstance(batches, Batches):
+        return batches or Batches()
+    raise ArgumentTypeError(f"batches has to be such as engine_core.Batches(shared=('x',)), not {batches!r}")
 
 
 def check_names(adapter: str, library: str, names: Iterable[str]) -> None:

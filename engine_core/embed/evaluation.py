@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..batch import count_rows
 from ..engine import Engine
+from ..errors import ArgumentError
 from ..event import Event
 from ..state import State, length_of
 from ..time import Timestamp
@@ -62,7 +62,11 @@ class EvaluationMoments:
         """EVAL_BATCH_END: the loss is computed, if there is one, and the metrics have seen the batch."""
         state = self.state
         state.loss = loss
-        state.eval_timestamp = state.eval_timestamp.to_next_batch(count_rows(state.batch))
+        try:
+            rows = state.batches.rows(state.batch)
+        except ArgumentError:  # nothing here needs them
+            rows = 0
+        state.eval_timestamp = state.eval_timestamp.to_next_batch(rows)
         self.engine.run_event(Event.EVAL_BATCH_END)
 
     def eval_end(self, metrics: Mapping[str, float]) -> None:

@@ -35,7 +35,9 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
     Attributes:
         engine: its algorithms, callbacks and passes.
         status: what the run is doing.
-        samples: rows that were loaded since the latest step.
+        samples, tokens: how many were loaded since the latest step.
+        needs_rows: does the loop cut batches? Then those whose rows can't be counted are refused, with what to write.
+        lengths: of training, in the loop's own arguments, by name: those in `sp` or `tok` need that to be counted.
         counted_s: the time up to which the training clock has counted; it stands still while an evaluation runs.
 
     Raises:
@@ -86,7 +88,6 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         self.engine = Engine(state, Logger() if logger is None else logger, algorithm_passes)
         self.fire = self.engine.run_event
         self.status = RunStatus(state)
-        self.samples = 0
         self.counted_s = time.perf_counter()
         self._unheard = self.engine.unheard
         self._closure: Callable[[], Any] | None = None
@@ -115,6 +116,7 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
             closure: resets the gradients and computes those of the step again; see `State.closure`.
         """
         self.status.begin_fit()
+        self._look_at_lengths()
         self.counted_s = time.perf_counter()
         self._closure = closure
         self.state.closure = None if closure is None else self._compute_again
@@ -137,7 +139,8 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         """No fit is running, whatever ended it."""
         self.status.end_fit()
         self.state.closure = self._closure = None
-        self.samples, self._rates, self.state.awaits_batch = 0, (), False
+        self.samples = self.tokens = 0
+        self._rates, self.state.awaits_batch = (), False
 
     @contextmanager
     def fitting(self, closure: Callable[[], Any] | None = None) -> Iterator[None]:

@@ -7,29 +7,28 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from ..batch import count_rows
 from ..engine import Engine
-from ..errors import EngineError
+from ..errors import ArgumentError, EngineError
 from ..event import Event
-from ..state import State
 from ..time import Timestamp
+from .counting import Counting
 from .status import Phase, RunStatus
 
 OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWARD)
+_PLAIN = (tuple, list)
+"""Batches in which no item is known to tell the number of tokens."""
 OF_A_STEP = (Event.BATCH_START, Event.BEFORE_TRAIN_BATCH, *OF_A_MICROBATCH)
 
 
-class StepMoments:
+class StepMoments(Counting):
     """Fires the events of a step, keeps the clock, and guards the closure.
 
     Even an unheard event costs something in a tiny step: of a step's events only those that are heard are fired.
     """
 
     engine: Engine
-    state: State
     fire: Callable[[str], object]
     status: RunStatus
-    samples: int
     counted_s: float
     _unheard: AbstractSet[str]
     _closure: Callable[[], Any] | None
@@ -46,11 +45,24 @@ class StepMoments:
         """The loader has no further batch in this epoch."""
         self.engine.run_marker_only_event("after_dataloader")
 
-    def take(self, batch: Any) -> Any:
-        """Count a batch as loaded, then AFTER_DATALOADER; return the batch."""
-        # Counted as loaded: an algorithm may drop rows.
-        self.samples += count_rows(batch)
+    def take(self, batch: Any, loaded: Any = None) -> Any:
+        """Count a batch as loaded, then AFTER_DATALOADER; return the batch.
+
+        Args:
+            loaded: the batch before it was moved to a device, which need not be waited for.
+
+        Raises:
+            ArgumentError: (a ValueError) if a length is in rows or tokens that can't be counted, or the loop cuts
+                batches whose rows can't; with what to write.
+        """
         state = self.state
+        given = batch if loaded is None else loaded
+        try:  # counted as loaded: an algorithm may drop rows
+            self.samples += state.batches.rows(given)
+        except ArgumentError as refusal:
+            self._pass_over(refusal)
+        if self._counts_tokens or type(given) not in _PLAIN:
+            self.tokens += self._tokens_of(given)
         state.batch = batch
         "after_dataloader" in self._unheard or self.fire("after_dataloader")
         return state.batch
@@ -115,7 +127,7 @@ class StepMoments:
         """`error` ended the step, and another may follow: its batches count nowhere, its gradients go."""
         self.engine.undo(error, OF_A_STEP)
         self.leave_out_step()
-        self.samples, self.state.skip_requested = 0, False
+        self.samples, self.tokens, self.state.skip_requested = 0, 0, False
 
     def end_gradients(self) -> bool:
         """AFTER_TRAIN_BATCH: gradients are there, unscaled and clipped; return whether the optimizers shall step."""
@@ -148,6 +160,7 @@ class StepMoments:
         then: Callable[[Timestamp, Timestamp], object] | None = None,
         *,
         samples: int | None = None,
+        tokens: int | None = None,
         seconds: float | None = None,
     ) -> bool:
         """Count the batch, then BATCH_END; return whether training shall end here.
@@ -157,7 +170,7 @@ class StepMoments:
         Args:
             then: called in between with the clock before and after, to step schedulers. They, callbacks and savers see
                 the batch as done.
-            samples: rows of the step if not those that were taken.
+            samples, tokens: those of the step if not those that were taken.
             seconds: time of the step if not that of this process.
         """
         state = self.state
@@ -168,9 +181,11 @@ class StepMoments:
         if seconds is None:
             seconds = time.perf_counter() - self.counted_s
         before = state.timestamp
-        state.timestamp = after = before.to_next_batch(self.samples if samples is None else samples, 0, seconds)
+        samples, tokens = self.samples if samples is None else samples, self.tokens if tokens is None else tokens
+        state.timestamp = after = before.to_next_batch(samples, tokens, seconds)
         self.counted_s += seconds
-        self.samples, state.skip_requested = 0, False
+        self.samples = self.tokens = 0
+        state.skip_requested = False
         if then is not None:
             then(before, after)
         "batch_end" in self._unheard or self.fire("batch_end")

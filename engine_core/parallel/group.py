@@ -19,7 +19,6 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from ..batch import take_rows
 from ..checkpoint import Tensors, flatten, restore
 from ..errors import EngineError
 from ..messages import warn
@@ -182,23 +181,23 @@ class GroupRanks(Ranks):
 
     def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
         """Return how many rows of the global batch each rank has, and a function that deals chosen ones anew."""
-        held = rows or 1
-        table = self.table([rows, signature_of(batch, held) if moves else CAN_NOT_MOVE])
+        batches = self.batches
+        table = self.table([rows, signature_of(batch, batches) if moves else CAN_NOT_MOVE])
         counts, kinds = [int(count) for count, _ in table], {int(kind) for _, kind in table}
         can_move = len(kinds) == 1 and CAN_NOT_MOVE not in kinds
 
         def deal(index: torch.Tensor) -> tuple[Any, bool]:
             move = Move(counts, index, self)
             if can_move and move.is_needed:
-                dealt = moved(batch, held, move, self, self._call)
+                dealt = moved(batch, move, self, self._call)
                 start, stop = bounds(index.shape[0], self)
                 is_placeholder = start == stop
             else:
                 if moves and move.is_needed:
                     self._warn_of_staying()
                 staying = move.staying()
-                dealt, is_placeholder = take_rows(batch, held, staying), not len(staying)
-            return (placeholder_of(batch, held) if is_placeholder else dealt), is_placeholder
+                dealt, is_placeholder = batches.part(batch, staying), not len(staying)
+            return (placeholder_of(batch, batches) if is_placeholder else dealt), is_placeholder
 
         return counts, deal
 

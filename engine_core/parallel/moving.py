@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..batch import map_rows
+from ..batch import Batches
 from ..checkpoint import flatten
 from ..errors import CheckpointError
 from ..ranks import Ranks
@@ -58,15 +58,17 @@ class Move:
         return self._owners[self._is_for_me].argsort(stable=True).argsort()
 
 
-def signature_of(batch: Any, held: int) -> int:
+def signature_of(batch: Any, batches: Batches) -> int:
     """Return a number that is equal on two ranks if the rows of their batches can be put together.
 
     It is `CAN_NOT_MOVE` for what can't be sent.
     """
+    if batches.count is not None or batches.take is not None:
+        return CAN_NOT_MOVE
     described = list[Any]()
-    for leaf in _leaves(batch, held):
+    for leaf in _leaves(batch, batches):
         if isinstance(leaf, torch.Tensor):
-            if leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_nested:
+            if leaf.is_quantized:
                 return CAN_NOT_MOVE
             described.append((leaf.dtype, leaf.device.type, tuple(leaf.shape[1:])))
             continue
@@ -78,14 +80,13 @@ def signature_of(batch: Any, held: int) -> int:
     return zlib.crc32(repr(described).encode())
 
 
-def moved(batch: Any, held: int, move: Move, ranks: Ranks, call: Callable[[Callable[[], Any]], None]) -> Any:
+def moved(batch: Any, move: Move, ranks: Ranks, call: Callable[[Callable[[], Any]], None]) -> Any:
     """Return this rank's part of the rows that `move` deals, in a batch like the one that it has.
 
     Args:
-        held: how many rows the batch has, a placeholder too.
         call: runs a collective.
     """
-    leaves = _leaves(batch, held)
+    leaves = _leaves(batch, ranks.batches)
     got: dict[int, Any] = {}
     for device in dict.fromkeys(leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)):
         there = {n: t for n, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.device == device}
@@ -101,13 +102,18 @@ def moved(batch: Any, held: int, move: Move, ranks: Ranks, call: Callable[[Calla
             rows = [row for offer in given for row in offer[n][ranks.rank]]
             got[int(n)] = type(leaf)(rows[place] for place in move.order().tolist())
     numbered = iter(range(len(leaves)))
-    return map_rows(batch, held, lambda _: got[next(numbered)])
+
+    def in_place(_: Any, dim: int) -> Any:
+        leaf = got[next(numbered)]
+        return leaf.movedim(0, dim) if dim else leaf
+
+    return ranks.batches.map_rows(batch, in_place)
 
 
-def _leaves(batch: Any, held: int) -> list[Any]:
-    """Return what has rows in a batch, in the order in which `map_rows` meets it."""
+def _leaves(batch: Any, batches: Batches) -> list[Any]:
+    """Return what has rows in a batch, in the order in which `map_rows` meets it, with the rows in dimension 0."""
     leaves: list[Any] = []
-    map_rows(batch, held, leaves.append)
+    batches.map_rows(batch, lambda leaf, dim: leaves.append(leaf.movedim(dim, 0) if dim else leaf))
     return leaves
 
 

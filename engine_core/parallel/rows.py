@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..batch import map_batch, slice_rows
+from ..batch import Batches, map_batch
 from ..ranks import Ranks
 
 
@@ -23,7 +23,7 @@ def bounds(rows: int, ranks: Ranks, rank: int | None = None) -> tuple[int, int]:
     return start, start + each + (rank < more)
 
 
-def placeholder_of(batch: Any, rows: int) -> Any:
+def placeholder_of(batch: Any, batches: Batches) -> Any:
     """Return row 0 of a batch, for a rank without rows; numbers that are not finite become 0.
 
     Its loss counts 0 times. But a row that was dropped may hold NaN, and the gradient of 0 times NaN is NaN.
@@ -33,4 +33,4 @@ def placeholder_of(batch: Any, rows: int) -> Any:
         is_tensor = isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
         return torch.nan_to_num(leaf, 0.0, 0.0, 0.0) if is_tensor else leaf
 
-    return map_batch(slice_rows(batch, rows, 0, 1), finite)
+    return map_batch(batches.part(batch, slice(0, 1)), finite)

@@ -16,6 +16,7 @@ from ..config import (
     bind,
     build,
     build_algorithms,
+    build_batches,
     build_listeners,
     build_passes,
     check_plugins,
@@ -80,6 +81,7 @@ def make_parts(config: Config) -> dict[str, Any]:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
     """
     _import_all(config)
+    batches = build_batches(config)
     _check_results(config)
     ranks = join(spread_of(parallel_of(config)), config.trainer.device)  # before a split of the data is drawn
     settings = {
@@ -103,6 +105,7 @@ def make_parts(config: Config) -> dict[str, Any]:
             for index, entry in enumerate(config.schedulers)
         ],
         "eval_dataloader": {name: build(t, config.place("eval_data", name)) for name, t in config.eval_data.items()},
+        "batches": batches,
         "metrics": _metrics_of(config),
         "algorithms": algorithms,
         "loggers": build_listeners(config, "loggers", ranks.rank),
@@ -162,6 +165,7 @@ def make_evaluator(config: Config, labels: Iterable[str], device: str | None = N
             model,
             loss_fn=None if config.loss is None else bind(config.loss, config.place("loss")),
             eval_dataloader={name: build(config.eval_data[name], config.place("eval_data", name)) for name in labels},
+            batches=build_batches(config),
             metrics=_metrics_of(config),
             algorithms=algorithms,
             algorithm_passes=build_passes(config, algorithms),

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..batch import take_rows
 from ..errors import RankError
 from ..parallel import Wrapping, placeholder_of, written
 from ..randomness import GlobalGenerators, preserve_generators
@@ -83,7 +82,9 @@ class ThreadRanks(Ranks):
 
         def deal(index: torch.Tensor) -> tuple[Any, bool]:
             own = [row - start for row in index.tolist() if start <= row < start + rows]
-            return (take_rows(batch, rows, torch.tensor(own)) if own else placeholder_of(batch, rows or 1)), not own
+            if not own:
+                return placeholder_of(batch, self.batches), True
+            return self.batches.part(batch, torch.tensor(own)), False
 
         return counts, deal
 

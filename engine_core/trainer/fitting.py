@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from ..embed import check_objective
 from ..engine import warn_of_idle
@@ -51,6 +52,8 @@ def run_fit(session: Session, end: Time) -> None:
     try:
         try:
             fit, closure = loop_of(session, end)
+            seam.needs_rows = session.microbatch_size is not None or session.together is not None
+            seam.lengths = _lengths_of(session, end)
             seam.begin_fit(closure)
             if session.together is not None:
                 session.together.begin_fit()
@@ -72,3 +75,13 @@ def run_fit(session: Session, end: Time) -> None:
     elapsed = state.get_elapsed_duration()
     if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.pause_requested:
         warn_of_idle(session.engine.lineup[0], state)
+
+
+def _lengths_of(session: Session, end: Time) -> dict[str, Any]:
+    """Return the lengths of training among the Trainer's own arguments, by name."""
+    lengths: dict[str, Any] = {"eval_interval": session.eval_interval}
+    if end != session.state.max_duration:
+        lengths["fit's duration"] = end
+    for scheduler, interval, _ in session.schedulers:
+        lengths[f"{type(scheduler).__name__}'s interval"] = interval
+    return lengths

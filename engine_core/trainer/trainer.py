@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from ..arguments import interval_in_run
-from ..embed import EmbeddedLoop, Phase, check_loss_fn, check_objective
+from ..batch import Batches
+from ..embed import EmbeddedLoop, Phase, check_batches, check_loss_fn, check_objective
 from ..engine import refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
@@ -77,6 +78,7 @@ class Trainer:
         load_strict: raise if something does not fit, instead of leaving it out with a warning that names it.
         parallel: `auto` for DDP where torchrun started several processes, `ddp`, `fsdp`, a `DDP(...)` or `FSDP(...)`
             of `engine_core.parallel`, or None for a process on its own; in a test, a rank of `ThreadRanks`.
+        batches: what a row of a batch is, where its tensors do not tell, and what counts its tokens.
         load_changed: what to do if plugins, settings, versions or the machine differ from the saved run's: `error`;
             `warn` about each difference; or `adopt` the current ones.
 
@@ -125,6 +127,7 @@ class Trainer:
         load_strict: bool = True,
         load_changed: Literal["error", "warn", "adopt"] = "warn",
         parallel: Literal["auto", "ddp", "fsdp"] | DDP | FSDP | Ranks | None = "auto",
+        batches: Batches | None = None,
     ) -> None:
         spread = spread_of(parallel)
         self._device = choose_device(device, check_model(model), spread)
@@ -150,6 +153,7 @@ class Trainer:
             algorithms=as_plugins("algorithms", algorithms, "algorithms"),
             callbacks=callbacks,
             loss_fn=check_loss_fn(loss_fn),
+            batches=check_batches(batches),
             metric_objects=check_metrics(metrics, model, has_loss_fn=loss_fn is not None),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,

@@ -107,7 +107,8 @@ def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callba
     assert " ".join(p.arg for p in init.args.kwonlyargs) == (
         "max_duration loss_fn optimizers schedulers eval_dataloader eval_interval metrics algorithms callbacks "
         "loggers algorithm_passes microbatch_size grad_clip_norm precision device seed progress_bar run_name "
-        "load_path autoresume load_weights_only load_strict load_changed parallel"  # all needed before any event fires
+        "load_path autoresume load_weights_only load_strict load_changed parallel "  # all needed before any event fires
+        "batches"  # no event fires before rows are counted, dealt to the ranks and cut into microbatches
     )
 
 

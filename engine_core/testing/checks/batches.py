@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ...batch import count_rows, slice_rows
+from ...batch import Batches, count_rows
 from ...event import Event
 from ..kit import AlgorithmKit, Fault
 from ..probes import at_events
@@ -68,7 +68,7 @@ def test_ragged_batches(kit: AlgorithmKit) -> Fault | None:
 
 
 def _rows(batch: Any, start: int, stop: int) -> Any:
-    return slice_rows(batch, count_rows(batch), start, stop)
+    return Batches().part(batch, slice(start, stop))
 
 
 def test_microbatches(kit: AlgorithmKit) -> Fault | None:
@@ -156,7 +156,7 @@ class _OwnLoss(nn.Module):
 
 
 def _nested(inputs: Any, targets: Any) -> Any:
-    return {"inputs": {"image": inputs, "row": torch.arange(len(inputs))}, "targets": [targets]}
+    return {"inputs": {"image": inputs, "row": torch.arange(len(inputs))}, "targets": (targets,)}
 
 
 _FORMS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], tuple[Any, Any]] | None]] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ...batch import count_rows, slice_rows
+from ...batch import Batches, count_rows
 from ...errors import RankError
 from ...ranks import Ranks
 from ..kit import AlgorithmKit, Fault
@@ -52,7 +52,7 @@ def _of_unequal_parts(batches: Sequence[Any]) -> list[Any]:
     """Return batches of one odd number of rows: a mean over the ranks of their means is not the mean then."""
     rows = count_rows(batches[0])
     odd = rows - 1 if rows > 2 and rows % 2 == 0 else rows
-    return [slice_rows(batch, rows, 0, odd) for batch in batches if count_rows(batch) == rows]
+    return [Batches().part(batch, slice(odd)) for batch in batches if count_rows(batch) == rows]
 
 
 def _train(kit: AlgorithmKit, batches: Sequence[Any], *, has_algorithm: bool, **settings: Any) -> Attempt:

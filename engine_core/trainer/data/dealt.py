@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ...batch import count_rows, slice_rows
-from ...errors import EngineError
+from ...errors import ArgumentError, EngineError
 from ...messages import counted, warn
 from ...randomness import GlobalGenerators, preserve_generators
 from ...state import State, length_of
@@ -24,6 +23,8 @@ def deal(
 ) -> Iterator[tuple[Any, int]]:
     """Yield this rank's part of each batch, with the rows of the whole one; State says if it is a placeholder.
 
+    One process needs no rows to go on: where they can't be counted there, they are 0.
+
     Args:
         is_local: does the loader give this rank's rows only? So does one with a DistributedSampler.
         in_step: do all ranks take as many batches? A rank whose own rows have ended then gets placeholders; otherwise
@@ -34,11 +35,15 @@ def deal(
     """
     if state.world_size == 1:
         for batch in loader:
-            yield batch, count_rows(batch)
+            try:
+                rows = state.batches.rows(batch)
+            except ArgumentError:
+                rows = 0
+            yield batch, rows
         return
     if is_local or is_of_rank(loader):
         _warn_of_repeated(loader, state)
-        yield from _in_step(_as_given(loader), state, is_local=True) if in_step else _as_given(loader)
+        yield from _in_step(_as_given(loader, state), state, is_local=True) if in_step else _as_given(loader, state)
         return
     compare_extents(loader, str(state.dataloader_label), state.ranks)
     parts = _parts(*_begun(loader, state, device), state)
@@ -66,9 +71,9 @@ def _parts(batches: Iterator[Any], sizes: deque[int] | None, state: State) -> It
         yield take_part_of(batch, sizes, state)
 
 
-def _as_given(loader: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+def _as_given(loader: Iterable[Any], state: State) -> Iterator[tuple[Any, int]]:
     for batch in loader:
-        yield batch, count_rows(batch)
+        yield batch, state.batches.rows(batch)
 
 
 def _in_step(parts: Iterator[tuple[Any, int]], state: State, *, is_local: bool) -> Iterator[tuple[Any, int]]:
@@ -88,7 +93,7 @@ def _in_step(parts: Iterator[tuple[Any, int]], state: State, *, is_local: bool) 
             raise EngineError(f"the loader {label!r} gave no batches on rank {found.index(-1)}, and some on others")
         state.is_placeholder = rows < 0
         if rows >= 0:
-            last = slice_rows(part, rows, 0, 1)
+            last = state.batches.part(part, slice(0, 1))
         yield part, sum(max(own, 0) for own in found)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from ...batch import count_rows, map_batch, slice_rows
+from ...batch import map_batch
 from ...errors import CheckpointError, EngineError
 from ...messages import warn
 from ...parallel import bounds, mark_of
@@ -38,11 +38,11 @@ def take_part_of(batch: Any, sizes: deque[int] | None, state: State) -> tuple[An
     Args:
         sizes: rows of the global batches, where the loader reads this rank's rows only; None: it reads all of them.
     """
-    rows = count_rows(batch) if sizes is None else sizes.popleft()
+    rows = state.batches.rows(batch) if sizes is None else sizes.popleft()
     start, stop = bounds(rows, state.ranks)
     state.is_placeholder = start == stop
     if sizes is None:
-        batch = slice_rows(batch, rows, *((0, 1) if state.is_placeholder else (start, stop)))
+        batch = state.batches.part(batch, slice(0, 1) if state.is_placeholder else slice(start, stop))
     return batch, rows
 
 
@@ -134,7 +134,7 @@ class OfRank:
         batch = self._agreed() if self._may_differ else next(self._batches)
         feed, state = self._feed, self._state
         if feed.is_local:
-            feed.rows, state.is_placeholder = count_rows(batch), False
+            feed.rows, state.is_placeholder = state.batches.rows(batch), False
         else:
             batch, feed.rows = take_part_of(batch, self._sizes, state)
         return batch
