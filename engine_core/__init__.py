@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .hookspecs import hookimpl
     from .logger import Logger
     from .metadata import AlgorithmMetadata, PassMetadata
+    from .objective import Loss, ModelLoss, Objective
     from .passes import AlgorithmPass, algorithm_pass
     from .run import load_model
     from .state import State
@@ -32,6 +33,9 @@ __all__ = [
     "Event",
     "Logger",
     "LoggerDestination",
+    "Loss",
+    "ModelLoss",
+    "Objective",
     "PassMetadata",
     "State",
     "Time",
@@ -55,6 +59,7 @@ _HOMES = {
     "hookspecs": ("hookimpl",),
     "logger": ("Logger",),
     "metadata": ("AlgorithmMetadata", "PassMetadata"),
+    "objective": ("Loss", "ModelLoss", "Objective"),
     "passes": ("AlgorithmPass", "algorithm_pass"),
     "run": ("load_model",),
     "state": ("State",),

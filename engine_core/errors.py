@@ -18,6 +18,10 @@ class ArgumentTypeError(EngineError, TypeError):
     """An argument has an impossible type."""
 
 
+class ObjectiveError(ArgumentError):
+    """The loss of a batch is not the sum of the losses of its parts, so that it can't be computed in parts."""
+
+
 class SameRunError(ArgumentError):
     """A run was to start in a folder that holds this very run."""
 

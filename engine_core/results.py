@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ class Results:
         last: the latest values.
         best: for each result that has a direction and was ever finite.
         improved: the results whose value in the latest evaluation is better than all before it.
+        approximate: the results that depend on the size of the batches of the evaluation.
         higher_is_better: what metrics say of themselves, by name.
 
     Example:
@@ -54,6 +55,7 @@ class Results:
     last: dict[str, float] = field(default_factory=dict)
     best: dict[str, Best] = field(default_factory=dict)
     improved: set[str] = field(default_factory=set)
+    approximate: set[str] = field(default_factory=set)
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
     _told: dict[str, bool] = field(default_factory=dict)
 
@@ -89,8 +91,13 @@ class Results:
         """Begin an evaluation, in which nothing has improved yet."""
         self.improved = set()
 
-    def record(self, values: Mapping[str, float], step: int, epoch: int) -> None:
-        """Take the results of an evaluation after `step` batches and `epoch` epochs."""
+    def record(self, values: Mapping[str, float], step: int, epoch: int, approximate: Collection[str] = ()) -> None:
+        """Take the results of an evaluation after `step` batches and `epoch` epochs.
+
+        Args:
+            approximate: names of those that depend on the size of batches.
+        """
+        self.approximate = (self.approximate - values.keys()) | {*approximate}
         for name, value in values.items():
             self.last[name] = value
             if self._is_best(name, value, self.best.get(name)):
@@ -98,9 +105,13 @@ class Results:
                 self.improved.add(name)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Return `{name: {"last": value, "best": {"value", "step", "epoch"} or None}}`."""
+        """Return `{name: {"last": value, "best": {"value", "step", "epoch"} or None}}`; some with "approximate": True."""
         return {
-            name: {"last": value, "best": self.best[name]._asdict() if name in self.best else None}
+            name: {
+                "last": value,
+                "best": self.best[name]._asdict() if name in self.best else None,
+                **({"approximate": True} if name in self.approximate else {}),
+            }
             for name, value in self.last.items()
         }
 
@@ -111,6 +122,7 @@ class Results:
         """
         self.improved = set()
         self.last = {str(name): float(entry["last"]) for name, entry in saved.items()}
+        self.approximate = {str(name) for name, entry in saved.items() if entry.get("approximate") is True}
         found = {str(name): entry["best"] for name, entry in saved.items() if entry["best"] is not None}
         bests = {name: Best(float(b["value"]), int(b["step"]), int(b["epoch"])) for name, b in found.items()}
         self.best = {

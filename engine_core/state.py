@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import objective as objectives
 from .batch import Batches, BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
 from .needs import EVERYTHING, Offers
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from .checkpoint import Content, Snapshot
+    from .objective import Objective
 
 __all__ = ["State", "epochs_done", "length_of", "nearest_field"]
 
@@ -45,6 +47,8 @@ class State(_Referable):
         callbacks: objects with a method named after an event, such as a `Callback`.
         evaluators: evaluation loaders by label.
         batches: what a row of a batch is, where its tensors do not tell; `ranks` gets it when this is made.
+        objective: what the model gets of a batch, its loss, and what that counts; made from `loss_fn` if not given.
+        loss_fn: the objective's.
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one if it is None.
@@ -66,8 +70,8 @@ class State(_Referable):
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         is_placeholder: has this rank no row of the batch? It then takes part with a row that counts for nothing.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
-        loss_weight: by how much the loss of the batch counts in a mean over batches. None, as in one process, if the
-            batch itself tells.
+        loss_weight: what the loss was divided by: at BEFORE_BACKWARD the scalar that is there, after the step the loss of
+            the batch. None if the batch was computed at once: then `count_of_loss` asks the objective.
         gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
             nothing measured it, or the step was skipped.
         closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
@@ -92,8 +96,9 @@ class State(_Referable):
     evaluators: Mapping[str, Iterable[Any]] = field(default_factory=dict)
     algorithms: list[Any] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
-    loss_fn: Callable[[Any, Any], Any] | None = None
     batches: Batches = field(default_factory=Batches)
+    objective: Objective = None  # type: ignore[assignment]  # made when it is first asked for
+    loss_fn: Callable[[Any, Any], Any] | None = None
     metric_objects: Mapping[str, Any] = field(default_factory=dict)
     max_duration: Time | str | None = None
     device: torch.device | str | None = None
@@ -128,7 +133,7 @@ class State(_Referable):
     is_placeholder: bool = False
     outputs: Any = None
     loss: Any = None
-    loss_weight: float | None = None
+    loss_weight: float | torch.Tensor | None = None
     gradient_norm: torch.Tensor | None = None
     closure: Callable[[], torch.Tensor] | None = None
     snapshot: Callable[[], Snapshot] | None = None
@@ -144,6 +149,20 @@ class State(_Referable):
             self.max_duration = _horizon(self.max_duration)
         self.results.ask(self.metric_objects)
         self.ranks.batches = self.batches
+
+    def count_of_loss(self) -> Any:
+        """Return by how much the loss of the batch counts in a mean over batches; None for a sum, 0 without a batch.
+
+        Rows that can't be counted count 1.
+        """
+        if self.loss_weight is not None:
+            return self.loss_weight
+        if self.batch is None:
+            return 0
+        try:
+            return self.objective.count_of(self.outputs, self.batch)
+        except ArgumentError:  # the clock has warned of it
+            return 1
 
     def get_elapsed_duration(self) -> Time | None:
         """Return the fraction of `max_duration` that is done, in unit `dur`, or None if there is no end.
@@ -259,7 +278,51 @@ class _ObservedField:
             former.hand_over(successor)
 
 
+class _ObjectiveField:
+    """A field of State that is there when it is asked for; State works without torch until then."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, state: State | None, owner: type | None = None) -> Any:
+        if state is None:
+            return self
+        found = self._slot.__get__(state, owner)
+        if found is None:
+            found = objectives.Objective()
+            self.__set__(state, found)
+        return found
+
+    def __set__(self, state: State, value: Any) -> None:
+        if value is not None:
+            value.batches = state.batches
+        self._slot.__set__(state, value)
+
+    def is_made(self, state: State) -> bool:
+        """Was one given, or asked for?"""
+        return self._slot.__get__(state) is not None
+
+
+class _LossFnField:
+    """The loss function of State's objective."""
+
+    def __init__(self, objective: _ObjectiveField) -> None:
+        self._objective = objective
+
+    def __get__(self, state: State | None, owner: type | None = None) -> Any:
+        if state is None:
+            return self
+        return state.objective.loss_fn if self._objective.is_made(state) else None
+
+    def __set__(self, state: State, value: Any) -> None:
+        if value is not None or self._objective.is_made(state):
+            state.objective.loss_fn = value
+
+
 # Not in the class's body, where dataclass would take them for defaults; each is around the slot that dataclass made.
+_of_objective: Any = _ObjectiveField(State.objective)
+State.objective = _of_objective
+State.loss_fn = _LossFnField(_of_objective)  # type: ignore[assignment]
 for _name in ("algorithms", "callbacks"):
     setattr(State, _name, _ObservedField(getattr(State, _name)))
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..algorithm import unique_names
 from ..callback import Callback
 from ..logger import Logger
+from ..objective import LossMeter
 from ..registry import Registry
 from ..state import State, epochs_done, length_of
 from ..time import Time, TimeUnit
-from .running_loss import RunningLoss
 
 
 class Facts(Callback):
@@ -32,9 +32,7 @@ class Facts(Callback):
         self._started_s: float | None = None
         self._earlier_s = 0.0
         self._has_begun = self.is_fitting = False
-        self._weigh: Callable[[Any], Any] = _one
-        self.loss = RunningLoss()
-        self._take = self.loss.take
+        self.loss = LossMeter()
 
     def tell(self, fact: dict[str, Any], state: State) -> None:
         """Receive a fact."""
@@ -42,9 +40,7 @@ class Facts(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the clock and tell what the run is, once."""
-        from ..embed import weight_of  # noqa: PLC0415  needs torch, without which this can be imported
-
-        self.is_fitting, (self._weigh, self.loss.is_sum) = True, weight_of(state.loss_fn)
+        self.is_fitting = True
         if not self._has_begun:
             self._has_begun, self._started_s = True, time.perf_counter()
             kind = "start" if state.loaded_from is None else "resume"
@@ -52,11 +48,7 @@ class Facts(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Take the loss of the batch."""
-        batch, weight = state.batch, state.loss_weight
-        if weight is None:
-            # As trained: an algorithm may have dropped some. A loop of one's own may keep no batch.
-            weight = 1 if batch is None else self._weigh(batch)
-        self._take(state.loss, weight)
+        self.loss.take(state.loss, 1 if state.batch is None else state.count_of_loss())
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Tell how the evaluation went, if this was its last loader."""
@@ -75,12 +67,14 @@ class Facts(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the time so far, and the losses since the last evaluation."""
         self.loss.flush()
-        return {"seconds": self.seconds, "loss_total": self.loss.total, "loss_weight": self.loss.weight}
+        loss = self.loss
+        return {"seconds": self.seconds, "loss_total": loss.total, "loss_weight": loss.count, "is_sum": loss.is_sum}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._earlier_s, self._started_s = float(state["seconds"]), time.perf_counter() if self._has_begun else None
-        self.loss.total, self.loss.weight = float(state["loss_total"]), float(state["loss_weight"])
+        self.loss.total, self.loss.count = float(state["loss_total"]), float(state["loss_weight"])
+        self.loss.is_sum = state.get("is_sum") is True
 
     @property
     def seconds(self) -> float:
@@ -94,7 +88,7 @@ class Facts(Callback):
 
     def _evaluation(self, metrics: Mapping[str, float], state: State) -> dict[str, Any]:
         self.loss.flush()
-        trained = {"train_loss": self.loss.total / self.loss.weight} if self.loss.weight else {}
+        trained = {} if self.loss.mean is None else {"train_loss": self.loss.mean}
         self.loss.restart()
         bests = state.results.best
         best = {name: bests[name]._asdict() for name in metrics if name in bests}
@@ -106,9 +100,6 @@ def _class_of(model: object) -> type:
     """Return a model's class, and not the one that torch derives from it when it shards the model."""
     return next(kind for kind in type(model).__mro__ if not kind.__module__.startswith("torch.distributed."))
 
-
-def _one(_: Any) -> int:
-    return 1
 
 
 def header_of(state: State) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from ..errors import ArgumentTypeError, UnsupportedError
 from ..logger import Logger
 from ..messages import enumerated
 from ..needs import Offers
+from ..objective import check_loss_fn
 from ..randomness import check_seed
 from ..registry import PREFIX, as_plugins, installed_distributions, installed_version, normalise
 from ..state import State
 from .loop import EmbeddedLoop
-from .objective import check_loss_fn
 
 
 def make_loop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -18,6 +19,13 @@ OF_A_MICROBATCH = (Event.BEFORE_FORWARD, Event.BEFORE_LOSS, Event.BEFORE_BACKWAR
 _PLAIN = (tuple, list)
 """Batches in which no item is known to tell the number of tokens."""
 OF_A_STEP = (Event.BATCH_START, Event.BEFORE_TRAIN_BATCH, *OF_A_MICROBATCH)
+
+
+def backward_with_first_graph(loss: Any, gradient: Any) -> None:
+    """Silence torch's first warning, which is about gradients that are never reset: the loop resets them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using backward.. with create_graph=True", UserWarning)
+        loss.backward(gradient, create_graph=True)
 
 
 class StepMoments(Counting):

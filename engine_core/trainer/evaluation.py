@@ -10,10 +10,11 @@ from typing import Any, Protocol, cast
 import torch
 
 from ..batch import move_batch
-from ..embed import compute_loss, compute_outputs, divisor_of, reduce_loss
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
+from ..messages import warn
+from ..objective import AT, Loss, check_law, tolerance_of
 from ..randomness import GlobalGenerators
 from ..state import State, epochs_done, length_of
 from ..time import Timestamp
@@ -39,6 +40,7 @@ class Measured(Protocol):
     precision: Precision
     device: torch.device
     has_measured: bool
+    told_of: set[str]
 
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
         """Return this rank's part of each batch, with the rows of the whole one."""
@@ -60,7 +62,7 @@ def run_eval(
     Raises:
         EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
 
-    `<label>/loss` is the loss of the whole set, see `divisor_of`. Module modes, the position in training, the current
+    `<label>/loss` is the loss of the whole set: the sum of the batches' sums by that of their counts. Module modes, the position in training, the current
     batch and the global random generators are restored afterwards.
     """
     state = session.engine.state
@@ -135,23 +137,24 @@ def run_batch(
 def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool) -> None:
     state, fire, metrics = session.engine.state, session.engine.run_event, session.engine.state.metric_objects
     label = state.dataloader_label
-    forward, loss_of = session.precision.wrap(_forward), session.precision.wrap(compute_loss)
+    objective, precision = state.objective, session.precision
+    forward, loss_of = precision.wrap(_forward), precision.wrap(objective.eval_loss)
     for metric in metrics.values():
         metric.reset()
     measurement = Measurement(metrics, state.ranks)
     fire(Event.EVAL_START)
-    losses = _Losses(state)
+    losses = _Losses(session, str(label))
 
     def measure(targets: Any) -> None:
         """Compute the loss of the current batch, and update the metrics."""
-        state.loss, _ = reduce_loss(loss_of(state), None)
+        state.loss = losses.take(loss_of(state.model, state.outputs, state.batch))
         if metrics:
-            measurement.take(state.outputs, state.batch[1] if targets is None else targets, state)
+            given = objective.for_metrics(state.outputs, state.batch) if targets is None else (state.outputs, targets)
+            measurement.take(*given, state)
             measurement.meet()
         if not session.has_measured:
             session.has_measured = True
             look_at_values(metrics, str(label))
-        losses.take()
 
     for batch, rows in session.deal(loader):
         run_batch(session, batch, rows, forward, measure)  # its targets end with it, before the next batch is made
@@ -162,39 +165,113 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
             f"the evaluation loader {label!r} gave no batches; "
             "it has to be an iterable that starts over for each evaluation, as a DataLoader or a list does"
         )
-    results = {f"{label}/loss": losses.compute()}
+    results = losses.compute()
     for name in metrics:
         results |= as_numbers(f"{label}/{name}", measurement.compute(name))
     state.metrics = {**state.metrics, **results}
     if state.evaluators.get(str(label)) is loader:  # another loader may have the same label
-        state.results.record(results, state.timestamp.batch, epochs_done(state))
+        state.results.record(results, state.timestamp.batch, epochs_done(state), approximate=losses.approximate)
     fire(Event.EVAL_END)
     session.engine.logger.log_metrics(results)
 
 
 class _Losses:
-    """The losses of a set's batches, which make the loss of the set."""
+    """The losses of a set's batches, which make the loss of the set; the law that they add up is measured."""
 
-    def __init__(self, state: State) -> None:
-        self._state, self._divisor = state, divisor_of(state.loss_fn)
-        self._taken: list[tuple[Any, int | torch.Tensor]] = []
+    def __init__(self, session: Measured, label: str) -> None:
+        self._session, self._state, self._label = session, session.engine.state, label
+        self._taken: list[Loss] = []
+        self._uncounted: ArgumentError | None = None
+        self._batches = 0
+        self.approximate: set[str] = set()
 
-    def take(self) -> None:
-        """Take that of the current batch, weighted by the batch that it saw: an algorithm may have changed it."""
-        state, divisor = self._state, self._divisor
-        if not state.is_placeholder:
-            self._taken.append((state.loss, 1 if divisor is None else divisor(state.batch)))
+    def take(self, given: Any) -> torch.Tensor | None:
+        """Take the loss of the current batch, and return it as one number."""
+        state, objective = self._state, self._state.objective
+        self._batches += 1
+        self._check_law()
+        if given is None:
+            return None
+        mean = given.mean if isinstance(given, Loss) else objective.scalar(given)[0]
+        if state.is_placeholder:
+            return mean
+        try:
+            self._taken.append(objective.counted(given, state.outputs, state.batch, objective.eval_loss_fn).detach())
+        except ArgumentError as refusal:
+            # One batch needs no count.
+            self._uncounted = refusal
+            self._taken.append(Loss(mean.detach(), 1))
+        if self._uncounted is not None and self._batches > 1:
+            raise self._uncounted
+        return mean
 
-    def compute(self) -> float:
-        """Return the loss over all ranks; batches in which no target counts, whose loss is NaN, are left out."""
-        taken = [(loss.item(), float(divisor)) for loss, divisor in self._taken if divisor]
-        rows = self._state.eval_timestamp.sample
-        own = [rows, sum(loss * divisor for loss, divisor in taken), sum(divisor for _, divisor in taken)]
-        seen, sums, divisors = zip(*self._state.ranks.table(own), strict=True)
+    def compute(self) -> dict[str, float]:
+        """Return the loss over all ranks, nothing if there is none; NaN if no target counts."""
+        taken, rows = self._taken, self._state.eval_timestamp.sample
+        counts = [0.0 if loss.count is None else float(loss.count) for loss in taken]
+        total = sum(loss.sum.item() for loss in taken)
+        table = self._state.ranks.table([rows, len(taken), any(loss.count is None for loss in taken), total, sum(counts)])
+        seen, losses, are_sums, sums, divisors = zip(*table, strict=True)
         if len({*seen}) > 1:
-            raise differing(str(self._state.dataloader_label), seen)
-        total = 1 if self._divisor is None else sum(divisors)
-        return sum(sums) / total if total else math.nan
+            raise differing(self._label, seen)
+        if not any(losses):
+            return {}
+        count = 1 if any(are_sums) else sum(divisors)
+        return {f"{self._label}/loss": sum(sums) / count if count else math.nan}
+
+    def _check_law(self) -> None:
+        """Warn once for each loader if the loss of a set depends on how it is cut into batches."""
+        state, objective, session = self._state, self._state.objective, self._session
+        measured = self._batches - 1  # that there is more than one batch is known at the second
+        if measured not in AT or not objective.check or objective.is_certain(objective.eval_loss_fn):
+            return
+        run = session.precision.wrap(lambda block: without_trace(state.model, session.device, block))
+        tolerance = tolerance_of(state.precision, session.device)
+        ranks = state.ranks
+        said = check_law(
+            objective, state.model, state.batch, run, any_rank=ranks.any, tolerance=tolerance, in_eval=True
+        )
+        if not ranks.any(said is not None):
+            return
+        self.approximate.add(f"{self._label}/loss")
+        if said is not None and self._label not in session.told_of:
+            session.told_of.add(self._label)
+            warn(f"{self._label}/loss is approximate: {said}; it depends on the size of batches", UserWarning)
+
+
+def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) -> Any:
+    """Return what a function returns, run in eval mode without gradients; modes, generators and buffers are put back.
+
+    What `torch.compile` has wrapped runs as it is.
+    """
+    modes, globals_ = ModuleModes(model), Globals(device)
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+
+    def put_back() -> None:
+        globals_.put_back()
+        modes.put_back()
+        with torch.no_grad():
+            for buffer, former in buffers:
+                buffer.copy_(former)
+
+    try:
+        try:
+            model.eval()
+            torch.set_grad_enabled(False)
+            return _eagerly(block)
+        finally:
+            put_back()
+    except BaseException:
+        put_back()  # again, since a signal may have cut it
+        raise
+
+
+def _eagerly(block: Callable[[], Any]) -> Any:
+    """Run a function without compiling anything for its shapes; torch before 2.6 can't be told so."""
+    if (set_stance := getattr(torch.compiler, "set_stance", None)) is None:
+        return block()
+    with set_stance("force_eager"):
+        return block()
 
 
 def _forward(state: State) -> Any:
@@ -209,7 +286,7 @@ def _forward(state: State) -> Any:
             )
         state.outputs, targets = given
         return targets
-    state.outputs = compute_outputs(state)
+    state.outputs = state.objective.forward(model, state.batch)
     return None
 
 

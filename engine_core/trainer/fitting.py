@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..embed import check_objective
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
+from ..objective import check_objective
 from ..state import State
 from ..time import Time
 from .alike import check_loaders
@@ -28,7 +28,7 @@ def check_trainable(state: State) -> None:
         )
     if not any(p.requires_grad for o in state.optimizers for g in o.param_groups for p in g["params"]):
         raise ArgumentError("there is nothing to train: no parameter of the optimizers requires a gradient")
-    check_objective(state)
+    check_objective(state.objective, state.model)
 
 
 def run_fit(session: Session, end: Time) -> None:

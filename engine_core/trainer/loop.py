@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
 import torch
 
-from ..batch import count_rows, move_batch
-from ..embed import backward_with_first_graph, compute_loss
-from ..errors import EngineError
+from ..batch import move_batch
+from ..embed import backward_with_first_graph
+from ..errors import EngineError, add_note
+from ..objective import Loss
 from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted
-from .microbatches import ONCE_MORE, take_part
-from .optimizers import clip_gradients, pass_for_stepped
+from .microbatches import factor_of, place_of, take_part
+from .optimizers import clip_gradients, pass_for_stepped, scale_gradients
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
 
@@ -28,10 +29,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     seam, state, engine, status = session.seam, session.state, session.engine, session.status
     feed, device = session.feed, session.device
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
-    outputs_of, loss_of = session.precision.wrap(session.outputs_of), session.precision.wrap(compute_loss)
-    together, reduce = session.together, session.reduce  # None: one process
+    outputs_of, given_of = session.precision.wrap(session.forward), session.precision.wrap(session.given)
+    together = session.together  # None: one process
     at_end = session.end_test(end)
-    first_gradient = None if together is None else torch.full((), float(state.world_size), device=device)
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(s.interval for s in session.schedulers)))
     moves, reads_late = device.type != "cpu", readings.is_late
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
@@ -103,20 +103,20 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         nonlocal looks_for_untrained
         before = state.timestamp
         try:
-            seam.take(move_batch(state.batch, device) if moves else state.batch)
+            seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
             if looks_for_untrained:
                 looks_for_untrained = False
                 session.look_for_untrained()
             train_batch()
         except Exception as error:
-            samples = seam.samples or count_rows(state.batch)  # it may have failed on the way to the device
-            explain_out_of_memory(error, state, *place_in_training(state, samples, microbatch_size))
+            place = place_in_training(state, seam.samples, microbatch_size, is_same=session.adds_up())
+            explain_out_of_memory(error, state, *place)
             raise
         then = step_schedulers if counts_batches else None
         if together is None:
             seam.end_step(then)
         else:  # rank 0's, to the bit: durations in seconds end at the same batch everywhere
-            seam.end_step(then, samples=together.rows, seconds=together.seconds)
+            seam.end_step(then, samples=together.rows, tokens=together.tokens, seconds=together.seconds)
         evaluates = counts_batches and session.eval_interval.passed(before, state.timestamp)
         if evaluates:
             evaluate("batch_checkpoint")
@@ -161,54 +161,83 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         for optimizer in state.optimizers:
             optimizer.zero_grad()
 
-    def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def gradients() -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
         whole = state.batch
         try:
+            state.loss_weight = None
             loss, parts = microbatch(None) if at_once else microbatches(whole)
         except BaseException as error:
             seam.undo_microbatch(error)  # before the whole batch is restored
             raise
         finally:
             state.batch = whole
-        if scaler is not None:
-            for optimizer in state.optimizers:
-                scaler.unscale_(optimizer)
+        if scaler is not None and state.loss_weight is None:
+            session.unscale()
         if grad_clip_norm is not None:
             state.gradient_norm = clip_gradients(state.optimizers, grad_clip_norm)
         return loss, parts
 
-    def microbatches(whole: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def microbatches(whole: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Run each microbatch; return the loss of the whole batch, over all ranks, and its parts."""
-        total, parts = torch.zeros((), device=device), dict[str, torch.Tensor]()
-        pieces = session.split(whole)
-        for number, (piece, share) in enumerate(pieces, 1):
+        pieces, nominal = session.split(whole)
+        if nominal is None:
+            return microbatch(None)
+        losses = list[Loss]()
+        state.loss_weight = nominal
+        for number, piece in enumerate(pieces):
             state.batch = piece
-            with session.wrapping.until_last(is_last=number == len(pieces)):
-                loss, own_parts = microbatch(share) if share != ONCE_MORE else take_part(state, outputs_of, loss_of)
-            total = total + loss.detach()
-            parts = {name: part.detach() + parts.get(name, 0) for name, part in own_parts.items()}
+            with session.wrapping.until_last(is_last=number == len(pieces) - 1):
+                try:
+                    if number < session.own_pieces:
+                        microbatch(nominal, losses)
+                    else:  # other ranks have more, and wait
+                        take_part(state, outputs_of, given_of)
+                except Exception as error:
+                    if len(pieces) > 1:
+                        add_note(error, place_of(number, pieces, state.batches))
+                    raise
+        total = Loss.merged(losses)
         if together is not None:
-            total, parts = together.add_up(total, parts, seam.counted_s)
-        state.loss = total
-        return total, parts
+            total = together.add_up(total, seam.tokens, seam.counted_s)
+        factor = factor_of(total, nominal * state.world_size)
+        if scaler is not None:
+            session.unscale()
+        if not isinstance(factor, float) or factor != 1:
+            scale_gradients(state.optimizers, factor)
+        state.loss_weight, state.loss = total.count, total.mean
+        return state.loss, total.means
 
-    def microbatch(share: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Forward, loss and backward of `state.batch`; return its weighted loss and the loss's parts."""
+    def microbatch(nominal: float | None, losses: Any = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Forward, loss and backward of `state.batch`; return its loss and the loss's parts.
+
+        Args:
+            nominal: by what its sum is divided for the backward; None: it is alone, and its mean counts.
+            losses: where its loss is added then.
+        """
         nonlocal warns_of_graph
         seam.begin_forward(state.batch)
-        seam.end_forward(outputs_of(state))
+        seam.end_forward(outputs_of(state.batch))
         seam.begin_loss()
-        weighted, parts = reduce(seam.end_loss(loss_of(state)), share)
-        loss: Any = seam.begin_backward(weighted)
+        given = seam.end_loss(given_of(state.outputs, state.batch))
+        objective = state.objective
+        if nominal is None:
+            scalar, parts = objective.scalar(given)
+        else:
+            own = session.counted(objective.counted(given, state.outputs, state.batch))
+            scalar, parts = own.sum / nominal, own.parts
+        loss: Any = seam.begin_backward(scalar)
+        if nominal is not None:
+            total = own.sum if loss is scalar else loss * nominal
+            losses.append(Loss(total, own.count, parts).detach())
         scaled: Any = loss if scaler is None else scaler.scale(loss)
         if not (engine.may_create_graph and engine.backwards_create_graph):
-            scaled.backward(first_gradient)
+            scaled.backward()
         elif warns_of_graph:
             warns_of_graph = False
-            backward_with_first_graph(scaled, first_gradient)
+            backward_with_first_graph(scaled, None)
         else:
-            scaled.backward(first_gradient, create_graph=True)
+            scaled.backward(create_graph=True)
         seam.end_backward()
         return loss, parts
 
@@ -216,6 +245,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         """Count the epoch, step the per-epoch schedulers, evaluate."""
         feed.end_epoch(session.batches)
         session.batches = None
+        state.objective.settle_parts()
         before = state.timestamp
         if not before.batch_in_epoch and not feed.taken:  # a batch that an exception cut was taken too
             raise EngineError(

@@ -1,51 +1,49 @@
-"""Split a batch and weight its microbatches' losses, so that their gradients add up to the batch's."""
+"""Microbatches of a step: by what their gradients are multiplied, and what is said where one fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..batch import split_batch
-from ..embed import divisor_of, reduce_loss
+from ..batch import Batches
+from ..objective import Loss, as_nothing
 from ..state import State
 
-ONCE_MORE = -1.0
-"""The share of a microbatch that only runs again, see `take_part`."""
 
+def factor_of(total: Loss, divided_by: float) -> float | torch.Tensor:
+    """Return what makes gradients of `sum / divided_by` those of the mean: 0 where nothing counts.
 
-def split_with_shares(batch: Any, size: int, loss_fn: Any) -> list[tuple[Any, float | None]]:
-    """Return microbatches of at most `size` rows, each with the factor for its loss, None for no factor.
-
-    A mean loss is weighted by its divisor. A sum needs no factor. Microbatches in which no target counts are left out.
+    Example:
+        >>> factor_of(Loss(torch.tensor(6.0), 8), 4.0)
+        0.5
     """
-    pieces = split_batch(batch, size)
-    if len(pieces) == 1:
-        return pieces
-    divisor = divisor_of(loss_fn)
-    if divisor is None:
-        return [(piece, None) for piece, _ in pieces]
-    divisors = [float(divisor(piece)) for piece, _ in pieces]
-    total = sum(divisors)
-    if not total:
-        return pieces
-    return [(piece, own / total) for (piece, _), own in zip(pieces, divisors, strict=True) if own]
+    count = total.count
+    if count is None:
+        return float(divided_by)
+    if isinstance(count, torch.Tensor):  # it need not be there yet
+        return torch.where(count > 0, divided_by / count, 0.0)
+    return divided_by / count if count else 0.0
 
 
-def take_part(
-    state: State, outputs_of: Callable[[State], Any], loss_of: Callable[[State], Any]
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Run forward and backward again, because other ranks have more microbatches and wait; return losses of 0.
+def place_of(number: int, pieces: Sequence[Any], batches: Batches) -> str:
+    """Return which microbatch something happened in, and which rows it had."""
+    sizes = [batches.rows(piece) for piece in pieces]
+    start = sum(sizes[:number])
+    rows = f"row {start}" if sizes[number] == 1 else f"rows {start} to {start + sizes[number] - 1}"
+    return f"in microbatch {number + 1} of {len(pieces)} ({rows} of {sum(sizes)})"
+
+
+def take_part(state: State, outputs_of: Callable[[Any], Any], given_of: Callable[[Any, Any], Any]) -> None:
+    """Run forward and backward again, because other ranks have more microbatches and wait; its loss counts nothing.
 
     No event is fired, and the model's buffers stay as they are: the rows count once.
     """
     model: Any = state.model
-    outputs, buffers = state.outputs, [(buffer, buffer.clone()) for buffer in model.buffers()]
-    state.outputs = outputs_of(state)
-    loss, parts = reduce_loss(loss_of(state), 0.0)
-    loss.backward()  # type: ignore[no-untyped-call]
-    state.outputs = outputs
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    outputs = outputs_of(state.batch)
+    loss = state.objective.counted(given_of(outputs, state.batch), outputs, state.batch)
+    as_nothing(loss.sum).backward()  # type: ignore[no-untyped-call]
     for buffer, former in buffers:
         buffer.copy_(former)
-    return loss, parts

@@ -24,13 +24,17 @@ def explain_out_of_memory(error: Exception, state: State, place: str, remedy: st
     raise explained from error
 
 
-def place_in_training(state: State, rows: int, microbatch_size: int | None) -> tuple[str, str]:
-    """Return where a step was, with its number of rows, and what would need less memory."""
+def place_in_training(state: State, rows: int, microbatch_size: int | None, *, is_same: bool) -> tuple[str, str]:
+    """Return where a step was, with its number of rows, and what would need less memory.
+
+    Args:
+        is_same: is it known that microbatches give the same gradients?
+    """
     now, at_once = state.timestamp, rows if microbatch_size is None else min(rows, microbatch_size)
     how = "all of them at once" if microbatch_size is None else f"in microbatches of {microbatch_size}"
     place = f"at batch {now.batch} (epoch {now.epoch}) with {rows} rows, {how}"
     if at_once > 1:
-        fewer = f"set microbatch_size={max(1, at_once // 2)} or less, which trains with the same gradients"
-        return place, f"{fewer} and batches of {rows}"
+        fewer = f"set microbatch_size={max(1, at_once // 2)} or less"
+        return place, f"{fewer}, which trains with the same gradients and batches of {rows}" if is_same else fewer
     mixed = "precision='amp_bf16', " if state.precision == "fp32" else ""
     return place, f"a single row is too much: try {mixed}an optimizer with less state, or a smaller model"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..embed import Phase, compute_predictions
+from ..embed import Phase
 from ..errors import ArgumentTypeError
 from ..event import Event
 from ..state import State
@@ -72,4 +72,4 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
 
 
 def _forward(state: State) -> None:
-    state.outputs = compute_predictions(state)
+    state.outputs = state.objective.predict(state.model, state.batch)

@@ -9,18 +9,19 @@ from typing import Any, cast
 
 import torch
 
-from ..embed import EmbeddedLoop, Phase, RunStatus, compute_outputs, reduce_loss
+from ..embed import EmbeddedLoop, Phase, RunStatus
 from ..engine import Engine
+from ..errors import ObjectiveError
+from ..objective import AT, Loss, as_nothing, check_law, couples_rows, tolerance_of
 from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
 from .averages import averaged_buffers
 from .data import Feed, deal
-from .evaluation import run_eval
+from .evaluation import run_eval, without_trace
 from .interruption import interruption
 from .loss_log import LossReader
-from .microbatches import split_with_shares
 from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
 from .precision import Precision
 
@@ -39,6 +40,9 @@ class Session:
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
         has_measured: have the metrics seen a batch?
+        told_of: labels of the loaders of which it was said that their loss is approximate.
+        own_pieces: how many microbatches of the current batch are this rank's.
+        measured: how many batches could have broken the law of the loss; `measured_at`: the clock at the latest.
         together: what the ranks agree on; None in one process.
     """
 
@@ -62,33 +66,80 @@ class Session:
     misfits: frozenset[str] = field(default=frozenset(), init=False)
     untrained: frozenset[str] = field(default=frozenset(), init=False)
     has_measured: bool = field(default=False, init=False)
+    told_of: set[str] = field(default_factory=set, init=False)
+    own_pieces: int = field(default=1, init=False)
+    measured: int = field(default=0, init=False)
+    measured_at: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
         self.engine, self.state, self.status = self.seam.engine, self.seam.state, self.seam.status
         if self.state.world_size > 1:
             self.together = Agreement(self.state, self.engine.unheard, self.feed)
 
-    @property
-    def outputs_of(self) -> Callable[[State], Any]:
-        """What computes the outputs of a training batch."""
-        if self.together is None:
-            return compute_outputs
-        return lambda state: compute_outputs(state, self.wrapping.called)
+    def forward(self, batch: Any) -> Any:
+        """Return the outputs of a training batch."""
+        return self.state.objective.forward(self.wrapping.called, batch)
 
-    @property
-    def reduce(self) -> Callable[[Any, float | None], tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-        """What makes a microbatch's loss one weighted scalar."""
-        together = self.together
-        if together is None:
-            return reduce_loss
-        return lambda loss, share: together.reduce(loss, share, self.seam.counted_s)
+    def given(self, outputs: Any, batch: Any) -> Any:
+        """Return what the loss function gives for a training batch."""
+        return self.state.objective.given(self.state.model, outputs, batch)
 
-    def split(self, batch: Any) -> Sequence[tuple[Any, float | None]]:
-        """Return the batch's microbatches, each with the factor for its loss, None for no factor."""
-        if self.together is not None:
+    def split(self, batch: Any) -> tuple[Sequence[Any], float | None]:
+        """Return the batch's microbatches, and by what their losses are divided; None: it is alone, and not divided."""
+        state, together = self.state, self.together
+        if together is not None:
             self.wrapping.follow()
-            return self.together.share(batch, self.microbatch_size)
-        return split_with_shares(batch, cast("int", self.microbatch_size), self.state.loss_fn)
+        size = self.microbatch_size
+        pieces = [batch] if size is None or state.is_placeholder else state.batches.split(batch, size)
+        self.own_pieces = len(pieces)
+        if together is None:
+            if len(pieces) == 1:
+                return pieces, None
+            self.check_law(batch)
+            return pieces, state.batches.rows(batch)
+        self.check_law(batch)
+        if size is not None:
+            pieces = pieces + pieces[-1:] * (together.most(len(pieces)) - len(pieces))
+        return pieces, together.nominal
+
+    def counted(self, loss: Loss) -> Loss:
+        """Return the loss of a microbatch: that of a rank without rows counts nothing."""
+        if not self.state.is_placeholder:
+            return loss
+        parts = {name: as_nothing(part) for name, part in loss.parts.items()}
+        return Loss(as_nothing(loss.sum), None if loss.count is None else 0, parts)
+
+    def unscale(self) -> None:
+        """Take the scaler's factor out of the gradients."""
+        for optimizer in self.state.optimizers:
+            self.precision.scaler.unscale_(optimizer)  # type: ignore[union-attr]
+
+    def check_law(self, batch: Any) -> None:
+        """Measure whether losses of parts add up to that of the batch, in the batches of `AT`.
+
+        Raises:
+            ObjectiveError: (an ArgumentError) if they don't, before the step.
+        """
+        state, objective = self.state, self.state.objective
+        if not objective.check or objective.is_certain() or state.timestamp.batch == self.measured_at:
+            return
+        self.measured_at, self.measured = state.timestamp.batch, self.measured + 1
+        if self.measured not in AT:
+            return
+        run = self.precision.wrap(lambda block: without_trace(state.model, self.device, block))
+        tolerance = tolerance_of(state.precision, self.device)
+        said = check_law(objective, state.model, batch, run, any_rank=state.ranks.any, tolerance=tolerance)
+        if state.ranks.any(said is not None):
+            parts = "on several ranks" if self.microbatch_size is None else "in microbatches"
+            raise ObjectiveError(
+                f"{said or 'another rank found that its loss does not add up'}; until then it can't be trained "
+                f"{parts}. Objective(check=False) switches this off"
+            )
+
+    def adds_up(self) -> bool:
+        """Is it known that microbatches give the gradients of the batch?"""
+        objective = self.state.objective
+        return (objective.is_certain() or self.measured > 0) and not couples_rows(cast("Any", self.state.model))
 
     def end_test(self, end: Time) -> Callable[[], bool]:
         """Return a function that says whether the clock has reached `end`, or the run was asked to stop."""

@@ -10,12 +10,13 @@ import torch
 
 from ..arguments import interval_in_run
 from ..batch import Batches
-from ..embed import EmbeddedLoop, Phase, check_batches, check_loss_fn, check_objective
+from ..embed import EmbeddedLoop, Phase, check_batches
 from ..engine import refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
 from ..messages import warn
 from ..needs import EVERYTHING, FSDP_OFFERS
+from ..objective import Objective, check_loss_fn, check_objective, check_own_objective
 from ..parallel import DDP, FSDP, check_spread, join, spread_of
 from ..passes import PassArgument
 from ..randomness import check_seed, seed_generators
@@ -78,6 +79,7 @@ class Trainer:
         load_strict: raise if something does not fit, instead of leaving it out with a warning that names it.
         parallel: `auto` for DDP where torchrun started several processes, `ddp`, `fsdp`, a `DDP(...)` or `FSDP(...)`
             of `engine_core.parallel`, or None for a process on its own; in a test, a rank of `ThreadRanks`.
+        objective: in place of `loss_fn`: what the model gets of a batch, its loss, and what that counts.
         batches: what a row of a batch is, where its tensors do not tell, and what counts its tokens.
         load_changed: what to do if plugins, settings, versions or the machine differ from the saved run's: `error`;
             `warn` about each difference; or `adopt` the current ones.
@@ -128,7 +130,10 @@ class Trainer:
         load_changed: Literal["error", "warn", "adopt"] = "warn",
         parallel: Literal["auto", "ddp", "fsdp"] | DDP | FSDP | Ranks | None = "auto",
         batches: Batches | None = None,
+        objective: Objective | None = None,
     ) -> None:
+        if objective is not None:
+            check_own_objective(objective, loss_fn)
         spread = spread_of(parallel)
         self._device = choose_device(device, check_model(model), spread)
         check_spread(model, spread, precision)
@@ -152,8 +157,9 @@ class Trainer:
             evaluators=as_loaders(eval_dataloader),
             algorithms=as_plugins("algorithms", algorithms, "algorithms"),
             callbacks=callbacks,
-            loss_fn=check_loss_fn(loss_fn),
             batches=check_batches(batches),
+            objective=objective,
+            loss_fn=check_loss_fn(loss_fn),
             metric_objects=check_metrics(metrics, model, has_loss_fn=loss_fn is not None),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,
@@ -231,7 +237,7 @@ class Trainer:
         loaders = self.state.evaluators if dataloader is None else as_loaders(dataloader)
         if not loaders:
             raise ArgumentError("there is nothing to evaluate on: give eval_dataloader to the Trainer or to eval()")
-        check_objective(self.state)
+        check_objective(self.state.objective, self.state.model)
         return self._session.evaluate(loaders)
 
     @property

@@ -12,7 +12,7 @@ import torch
 
 from ...algorithm import algorithm_metadata
 from ...batch import count_rows
-from ...embed import EmbeddedLoop, reduce_loss
+from ...embed import EmbeddedLoop
 from ...errors import UnorderedWritersWarning
 from ...needs import EVERYTHING
 from ...state import State
@@ -133,7 +133,8 @@ class _Loop:
         seam = self.seam
         outputs = seam.end_forward(self._outputs_of(seam.begin_forward(batch)))
         seam.begin_loss()
-        loss, _ = reduce_loss(seam.end_loss(self._loss_of(outputs)), None if share == 1 else share)
+        loss, _ = seam.state.objective.scalar(seam.end_loss(self._loss_of(outputs)))
+        loss = loss if share == 1 else loss * share
         graph = {"create_graph": True} if seam.engine.backwards_create_graph else {}
         seam.begin_backward(loss).backward(**graph)
         seam.end_backward()

@@ -1,0 +1,46 @@
+"""What a loss counts: forward, loss and count in one object, and the law that is measured. Imported on first use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .law import AT, check_law, couples_rows, tolerance_of
+    from .loss import Loss, as_nothing
+    from .meter import LossMeter
+    from .model_loss import ModelLoss
+    from .objective import Objective, check_loss_fn, check_objective, check_own_objective
+
+_HOMES = {
+    "law": ("AT", "check_law", "couples_rows", "tolerance_of"),
+    "loss": ("Loss", "as_nothing"),
+    "meter": ("LossMeter",),
+    "model_loss": ("ModelLoss",),
+    "objective": ("Objective", "check_loss_fn", "check_objective", "check_own_objective"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AT",
+    "Loss",
+    "LossMeter",
+    "ModelLoss",
+    "Objective",
+    "as_nothing",
+    "check_law",
+    "check_loss_fn",
+    "check_objective",
+    "check_own_objective",
+    "couples_rows",
+    "tolerance_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a file of this folder, which needs torch, when one of its names is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value

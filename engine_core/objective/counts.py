@@ -1,0 +1,101 @@
+"""What torch's own losses count: one closed table. A test holds each row of it against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..batch import Batches
+from ..losses import is_torch_loss, loss_setting
+from .loss import Count
+
+_Table = Mapping[type[nn.Module], Callable[..., Any]]
+_CLASSES: _Table = {nn.CrossEntropyLoss: F.cross_entropy, nn.NLLLoss: F.nll_loss}
+_ELEMENTS: _Table = {
+    nn.MSELoss: F.mse_loss,
+    nn.L1Loss: F.l1_loss,
+    nn.SmoothL1Loss: F.smooth_l1_loss,
+    nn.HuberLoss: F.huber_loss,
+    nn.BCELoss: F.binary_cross_entropy,
+    nn.BCEWithLogitsLoss: F.binary_cross_entropy_with_logits,
+    nn.SoftMarginLoss: F.soft_margin_loss,
+    nn.PoissonNLLLoss: F.poisson_nll_loss,
+    nn.GaussianNLLLoss: F.gaussian_nll_loss,
+    nn.HingeEmbeddingLoss: F.hinge_embedding_loss,
+}
+_ROWS: _Table = {
+    nn.CTCLoss: F.ctc_loss,
+    nn.MultiMarginLoss: F.multi_margin_loss,
+    nn.MultiLabelMarginLoss: F.multilabel_margin_loss,
+    nn.MultiLabelSoftMarginLoss: F.multilabel_soft_margin_loss,
+    nn.MarginRankingLoss: F.margin_ranking_loss,
+    nn.CosineEmbeddingLoss: F.cosine_embedding_loss,
+    nn.TripletMarginLoss: F.triplet_margin_loss,
+    nn.TripletMarginWithDistanceLoss: F.triplet_margin_with_distance_loss,
+}
+_DIVERGENCE: _Table = {nn.KLDivLoss: F.kl_div}
+_ALL: _Table = {**_CLASSES, **_ELEMENTS, **_ROWS, **_DIVERGENCE}
+_IGNORED = -100  # the default in the signatures of cross_entropy and nll_loss
+
+Counter = Callable[[Any, Any, Any, Batches], Count]
+"""Called with outputs, targets, the batch and what its rows are."""
+
+
+def count_rows_of(_: Any, __: Any, batch: Any, batches: Batches) -> Count:
+    """Return the rows of the batch."""
+    return batches.rows(batch)
+
+
+def count_elements(outputs: Any, targets: Any, _: Any, __: Batches) -> Count:
+    """Return the elements of outputs and targets, as they are broadcast."""
+    if (shape := outputs.shape) == targets.shape:
+        return shape.numel()  # type: ignore[no-any-return]
+    return torch.broadcast_shapes(shape, targets.shape).numel()
+
+
+def count_nothing(_: Any, __: Any, ___: Any, ____: Batches) -> Count:
+    """Return None: a sum is divided by nothing."""
+    return None
+
+
+def counter_of(loss_fn: Any) -> Counter | None:
+    """Return what counts one of torch's losses, None for any other loss.
+
+    Example:
+        >>> batch = torch.zeros(3, 2), torch.tensor([0, 1, -100])
+        >>> counter_of(nn.NLLLoss())(*batch, batch, Batches())
+        tensor(2)
+        >>> counter_of(nn.MSELoss(reduction="sum"))(*batch, batch, Batches()), counter_of(lambda outputs, targets: 0)
+        (None, None)
+    """
+    if not is_torch_loss(loss_fn, _ALL):
+        return None
+    reduction = loss_setting(loss_fn, "reduction")
+    if reduction == "sum" or loss_setting(loss_fn, "size_average") is False:
+        return count_nothing
+    if is_torch_loss(loss_fn, _CLASSES):
+        return _count_classes(loss_fn)
+    if is_torch_loss(loss_fn, _ELEMENTS) or (reduction != "batchmean" and is_torch_loss(loss_fn, _DIVERGENCE)):
+        return count_elements
+    return count_rows_of
+
+
+def _count_classes(loss_fn: Any) -> Counter:
+    ignored, weight = loss_setting(loss_fn, "ignore_index"), loss_setting(loss_fn, "weight")
+    ignored = _IGNORED if ignored is None else ignored
+
+    def count(outputs: Any, targets: Any, _: Any, __: Batches) -> Count:
+        if targets.is_floating_point():  # probabilities: torch divides by what is predicted
+            return outputs.numel() // outputs.shape[min(1, outputs.dim() - 1)]  # type: ignore[no-any-return]
+        # Small integers can't hold the default ignore_index, and uint8 would be a mask.
+        classes = targets if targets.dtype is torch.int64 else targets.long()
+        counts = classes != ignored
+        if weight is None:
+            return counts.sum()  # type: ignore[no-any-return]
+        return weight[classes.where(counts, 0)].where(counts, 0).sum()  # type: ignore[no-any-return]
+
+    return count

@@ -1,0 +1,122 @@
+"""The law of a loss: that of rows together is the sum of theirs, in sum and in count. Measured, on a few rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .loss import Loss
+from .objective import Objective
+
+AT = (1, 10, 100, 1000)
+"""Which batches are measured."""
+MOST_ROWS = 8
+_OF_FP32, _OF_TF32, _OF_AMP = 1e-4, 2e-3, 2e-2
+_log = logging.getLogger(__name__)
+
+
+def check_law(
+    objective: Objective,
+    model: Any,
+    batch: Any,
+    run: Callable[[Callable[[], Any]], Any],
+    *,
+    any_rank: Callable[[bool], bool] = bool,
+    tolerance: float = 1e-4,
+    in_eval: bool = False,
+) -> str | None:
+    """Return how the law is broken on the first rows of a batch, in words; None if it holds, or nothing can be said.
+
+    The loss of the rows together has to be that of their two halves. On several ranks all call this at the same time.
+
+    Args:
+        run: runs a function without a trace: in eval mode, without gradients, with generators and buffers put back.
+        any_rank: is something so on any rank?
+        tolerance: relative, for sums and counts.
+        in_eval: measure the loss of evaluations.
+    """
+    find = objective.eval_loss if in_eval else objective.loss
+    batches = objective.batches
+
+    def loss_of(part: Any) -> Loss | None:
+        outputs = objective.forward(model, part)
+        loss: Any = find(model, outputs, part)
+        return None if loss is None else objective.counted(loss, outputs, part).detach()
+
+    def measured(parts: list[Any]) -> list[Any]:
+        try:
+            return run(lambda: [loss_of(part) for part in parts])  # type: ignore[no-any-return]
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  a model may refuse so few rows
+            _log.debug("the loss could not be measured on a few rows: %r", error)
+            return []
+
+    rows = min(batches.rows(batch), MOST_ROWS)
+    if any_rank(rows < 2):  # noqa: PLR2004  one row tells nothing
+        return None
+    half = rows // 2
+    parts = [batches.part(batch, slice(*ends)) for ends in ((0, rows), (0, half), (half, rows))]
+    found = measured(parts)
+    is_broken = len(found) > 1 and None not in found and not _agree(found[0], found[1:], tolerance)
+    if not any_rank(is_broken):
+        return None
+    again = measured(parts[:1])
+    # If it draws, nothing can be said.
+    if not (is_broken and again and _are_close(again[0].sum, found[0].sum, again[0].sum.abs(), tolerance)):
+        return None
+    whole, apart = found[0], Loss.merged(found[1:])
+    return (
+        f"{objective.name_of_loss(model)} gives {whole.mean.item():.6g} for {rows} rows together and "
+        f"{apart.mean.item():.6g} for them in two halves"
+    ) + _remedy(whole, found[1:], [half, rows - half], tolerance)
+
+
+def tolerance_of(precision: str, device: torch.device) -> float:
+    """Return how exactly sums of different rows agree in a precision."""
+    if precision != "fp32":
+        return _OF_AMP
+    is_tf32 = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    return _OF_TF32 if device.type == "cuda" and is_tf32 else _OF_FP32
+
+
+def couples_rows(model: torch.nn.Module) -> list[str]:
+    """Return the names of the modules whose outputs in training depend on which rows they see together."""
+    kinds = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001  the base of all of them
+    return [name for name, module in model.named_modules() if isinstance(module, kinds) and module.training]
+
+
+def _agree(whole: Loss, halves: list[Loss], tolerance: float) -> bool:
+    """Is the law kept, in sum and in count?"""
+    if any((half.count is None) != (whole.count is None) for half in halves):
+        return False
+    if not bool(torch.isfinite(whole.sum)):
+        return True
+    joined = Loss.merged(halves)
+    scale: Any = sum((half.sum.abs() for half in halves), whole.sum.abs())
+    if whole.count is not None:
+        counts = [torch.as_tensor(loss.count, dtype=torch.float64, device="cpu") for loss in (whole, joined)]
+        if not _are_close(*counts, counts[0].abs(), tolerance):
+            return False
+    return _are_close(whole.sum, joined.sum, scale, tolerance)
+
+
+def _are_close(one: torch.Tensor, other: torch.Tensor, scale: torch.Tensor, tolerance: float) -> bool:
+    return bool((one - other).abs() <= tolerance * scale.clamp(min=1e-12))
+
+
+def _remedy(whole: Loss, halves: list[Loss], rows: list[int], tolerance: float) -> str:
+    """Say what to write; if the measured values fit another answer, that one."""
+    means = [loss.mean for loss in (whole, *halves)]
+    if whole.count is not None and _are_close(means[0], means[1] + means[2], means[0].abs(), tolerance):
+        say = 'which is a sum over rows: say Objective(loss_fn, count="sum")'
+    elif whole.count is None and _are_close(
+        means[0] * sum(rows), means[1] * rows[0] + means[2] * rows[1], means[0].abs() * sum(rows), tolerance
+    ):
+        say = 'which is a mean over rows: say Objective(loss_fn, count="rows")'
+    else:
+        say = "so parts don't add up to the batch: return engine_core.Loss(sum, count), say Objective(count=...)"
+    return f", {say}"

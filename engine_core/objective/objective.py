@@ -1,0 +1,388 @@
+"""A model's task: forward, loss, and what the loss counts. The only place that knows what a batch is to a model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from ..batch import Batches, get_item, map_batch
+from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..losses import with_reduction
+from .counts import Counter, count_elements, count_nothing, count_rows_of, counter_of
+from .loss import Count, Loss, as_nothing, check_scalar, weighted
+from .slips import are_samples, not_a_pair, note_slips
+
+Items: TypeAlias = "int | str | tuple[int | str, ...]"
+"""Where something is in a batch: an index, key or attribute, several of these, `*` for all, or `**` for all by name."""
+
+_COUNTS: Mapping[str, Counter] = {"rows": count_rows_of, "elements": count_elements, "sum": count_nothing}
+_TOTALS = ("total", "loss")
+_FIRST = 3
+"""In so many batches a part has to be the sum of all others before it is taken for a total."""
+
+
+class Objective:
+    """What a model gets of a batch, its loss, and what the loss counts.
+
+    `Trainer(loss_fn=...)` makes one; without a `loss_fn` the loss is the model's own method `loss(outputs, batch)`, and
+    the model gets the whole batch. Any method may be overridden. A loss is a scalar, several by name or in a tuple, or
+    a `Loss`. Of several by name, `total` or `loss` is their total; without one, those with a gradient are added up and
+    the others only logged.
+
+    Args:
+        loss_fn: called with the outputs and the targets.
+        inputs: the item of the batch that the model gets, or a tuple of items, or `"*"` for all items as positional
+            arguments, or `"**"` for the items of a mapping as keyword arguments.
+        targets: what the loss function gets of the batch, likewise.
+        count: what a bare scalar is divided by: `"rows"`, `"elements"` of the outputs, `"sum"` for nothing, or a
+            function of outputs and targets. None: what torch's own losses divide by, and rows for all others.
+        eval_loss_fn: the loss function of evaluations.
+        check: measure that losses of parts of a batch add up to its loss, see `check_law`.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for arguments that can't work.
+
+    Example:
+        >>> objective = Objective(nn.CrossEntropyLoss(), inputs="image", targets="label")
+        >>> batch = {"image": torch.zeros(4, 2), "label": torch.tensor([0, 1, 1, -100])}
+        >>> model = nn.Linear(2, 3)
+        >>> objective.loss(model, objective.forward(model, batch), batch).count
+        tensor(3)
+    """
+
+    batches: Batches = Batches()
+
+    def __init__(
+        self,
+        loss_fn: Any = None,
+        *,
+        inputs: Items = 0,
+        targets: Items = 1,
+        count: str | Callable[[Any, Any], Any] | None = None,
+        eval_loss_fn: Any = None,
+        check: bool = True,
+    ) -> None:
+        if isinstance(count, str) and count not in _COUNTS:
+            raise ArgumentError(f"count={count!r} is unknown{did_you_mean(count, _COUNTS)}")
+        if count is not None and not isinstance(count, str) and not callable(count):
+            raise ArgumentTypeError(
+                f"count={count!r} has to be one of {', '.join(map(repr, _COUNTS))}, or a function of outputs and targets"
+            )
+        self._loss_fn, self.eval_loss_fn = check_loss_fn(loss_fn), check_loss_fn(eval_loss_fn, "eval_loss_fn")
+        self.inputs, self.targets = _check_items("inputs", inputs), _check_items("targets", targets)
+        self.count, self.check = count, check
+        self._counters: dict[int, tuple[Any, Counter, bool]] = {}
+        self._suspects: dict[str, int] = {}
+        self._seen = 0
+        self._latest: Loss | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "loss" in vars(cls):
+            cls.given = cls.loss  # type: ignore[method-assign]
+
+    @property
+    def loss_fn(self) -> Any:
+        """The loss function, None where the model has its own loss."""
+        return self._loss_fn
+
+    @loss_fn.setter
+    def loss_fn(self, loss_fn: Any) -> None:
+        self._loss_fn = loss_fn
+
+    def forward(self, model: Any, batch: Any) -> Any:
+        """Return the model's outputs for a batch."""
+        try:
+            inputs = self.inputs
+            if self._loss_fn is None and inputs == 0:
+                return model(batch)
+            if inputs == 0:
+                # Rows or samples would be taken for inputs and targets; asking a tuple whether it is a tensor is slow.
+                if type(batch) is not tuple and (isinstance(batch, torch.Tensor) or are_samples(batch)):
+                    raise not_a_pair(batch)  # noqa: TRY301  another function would cost each step a call
+                try:
+                    inputs = batch[0]
+                except (LookupError, TypeError) as error:
+                    raise not_a_pair(batch) from error
+                return model(inputs)
+            return _call(model, inputs, batch)
+        except Exception as error:
+            note_slips(error, self, batch, None)
+            raise
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        """Return the model's outputs for a batch that may have no targets: `(inputs, ...)`, `[inputs]`, or inputs."""
+        if self.inputs != 0 and not isinstance(batch, torch.Tensor):
+            return self.forward(model, batch)
+        own = getattr(model, "loss", None)
+        try:
+            if self._loss_fn is None and callable(own) and not isinstance(own, nn.Module):
+                return model(batch)
+            if not isinstance(batch, (tuple, list)):
+                return model(batch)
+            if len(batch) > 1 and are_samples(batch):
+                raise not_a_pair(batch)  # noqa: TRY301  what else raises here gets the notes too
+            return model(batch[0])
+        except Exception as error:
+            note_slips(error, self, batch, None)
+            raise
+
+    def given(self, model: Any, outputs: Any, batch: Any) -> Any:
+        """Return what the loss function, or the model's own `loss`, returns."""
+        try:
+            if (loss_fn := self._loss_fn) is None:
+                return model.loss(outputs, batch)
+            if self.targets == 1:
+                try:
+                    targets = batch[1]
+                except (LookupError, TypeError) as error:
+                    raise not_a_pair(batch) from error
+            else:
+                targets = self.targets_of(batch)
+            return loss_fn(outputs, targets)
+        except Exception as error:
+            note_slips(error, self, batch, outputs)
+            raise
+
+    def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+        """Return the loss of a batch, or of a part of it, with what it counts."""
+        return self.counted(self.given(model, outputs, batch), outputs, batch)
+
+    def eval_loss(self, model: Any, outputs: Any, batch: Any) -> Loss | None:
+        """Return the loss of a batch of an evaluation; None where evaluations have none."""
+        if self.eval_loss_fn is None:
+            return self.counted(self.loss(model, outputs, batch), outputs, batch)
+        given = self.eval_loss_fn(outputs, self.targets_of(batch))
+        return self.counted(given, outputs, batch, self.eval_loss_fn)
+
+    def for_metrics(self, outputs: Any, batch: Any) -> tuple[Any, Any]:
+        """Return the outputs and targets that metrics get."""
+        return outputs, self.targets_of(batch)
+
+    def row_losses(self, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
+        """Return the loss of each row (n,): of its elements the mean, or the sum where the loss is a sum.
+
+        The loss function, or the model's own, is asked with `reduction="none"`.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) where the loss of a row is not known.
+        """
+        own = getattr(model, "loss", None) if self._loss_fn is None else self._loss_fn
+        unreduced = with_reduction(own, "none") if callable(own) else None
+        if unreduced is None:
+            raise ArgumentTypeError(
+                f"{self.name_of_loss(model)} takes no `reduction`, so it gives no loss for each row: let it take "
+                "reduction='mean' and return a tensor of shape (n,) for 'none', or override Objective.row_losses"
+            )
+        losses = unreduced(outputs, batch if self._loss_fn is None else self.targets_of(batch))
+        rows = self.batches.rows(batch)
+        if not isinstance(losses, torch.Tensor) or losses.shape[:1] != (rows,):
+            found = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
+            raise ArgumentError(
+                f"the loss gives {found} with reduction='none' for {rows} rows; it has to be a tensor with the rows in "
+                f"dimension 0, ({rows},) or ({rows}, ...): override Objective.row_losses where they are elsewhere"
+            )
+        if losses.dim() == 1:
+            return losses
+        counter, _ = self._counter_of(self._loss_fn)
+        return losses.flatten(1).sum(1) if counter is count_nothing else losses.flatten(1).mean(1)
+
+    def targets_of(self, batch: Any) -> Any:
+        """Return what the loss function gets of a batch."""
+        return _items_of(batch, self.targets)
+
+    def scalar(self, given: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return what a loss function returned as one scalar, the mean if it is a `Loss`, and its parts by name."""
+        if isinstance(given, torch.Tensor):
+            return (given if not given.dim() else check_scalar(given, "the loss")), {}
+        if isinstance(given, Loss):
+            self._latest = given
+            return given.mean, given.means
+        return self._total_of(given)
+
+    def counted(self, given: Any, outputs: Any, batch: Any, loss_fn: Any = None) -> Loss:
+        """Return what a loss function returned as a `Loss`.
+
+        Args:
+            loss_fn: what returned it, if not the loss function of training.
+        """
+        if isinstance(given, Loss):
+            return given
+        mean, parts = self.scalar(given)
+        count = self.count_of(outputs, batch, loss_fn)
+        if count is None:
+            return Loss(mean, None, parts)
+        if isinstance(count, torch.Tensor) and count.device.type == "cpu":
+            count = count.item()  # its value is there: nothing waits
+        if not isinstance(count, torch.Tensor) and not count:  # NaN, as torch says; its gradient may be NaN too
+            return Loss(_nothing_of(outputs, mean), 0, {name: as_nothing(part) for name, part in parts.items()})
+        return Loss(weighted(mean, count), count, {name: weighted(part, count) for name, part in parts.items()})
+
+    def count_of(self, outputs: Any, batch: Any, loss_fn: Any = None) -> Count:
+        """Return what a scalar is divided by in a batch, or a part of it; None for a sum.
+
+        Where losses are given as `Loss`, it is the count of the latest that `scalar` has seen.
+
+        Raises:
+            ArgumentError: (a ValueError) if it is divided by rows that can't be counted, with the line to write.
+        """
+        if self._latest is not None and loss_fn is None:
+            return self._latest.count
+        counter, needs_targets = self._counter_of(self._loss_fn if loss_fn is None else loss_fn)
+        return counter(outputs, self.targets_of(batch) if needs_targets else None, batch, self.batches)
+
+    def is_certain(self, loss_fn: Any = None) -> bool:
+        """Is the loss one of torch's, of which it is known what they count, so that nothing has to be measured?"""
+        loss_fn = self._loss_fn if loss_fn is None else loss_fn
+        plain = type(self).loss is Objective.loss and self.count is None
+        return plain and loss_fn is not None and counter_of(loss_fn) is not None
+
+    def name_of_loss(self, model: Any) -> str:
+        """Return the name of what computes the loss, for messages."""
+        if type(self).loss is not Objective.loss:
+            return f"{type(self).__name__}.loss"
+        if self._loss_fn is None:
+            return f"{type(model).__name__}.loss"
+        return str(getattr(self._loss_fn, "__name__", type(self._loss_fn).__name__))
+
+    def settle_parts(self) -> None:
+        """The epoch has ended: raise if a part of the loss was the sum of the others in all of its few batches."""
+        if 0 < self._seen < _FIRST:
+            self._refuse_suspects(self._seen)
+
+    def _counter_of(self, loss_fn: Any) -> tuple[Counter, bool]:
+        """Return what counts a scalar of a loss function, and whether it looks at targets."""
+        known = self._counters.get(id(loss_fn))
+        if known is None or known[0] is not loss_fn:  # asking a loss for its settings is slow
+            if isinstance(self.count, str):
+                counter: Counter = _COUNTS[self.count]
+            elif self.count is not None:
+                counter = functools.partial(_count_by, self.count)
+            else:
+                counter = count_rows_of if loss_fn is None else counter_of(loss_fn) or count_rows_of
+            known = loss_fn, counter, counter not in (count_rows_of, count_nothing)
+            self._counters = {**self._counters, id(loss_fn): known}
+        return known[1:]
+
+    def _total_of(self, given: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the total of a loss in parts, and its parts."""
+        parts = {name: check_scalar(part, f"part {name!r} of the loss") for name, part in _parts(given).items()}
+        if len(totals := [name for name in _TOTALS if name in parts]) > 1:
+            raise ArgumentError("the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise")
+        if totals:
+            return parts.pop(totals[0]), parts
+        trained = {name: part for name, part in parts.items() if part.requires_grad} or parts
+        if self._seen < _FIRST and torch.is_grad_enabled():
+            self._look_for_total(trained)
+        return functools.reduce(torch.add, trained.values()), parts
+
+    def _look_for_total(self, parts: Mapping[str, torch.Tensor]) -> None:
+        """Raise if one part was the sum of all others in the first batches: it would count twice."""
+        values = {name: part.item() for name, part in parts.items()}
+        whole = sum(values.values())
+        self._seen += 1
+        for name, value in values.items():
+            others = whole - value
+            if len(values) > 2 and value and abs(others - value) <= 1e-5 * abs(value):  # noqa: PLR2004
+                self._suspects[name] = self._suspects.get(name, 0) + 1
+        if self._seen == _FIRST:
+            self._refuse_suspects(_FIRST)
+
+    def _refuse_suspects(self, batches: int) -> None:
+        self._seen = _FIRST
+        for name, count in self._suspects.items():
+            if count == batches:
+                raise ArgumentError(
+                    f"part {name!r} of the loss is the sum of all other parts, so it would count twice: return it under "
+                    "the name 'total', as {'total': ..., 'ce': ..., 'kl': ...}, or leave it out"
+                )
+
+
+def check_loss_fn(loss_fn: Any, name: str = "loss_fn") -> Any:
+    """Return the loss function if it can be called with outputs and targets."""
+    if isinstance(loss_fn, type):
+        raise ArgumentTypeError(f"{name} is the class {loss_fn.__name__}; write {loss_fn.__name__}()")
+    if loss_fn is not None and not callable(loss_fn):
+        raise ArgumentTypeError(f"{name} has to be callable as {name}(outputs, targets), not {loss_fn!r}")
+    return loss_fn
+
+
+def check_own_objective(objective: Any, loss_fn: Any) -> None:
+    """Raise unless this is an objective, given without a loss function beside it."""
+    if not isinstance(objective, Objective):
+        raise ArgumentTypeError(f"objective has to be an engine_core.Objective, not {objective!r:.80}")
+    if loss_fn is not None:
+        raise ArgumentError("give loss_fn or objective: an objective has its own, objective=Objective(loss_fn, ...)")
+
+
+def check_objective(objective: Objective, model: Any, taker: str = "Trainer") -> None:
+    """Raise if neither the objective nor the model has a loss; the message names who takes a `loss_fn`."""
+    if objective.loss_fn is not None or type(objective).loss is not Objective.loss:
+        return
+    own, kind = getattr(model, "loss", None), type(model).__name__
+    if isinstance(own, nn.Module):
+        raise ArgumentError(
+            f"{kind}.loss is a module, not a method loss(outputs, batch): give {taker}(loss_fn=model.loss)"
+        )
+    if not callable(own):
+        raise ArgumentError(
+            f"{kind} has no loss: give {taker}(loss_fn=...), or the model a method loss(outputs, batch), or, if its "
+            f"forward computes the loss, {taker}(objective=engine_core.ModelLoss())"
+        )
+
+
+def _check_items(name: str, items: Any) -> Items:
+    for item in items if isinstance(items, tuple) else (items,):
+        if not isinstance(item, (int, str)) or isinstance(item, bool):
+            raise ArgumentTypeError(f"{name}={items!r} has to name items of the batch by index, key or attribute")
+    return items  # type: ignore[no-any-return]
+
+
+def _items_of(batch: Any, items: Items) -> Any:
+    if isinstance(items, tuple):
+        return tuple(get_item(batch, item) for item in items)
+    return batch if items in ("*", "**") else get_item(batch, items)
+
+
+def _call(model: Any, inputs: Items, batch: Any) -> Any:
+    """Call a model with items of a batch."""
+    if inputs == "*":
+        return model(*batch)
+    if inputs == "**":
+        if not isinstance(batch, Mapping):
+            raise ArgumentTypeError(f"inputs='**' takes a mapping apart, and this batch is a {type(batch).__name__}")
+        return model(**batch)
+    found = _items_of(batch, inputs)
+    return model(*found) if isinstance(inputs, tuple) else model(found)
+
+
+def _count_by(count: Callable[[Any, Any], Any], outputs: Any, targets: Any, _: Any, __: Batches) -> Count:
+    found = count(outputs, targets)
+    if isinstance(found, torch.Tensor) and found.dim() == 0:
+        return found.detach()
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        raise ArgumentError(f"count(outputs, targets) returned {found!r:.80}; it has to be a number, or a scalar tensor")
+    return found
+
+
+def _parts(loss: Any) -> dict[str, Any]:
+    if isinstance(loss, Mapping):
+        parts = {str(name): part for name, part in loss.items()}
+    elif isinstance(loss, (tuple, list)):
+        parts = {str(index): part for index, part in enumerate(loss)}
+    else:
+        raise ArgumentTypeError(f"the loss is {loss!r:.80} ({type(loss).__name__}); it has to be a scalar tensor")
+    if not parts:
+        raise ArgumentError(f"the loss is an empty {type(loss).__name__}; it needs at least one scalar tensor")
+    return parts
+
+
+def _nothing_of(outputs: Any, loss: torch.Tensor) -> torch.Tensor:
+    """Return 0 with the graph of the outputs, or else of the loss."""
+    found: list[torch.Tensor] = []
+    map_batch(outputs, lambda leaf: found.append(leaf) if getattr(leaf, "requires_grad", False) else None)
+    return as_nothing(found[0].sum() if found else loss)
