@@ -147,7 +147,6 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         state.loss, _ = reduce_loss(loss_of(state), None)
         if metrics:
             measurement.take(state.outputs, state.batch[1] if targets is None else targets, state)
-            measurement.meet()
         if not session.has_measured:
             session.has_measured = True
             look_at_values(metrics, str(label))
