@@ -199,11 +199,12 @@ class TrainMetrics(Callback):
         import torch  # noqa: PLC0415  it can be listed without torch
 
         from ..batch import map_batch  # noqa: PLC0415
+        from ..trainer import in_float32  # noqa: PLC0415
 
         assert self._measurement is not None
         outputs = map_batch(outputs, lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
         with torch.no_grad():
-            self._measurement.take(outputs, targets, state)
+            self._measurement.take(outputs if state.precision == "fp32" else in_float32(outputs), targets, state)
         self._seen = {*(self._metrics or {})}
 
     def _state_of(self, name: str, metric: Any) -> dict[str, Any]:

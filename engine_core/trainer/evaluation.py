@@ -146,7 +146,8 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         """Compute the loss of the current batch, and update the metrics."""
         state.loss, _ = reduce_loss(loss_of(state), None)
         if metrics:
-            measurement.take(state.outputs, state.batch[1] if targets is None else targets, state)
+            outputs = session.precision.full(state.outputs)
+            measurement.take(outputs, state.batch[1] if targets is None else targets, state)
         if not session.has_measured:
             session.has_measured = True
             look_at_values(metrics, str(label))

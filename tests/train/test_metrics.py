@@ -111,6 +111,18 @@ def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: 
     assert many["eval/acc"] == pytest.approx(accuracy_by_hand())
 
 
+class OfNumPy(Accuracy):
+    def update(self, outputs: Any, targets: torch.Tensor) -> None:
+        assert outputs.numpy().dtype == "float32"
+        super().update(outputs, targets)
+
+
+def test_in_mixed_precision_metrics_get_float32() -> None:
+    given = {"metrics": {"right": OfNumPy()}, "callbacks": "train_metrics", "loggers": (memory := Memory())}
+    trainer(eval_dataloader=DATA, precision="amp_bf16", **given).fit()
+    assert [len(memory.values(name)) for name in ("eval/right", "train/right")] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
