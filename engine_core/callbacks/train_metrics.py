@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning
 from ..event import Event
 from ..logger import Logger
-from ..messages import warn
+from ..messages import counted, warn
+from ..ranks import Ranks
 from ..state import State
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ class TrainMetrics(Callback):
     """Logs metrics of the training batches each epoch, as `train/<name>`.
 
     They see what training computes anyway: the model's outputs in train mode, while the weights change from batch to
-    batch, and the targets as BEFORE_FORWARD leaves them, microbatch by microbatch. On several processes they see the
-    rows of all ranks, as in an evaluation; outputs and targets that have to be
-    gathered are gathered once a batch. A batch in which an algorithm
-    tagged `target_mixing` ran is left out, and a warning says so once: its outputs are of mixed inputs. Without loggers
-    nothing is computed. What an epoch has so far is saved with the run.
+    batch, and the targets as BEFORE_FORWARD leaves them, microbatch by microbatch; on several processes
+    those of each rank come together as in an evaluation. A batch in which an algorithm tagged `target_mixing` ran is
+    left out, and a warning says so once: its outputs are of mixed inputs. Without loggers nothing is computed. What an
+    epoch has so far is saved with the run, for each rank.
 
     Args:
         metrics: objects with `update(outputs, targets)`, `compute()` and `reset()`, by name, which are copied; None:
             those of the Trainer.
 
     Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for anything else, and when `fit` starts if there
-            are no metrics, or the model has its own loss, which leaves open what the targets are.
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for anything else, also what several ranks can't
+            have, and when `fit` starts if there are no metrics, or the model has its own loss, which leaves open what
+            the targets are.
 
     Example:
         >>> TrainMetrics().state_dict()  # nothing has been seen of an epoch
@@ -58,7 +58,8 @@ class TrainMetrics(Callback):
         self._given = metrics
         self._metrics: dict[str, Any] | None = None
         self._measurement: Measurement | None = None
-        self._saved: dict[str, Any] = {}
+        self._ranks = Ranks()
+        self._saved: list[dict[str, Any]] = []
         self._seen: set[str] = set()
         self._targets: Any = None
         self._mixer: str | None = None
@@ -66,8 +67,12 @@ class TrainMetrics(Callback):
         self._unsaved: set[str] = set()
 
     def init(self, state: State, logger: Logger) -> None:
-        """Forget an earlier run."""
-        self._metrics, self._saved, self._seen = None, {}, set()
+        """Forget an earlier run, and check that several ranks can have these metrics."""
+        if self._given is not None:
+            from ..trainer import check_metrics  # noqa: PLC0415  it can be listed without torch
+
+            check_metrics(self._given, None, has_loss_fn=True, ranks=state.ranks)
+        self._metrics, self._saved, self._seen = None, [], set()
         self._has_told = self._has_looked = False
         self._unsaved = set()
 
@@ -80,17 +85,17 @@ class TrainMetrics(Callback):
                 "its own loss, so nothing says which part of a batch the targets are: let its loss(outputs, batch) "
                 "return a dict with a 'total', whose parts are logged as train/loss/<part>"
             )
-        from ..trainer import Measurement  # noqa: PLC0415  it can be listed without torch
+        from ..trainer import Measurement, load_state  # noqa: PLC0415  it can be listed without torch
 
         self._is_logged = state.ranks.any(logger.destinations)  # on rank 0 only, as a rule
         if self._metrics is None:
             self._metrics = {name: _copied(metric, state) for name, metric in self._sources(state).items()}
-            self._measurement = Measurement(self._metrics, state.ranks)
-            self._seen = {name for name in self._metrics if self._saved.get(name)}
+            self._measurement, self._ranks = Measurement(self._metrics, state.ranks), state.ranks
+            own = self._saved_of(state.ranks)
+            self._seen = {name for name in self._metrics if own.get(name)}
             for name in self._seen:
-                if not (state.rank and name in self._measurement.of_own):  # saved for all ranks together
-                    _load(self._metrics[name], self._saved[name], state)
-            self._saved = {}
+                load_state(self._metrics[name], own[name], state.device or "cpu")
+            self._saved = []
 
     def around_apply(self, algorithm: Algorithm, name: str, event: Event, state: State) -> AbstractContextManager[None]:
         """Note who mixes targets, and that what an algorithm computes at AFTER_TRAIN_BATCH is not another batch."""
@@ -125,12 +130,10 @@ class TrainMetrics(Callback):
             )
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        """Let metrics see what is gathered from all ranks; what is computed from here on is of no other batch."""
+        """Look at the values after the first batch; what is computed from here on is of no other batch."""
         from ..trainer import look_at_values  # noqa: PLC0415  it can be listed without torch
 
         self._is_over = True
-        if self._measurement is not None:
-            self._measurement.meet()
         if self._seen and not self._has_looked:
             self._has_looked = True
             look_at_values(self._metrics or {}, "train")
@@ -146,24 +149,20 @@ class TrainMetrics(Callback):
         from ..trainer import as_numbers  # noqa: PLC0415  it can be listed without torch
 
         results: dict[str, float] = {}
-        with warnings.catch_warnings():
-            if not self._has_looked:  # all was loaded, which torchmetrics takes for a missing update
-                warnings.simplefilter("ignore")
-            for name, metric in (self._metrics or {}).items():
-                if name in self._seen and self._measurement is not None:  # else a resumed run has nothing of it
-                    results |= as_numbers(f"train/{name}", self._measurement.compute(name))
-                metric.reset()
+        for name, metric in (self._metrics or {}).items():
+            if name in self._seen and self._measurement is not None:  # else a resumed run has nothing of it
+                results |= as_numbers(f"train/{name}", self._measurement.compute(name))
+            metric.reset()
         self._seen = set()
         logger.log_metrics(results)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the metrics have of the epoch so far; a warning names those that can't be saved."""
-        if self._metrics is None:
-            return {"metrics": self._saved} if self._saved else {}
-        assert self._measurement is not None
-        with self._measurement.together():
-            saved = {name: self._state_of(name, own) for name, own in self._metrics.items() if name in self._seen}
-        return {"metrics": saved} if saved else {}
+        saved = self._saved
+        if self._metrics is not None:
+            own = {name: self._state_of(name, metric) for name, metric in self._metrics.items() if name in self._seen}
+            saved = self._ranks.each(own)
+        return {"metrics": saved} if any(saved) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the epoch of the saved run, when the fit starts.
@@ -171,10 +170,22 @@ class TrainMetrics(Callback):
         Raises:
             ArgumentError: (a ValueError) for a state that `state_dict` never returns.
         """
-        saved = state.get("metrics", {})
-        if not isinstance(saved, Mapping) or not all(isinstance(own, Mapping) for own in saved.values()):
+        saved = state.get("metrics", [])
+        if not isinstance(saved, list) or not all(isinstance(own, Mapping) for own in saved):
             raise ArgumentError(f"the state of train_metrics has metrics={saved!r:.80}, which it never saved")
-        self._metrics, self._saved = None, dict(saved)
+        self._metrics, self._saved = None, [dict(own) for own in saved]
+
+    def _saved_of(self, ranks: Ranks) -> Mapping[str, Any]:
+        """Return what the metrics of this rank had seen, or nothing if the ranks were others."""
+        if len(self._saved) == ranks.size:
+            return self._saved[ranks.rank]
+        if self._saved:
+            warn(
+                f"train_metrics was saved on {counted(len(self._saved), 'rank', 'ranks')} and resumes on {ranks.size}, "
+                "so the metrics of this epoch are those of its remaining batches",
+                CheckpointWarning,
+            )
+        return {}
 
     def _sources(self, state: State) -> Mapping[str, Any]:
         sources = state.metric_objects if self._given is None else self._given
@@ -188,23 +199,23 @@ class TrainMetrics(Callback):
         import torch  # noqa: PLC0415  it can be listed without torch
 
         from ..batch import map_batch  # noqa: PLC0415
+        from ..trainer import in_float32  # noqa: PLC0415
 
         assert self._measurement is not None
         outputs = map_batch(outputs, lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
         with torch.no_grad():
-            self._measurement.take(outputs, targets, state)
+            self._measurement.take(outputs if state.precision == "fp32" else in_float32(outputs), targets, state)
         self._seen = {*(self._metrics or {})}
 
     def _state_of(self, name: str, metric: Any) -> dict[str, Any]:
         """Return what a metric has so far, or nothing with a warning if a checkpoint can't hold that."""
         from ..checkpoint import flatten  # noqa: PLC0415  it can be listed without torch
+        from ..trainer import state_of  # noqa: PLC0415
 
-        problem = "nothing that changes is in its attributes or its state_dict"
-        own: dict[str, Any] = {}
+        own, problem = state_of(metric), "nothing that changes is in its attributes or its state_dict"
         try:
-            own = dict(metric.state_dict()) if _has_own_state(metric) else dict(vars(metric))
             flatten(own, name, {})
-        except (CheckpointError, TypeError) as error:
+        except CheckpointError as error:
             own, problem = {}, str(error)
         if not own and name not in self._unsaved:
             self._unsaved.add(name)
@@ -230,25 +241,6 @@ def _copied(metric: Any, state: State) -> Any:
     """Return a copy on the run's device, with nothing in it."""
     made = copy.deepcopy(metric)
     made.reset()
-    for part in made.modules() if callable(getattr(made, "modules", None)) else ():
-        if callable(getattr(part, "persistent", None)):
-            part.persistent(True)  # a metric of torchmetrics then has its values in its state_dict
     if state.device is not None and callable(getattr(made, "to", None)):
         made.to(state.device)
     return made
-
-
-def _load(metric: Any, saved: Mapping[str, Any], state: State) -> None:
-    """Load what a resumed epoch has so far."""
-    import torch  # noqa: PLC0415  it can be listed without torch
-
-    from ..batch import move_batch  # noqa: PLC0415
-
-    if _has_own_state(metric):
-        metric.load_state_dict(saved)
-    else:
-        vars(metric).update(saved if state.device is None else move_batch(dict(saved), torch.device(state.device)))
-
-
-def _has_own_state(metric: Any) -> bool:
-    return callable(getattr(metric, "state_dict", None)) and callable(getattr(metric, "load_state_dict", None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -83,13 +84,18 @@ class Accuracy:
 
     def reset(self) -> None:
         """Start over."""
-        self._right = self._seen = 0
+        self.right = self.seen = 0
 
     def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Count a batch of logits (n, classes) and labels (n,)."""
-        self._right += int((outputs.argmax(dim=1) == targets).sum())
-        self._seen += len(targets)
+        self.right += int((outputs.argmax(dim=1) == targets).sum())
+        self.seen += len(targets)
 
     def compute(self) -> float:
         """Return the fraction."""
-        return self._right / self._seen
+        return self.right / self.seen
+
+    def merge_state(self, others: Iterable[Accuracy]) -> None:
+        """Count what other ranks have seen, too."""
+        for other in others:
+            self.right, self.seen = self.right + other.right, self.seen + other.seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .checks import check_spread
 from .failures import ends_with, record
-from .group import join
+from .group import join, packed, unpacked
 from .rows import bounds, placeholder_of
 from .settings import DDP, FSDP, spread_of
 from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, write_gathered
@@ -24,10 +24,12 @@ __all__ = [
     "join",
     "kept_as_in",
     "mark_of",
+    "packed",
     "placeholder_of",
     "record",
     "spread_model",
     "spread_of",
+    "unpacked",
     "write_gathered",
     "written",
 ]

@@ -155,21 +155,21 @@ class GroupRanks(Ranks):
 
     def first(self, value: Any) -> Any:
         """Return rank 0's value."""
-        whole = _packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
+        whole = packed(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
         head = _head([len(whole), 0], whole[:_ROOM], _ROOM)
         self._call(lambda: dist.broadcast(head, src=0))
         length = int(head[:8].view(torch.int64))
         if length <= _ROOM:
-            return value if self.rank == 0 else _unpacked(head[_NUMBERS : _NUMBERS + length])
+            return value if self.rank == 0 else unpacked(head[_NUMBERS : _NUMBERS + length])
         rest = whole[_ROOM:] if self.rank == 0 else torch.empty(length - _ROOM, dtype=torch.uint8)
         self._call(lambda: dist.broadcast(rest, src=0))
-        return value if self.rank == 0 else _unpacked(torch.cat([head[_NUMBERS:], rest]))
+        return value if self.rank == 0 else unpacked(torch.cat([head[_NUMBERS:], rest]))
 
     def each(self, value: Any) -> list[Any]:
         """Return the value of each rank, of the kinds that `first` takes."""
-        own = _packed(value)
+        own = packed(value)
         counts = [int(count) for (count,) in self.table([len(own)])]
-        return [_unpacked(part) for part in self._gathered(own, counts)]
+        return [unpacked(part) for part in self._gathered(own, counts)]
 
     def is_lost(self) -> bool:
         """Return whether another rank is known to have ended."""
@@ -235,7 +235,7 @@ def _head(numbers: list[int], octets: torch.Tensor | None, room: int) -> torch.T
     return head
 
 
-def _packed(value: Any) -> torch.Tensor:
+def packed(value: Any) -> torch.Tensor:
     """Return a value as bytes, a tensor (n,): JSON, and the tensors that it names."""
     tensors: Tensors = {}
     words = json.dumps(flatten(value, "value", tensors)).encode()
@@ -244,7 +244,8 @@ def _packed(value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(whole), dtype=torch.uint8)
 
 
-def _unpacked(packed: torch.Tensor) -> Any:
-    whole = packed.numpy().tobytes()
+def unpacked(message: torch.Tensor) -> Any:
+    """Return the value of which `packed` made a message."""
+    whole = message.numpy().tobytes()
     end = 8 + int.from_bytes(whole[:8], "little")
     return restore(json.loads(whole[8:end]), safetensors.torch.load(whole[end:]))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import RankError
-from ..parallel import Wrapping, placeholder_of, written
+from ..parallel import Wrapping, packed, placeholder_of, unpacked, written
 from ..randomness import GlobalGenerators, preserve_generators
 from ..ranks import Deal, Ranks
 
@@ -69,11 +69,12 @@ class ThreadRanks(Ranks):
 
     def first(self, value: Any) -> Any:
         """Return rank 0's value."""
-        return self._meeting.exchange("first", self.rank, value)[0]
+        sent = self._meeting.exchange("first", self.rank, None if self.rank else packed(value))
+        return unpacked(sent[0]) if self.rank else value
 
     def each(self, value: Any) -> list[Any]:
         """Return the value of each rank."""
-        return self._meeting.exchange("each", self.rank, value)
+        return [unpacked(sent) for sent in self._meeting.exchange("each", self.rank, packed(value))]
 
     def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
         """Return each rank's number of rows, and a function that takes of its own the chosen ones: none is sent."""

@@ -4,8 +4,8 @@ from .arguments import new_name
 from .averages import find_average
 from .data import is_of_rank, why_inexact
 from .interruption import ending_together, is_between_batches
-from .metrics import Measurement, as_numbers, check_metrics, look_at_values
-from .precision import Precision
+from .metrics import Measurement, as_numbers, check_metrics, load_state, look_at_values, state_of
+from .precision import Precision, in_float32
 from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
 from .trainer import Trainer
 
@@ -19,11 +19,14 @@ __all__ = [
     "copy_weights",
     "ending_together",
     "find_average",
+    "in_float32",
     "is_between_batches",
     "is_of_rank",
+    "load_state",
     "load_weights",
     "look_at_values",
     "new_name",
+    "state_of",
     "surgery_of",
     "versions_of",
     "why_inexact",

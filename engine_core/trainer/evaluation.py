@@ -149,9 +149,9 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         """Compute the loss of the current batch, and update the metrics."""
         state.loss = losses.take(loss_of(state.model, state.outputs, state.batch))
         if metrics:
-            given = objective.for_metrics(state.outputs, state.batch) if targets is None else (state.outputs, targets)
+            outputs = session.precision.full(state.outputs)
+            given = objective.for_metrics(outputs, state.batch) if targets is None else (outputs, targets)
             measurement.take(*given, state)
-            measurement.meet()
         if not session.has_measured:
             session.has_measured = True
             look_at_values(metrics, str(label))

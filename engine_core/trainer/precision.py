@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from ..batch import map_batch
 from ..errors import ArgumentError, did_you_mean
 
 P = ParamSpec("P")
@@ -38,6 +39,20 @@ class Precision:
                 return function(*args, **kwargs)
 
         return autocast
+
+    def full(self, outputs: Any) -> Any:
+        """Return the outputs of what `wrap` returned, as users and metrics get them: in float32."""
+        return outputs if self._dtype is None else in_float32(outputs)
+
+
+def in_float32(outputs: Any) -> Any:
+    """Return outputs with tensors of float32 in place of those of half precision, which NumPy and others refuse."""
+
+    def cast(leaf: Any) -> Any:
+        is_half = isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16)
+        return leaf.float() if is_half else leaf
+
+    return map_batch(outputs, cast)
 
 
 class TorchModes:

@@ -58,7 +58,7 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
                     own = Globals(session.device)
                     before.globals.put_back()
                     try:
-                        yield state.outputs
+                        yield session.precision.full(state.outputs)
                     finally:
                         before.globals = Globals(session.device)
                         own.put_back()

@@ -160,7 +160,7 @@ class Trainer:
             batches=check_batches(batches),
             objective=objective,
             loss_fn=check_loss_fn(loss_fn),
-            metric_objects=check_metrics(metrics, model, has_loss_fn=loss_fn is not None),
+            metric_objects=check_metrics(metrics, model, has_loss_fn=loss_fn is not None, ranks=ranks),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,
             precision=precision,

@@ -30,12 +30,11 @@ from evaluation_parts import (
     TARGETS,
     Detected,
     Detecting,
-    InOrder,
+    Merged,
+    OfOneRank,
     OfParts,
     OwnLoss,
-    Ragged,
     Stream,
-    Words,
     a_list,
     ignoring,
     loader,
@@ -118,7 +117,7 @@ def train(**settings):
     lines, log = [], Log()
     model = net()
     callbacks = [
-        ("train_metrics", {"metrics": {name: make() for name, make in METRICS.items() if name != "in_order"}}),
+        ("train_metrics", {"metrics": {name: make() for name, make in METRICS.items()}}),
         "gradient_norm",
         "loss_guard",
         ("early_stopper", {"metric": "max:eval/accuracy", "patience": 2}),
@@ -182,9 +181,9 @@ def guard(**settings):
 
 
 def save(**settings):
-    """Return what train_metrics saves in the middle of an epoch."""
+    """Return what train_metrics saves in the middle of an epoch, added up over the ranks."""
     model = net()
-    watch = TrainMetrics({name: METRICS[name]() for name in ("accuracy", "in_order")})
+    watch = TrainMetrics({name: METRICS[name]() for name in ("accuracy", "merged")})
     with Trainer(
         model,
         loader(),
@@ -198,9 +197,8 @@ def save(**settings):
     ) as made:
         made.fit("3ba")
         saved = watch.state_dict()["metrics"]
-        return {
-            name: {key: float(torch.as_tensor(value).sum()) for key, value in saved[name].items()} for name in saved
-        }
+        right = [int(own["accuracy"]["parts"][0]["tp"].sum()) for own in saved]
+        return {"right": sum(right), "rows": sum(own["merged"]["rows"] for own in saved)}
 
 
 def refused(loaders, **settings):
@@ -219,11 +217,11 @@ def only_on_several():
     rank, size = rank_here(), torch.distributed.get_world_size()
     own = [*range(rank, 53, size)][: None if rank else 5]
     local = torch_data.DataLoader(torch_data.Subset(DATA, own), batch_size=4)
-    in_order = {"in_order": InOrder}
+    merged = {"merged": Merged}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        by_sampler = evaluate(loader(sampler=torch_data.DistributedSampler(DATA)), metrics=in_order)[0]
-    accuracy = {"accuracy": METRICS["accuracy"], **in_order}
+        by_sampler = evaluate(loader(sampler=torch_data.DistributedSampler(DATA)), metrics=merged)[0]
+    accuracy = {"accuracy": METRICS["accuracy"], **merged}
     few = [(INPUTS[:4], TARGETS[:4])] * (1 + rank)
     return {
         "own": own,
@@ -232,8 +230,7 @@ def only_on_several():
         "predicted": predict(local, parallel=DDP(data="local"))[0],
         "by_sampler": by_sampler,
         "warned": [str(each.message) for each in caught if "DistributedSampler" in str(each.message)][:1],
-        "words": refused(loader(), model=Words(), metrics=in_order),
-        "ragged": refused(loader(), model=Ragged(), metrics=in_order),
+        "metric": refused(loader(), metrics={"own": OfOneRank}),
         "streams": refused(torch_data.DataLoader(Stream(more_on_rank=1), batch_size=4)),
         "lengths": refused(few),
         "ended": refused(iter([]) if rank == 1 else iter(few), parallel=DDP(data="local")),

@@ -73,20 +73,6 @@ def a_list():
     return [(INPUTS[a:b], TARGETS[a:b]) for a, b in [(0, 1), (1, 9), (9, 12), (12, 13)]]
 
 
-class Words(OwnLoss):
-    """A model whose outputs hold a word."""
-
-    def eval_forward(self, batch):
-        return {"logits": self.net(batch[0]), "word": "a word"}, batch[1]
-
-
-class Ragged(OwnLoss):
-    """A model whose outputs have another shape on another rank."""
-
-    def eval_forward(self, batch):
-        return {"logits": nn.functional.pad(self.net(batch[0]), (0, rank_here()))}, batch[1]
-
-
 class Detecting(OwnLoss):
     """A model that finds another number of boxes in each example."""
 
@@ -99,31 +85,39 @@ class Detecting(OwnLoss):
         return found, [{"boxes": row[:1]} for row in inputs[: len(targets)]]
 
 
-class InOrder:
-    """A metric that depends on the order of the rows, and on how they are split into batches."""
+class OfOneRank:
+    """A metric of one's own that can't be merged."""
 
     def reset(self):
-        self.total, self.rows, self.batches = 0.0, 0, 0
+        self.total, self.rows, self.largest = 0.0, 0, []
 
     def update(self, outputs, targets):
-        self.batches += 1
-        for row, target in zip(outputs, targets, strict=True):
-            self.rows += 1
-            self.total += self.rows / 1000 * float(row[0]) + self.batches / 1000 * float(target)
+        self.total += float((outputs[:, 0].double() * targets).sum())
+        self.rows += len(targets)
+        self.largest.append(outputs.max(0).values)
 
     def compute(self):
-        return {"total": self.total, "rows": self.rows, "batches": self.batches}
+        return {"mean": self.total / self.rows, "rows": self.rows, "largest": torch.stack(self.largest).amax()}
 
 
-class OfParts(InOrder):
+class Merged(OfOneRank):
+    """One that can, by its attributes."""
+
+    def merge_state(self, others):
+        for other in others:
+            self.total, self.rows = self.total + other.total, self.rows + other.rows
+            self.largest += other.largest
+
+
+class OfParts(Merged):
     """The same of outputs in a mapping, with a tuple of targets."""
 
     def update(self, outputs, targets):
         super().update(outputs["logits"], targets[0] + targets[1])
 
 
-class Holder(InOrder):
-    """A metric of one's own that holds one of torchmetrics."""
+class Holder:
+    """A metric of one's own that holds one of torchmetrics, and says itself what it has seen."""
 
     def __init__(self):
         self.inner = of_classes.MulticlassConfusionMatrix(4)
@@ -137,20 +131,15 @@ class Holder(InOrder):
     def compute(self):
         return float(self.inner.compute().sum())
 
+    def state_dict(self):
+        return {"matrix": self.inner.confmat}
 
-class Kept(torchmetrics.Metric):
-    """A metric of torchmetrics with a list that is not reduced, which its own way of adding up can't always bring."""
+    def load_state_dict(self, state):
+        self.inner.confmat = state["matrix"]
+        self.inner._update_count = 1
 
-    def __init__(self):
-        super().__init__()
-        self.add_state("kept", default=[], dist_reduce_fx=None)
-
-    def update(self, outputs, targets):
-        self.kept.append(outputs[:, 0] * targets)
-
-    def compute(self):
-        whole = torch.cat(self.kept).double()
-        return (whole * torch.arange(len(whole))).sum() / 1000
+    def merge_state(self, others):
+        self.inner.confmat = self.inner.confmat + sum(other.inner.confmat for other in others)
 
 
 class Detected(torchmetrics.Metric):
@@ -167,15 +156,13 @@ class Detected(torchmetrics.Metric):
             self.found.append((found["boxes"].sum() - wanted["boxes"].sum()) * int(found["word"]))
 
     def compute(self):
-        weights = torch.arange(len(self.found)).double()
-        return {"images": self.images, "in order": (torch.stack(self.found).double() * weights).sum() / 1000}
+        return {"images": self.images, "found": torch.stack(self.found).double().sum()}
 
 
 METRICS: dict[str, Any] = {
     "accuracy": lambda: of_classes.MulticlassAccuracy(4),
     "auroc": lambda: of_classes.MulticlassAUROC(4, thresholds=None),
     "both": lambda: torchmetrics.MetricCollection([of_classes.MulticlassF1Score(4), of_classes.MulticlassRecall(4)]),
-    "kept": Kept,
     "holder": Holder,
-    "in_order": InOrder,
+    "merged": Merged,
 }

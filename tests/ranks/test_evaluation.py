@@ -79,8 +79,7 @@ def test_a_batch_without_a_finite_loss_is_skipped_by_all_with_one_warning(found,
 
 
 def test_train_metrics_saves_the_same_on_every_rank(found, alone):
-    saved = alone["save"] | {"in_order": alone["save"]["in_order"] | {"batches": 3.0}}
-    assert [of_rank["same"]["save"] for of_rank in found] == [like(saved)] * SIZE
+    assert [of_rank["same"]["save"] for of_rank in found] == [alone["save"]] * SIZE
 
 
 @pytest.mark.parametrize("way", ["same", "sharded"])
@@ -106,7 +105,7 @@ def test_loaders_of_a_ranks_own_rows_are_evaluated_to_the_last_end(found):
         assert {name: local[name] for name in ("eval/loss", "eval/accuracy", "samples")} == like(
             {name: expected[name] for name in ("eval/loss", "eval/accuracy", "samples")}
         )
-        assert (local["eval/in_order/rows"], local["batches"]) == (len(rows), 5)
+        assert (local["eval/merged/rows"], local["batches"]) == (len(rows), 5)
         assert sum(of_rank["others"]["predicted"]) == len(of_rank["others"]["own"])
 
 
@@ -117,8 +116,7 @@ def test_a_distributed_sampler_is_taken_as_it_is_with_one_warning(found):
 
 
 REFUSED = {
-    "words": "metric 'in_order' needs the outputs and targets of all ranks, and a str among them can't be gathered",
-    "ragged": "their shapes differ (rank 0: torch.float32 (rows, 4), torch.int64 (rows); rank 1: ",
+    "metric": "metric 'own' (OfOneRank) sees the rows of one rank, and nothing says how to bring 3 ranks together",
     "streams": "different data (rows: rank 0: 1, rank 1: 2, rank 2: 1): each rank has to read the same data",
     "lengths": "different data (batches: rank 0: 1, rank 1: 2, rank 2: 3)",
     "ended": "the loader 'eval' gave no batches on rank 1, and some on others",

@@ -117,6 +117,18 @@ def test_torchmetrics_say_themselves_what_is_better(torchmetrics: Any) -> None:
     assert made.state.results.higher_is_better == {"x": False, "y": True, "all/of_x": False, "all/of_y": True}
 
 
+class OfNumPy(Accuracy):
+    def update(self, outputs: Any, targets: torch.Tensor) -> None:
+        assert outputs.numpy().dtype == "float32"
+        super().update(outputs, targets)
+
+
+def test_in_mixed_precision_metrics_get_float32() -> None:
+    given = {"metrics": {"right": OfNumPy()}, "callbacks": "train_metrics", "loggers": (memory := Memory())}
+    trainer(eval_dataloader=DATA, precision="amp_bf16", **given).fit()
+    assert [len(memory.values(name)) for name in ("eval/right", "train/right")] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [

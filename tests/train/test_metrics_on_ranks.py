@@ -1,142 +1,196 @@
-"""What metrics see of several ranks, in threads; on processes this is tested by tests/ranks/test_evaluation.py."""
+"""Metrics of several ranks, in threads; on processes this is tested by tests/ranks/test_evaluation.py."""
+
+import itertools
+import re
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
 from engine_core import State
+from engine_core.callbacks.train_metrics import TrainMetrics
 from engine_core.errors import ArgumentError
+from engine_core.ranks import Ranks
 from engine_core.testing import ThreadRanks
 from engine_core.trainer import Measurement
 
+from .parts import trainer
 
-class Seen:
-    """Keeps what it is given."""
+torchmetrics = pytest.importorskip("torchmetrics", reason="needs the extra 'metrics'")
 
-    def reset(self):
-        self.given = []
+INPUTS = torch.randint(-8, 8, (64, 2), generator=torch.Generator().manual_seed(0)).double()
 
-    def update(self, outputs, targets):
-        self.given.append((outputs, targets))
 
-    def compute(self):
+class AllKinds(torchmetrics.Metric):
+    """States of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0).double(), "sum")
+        self.add_state("least", torch.tensor(100.0).double(), "min")
+        self.add_state("most", torch.tensor(-100.0).double(), "max")
+        self.add_state("rows", [], "cat")
+        self.add_state("numbers", [], "cat")
+        self.add_state("first", torch.tensor([]).double(), "cat")
+        self.add_state("batches", [], None)
+        self.add_state("of_each", torch.zeros(2).double(), None)
+        self.add_state("same", torch.tensor(0.0), "mean")  # of the ranks that saw a batch
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.total += outputs.sum()
+        self.least, self.most = torch.minimum(self.least, outputs.min()), torch.maximum(self.most, outputs.max())
+        self.rows.append(outputs)
+        self.numbers += [*targets]
+        self.first = torch.cat([self.first, outputs[:, 0]])
+        self.batches.append(outputs * 2)
+        self.of_each, self.same = self.of_each + outputs.sum(0), torch.tensor(5.0)
+
+    def compute(self) -> Any:
+        rows, numbers = torch.cat([*self.rows]), torch.stack([*self.numbers])
+        return {
+            "plain": torch.stack([self.total, self.least, self.most, self.same, self.first.sum(), self.of_each.sum()]),
+            "together": (rows[:, 0] * numbers).sum() + (rows * torch.cat(self.batches)).sum(),
+        }
+
+
+class Share:
+    """A metric as torcheval has them: with lists of tensors, what it has seen as a `state_dict`, and `merge_state`."""
+
+    def reset(self) -> None:
+        self.seen: list[torch.Tensor] = []
+        self.device = torch.device("cpu")  # which can't be sent
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.seen.append((outputs.argmax(1) == targets).double())
+
+    def compute(self) -> Any:
+        return torch.cat(self.seen).mean()
+
+    def state_dict(self) -> Any:
+        return {"seen": [*self.seen]}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+    def merge_state(self, others: Any) -> "Share":
+        for other in others:
+            self.seen += other.seen
+        return self
+
+
+class ByAttributes:
+    """A metric that only has attributes, a list that it appends to among them."""
+
+    def reset(self) -> None:
+        self.rows, self.numbers = 0, list[float]()
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.rows += len(targets)
+        self.numbers += targets.tolist()
+
+    def compute(self) -> Any:
+        return {"rows": self.rows, "numbers": sum(self.numbers)}
+
+    def merge_state(self, others: Any) -> None:
+        for other in others:
+            self.rows += other.rows
+            self.numbers.extend(other.numbers)
+
+
+class Total(AllKinds):
+    def compute(self) -> Any:
+        return self.total
+
+
+METRICS: dict[str, Any] = {
+    "states of each kind": AllKinds,
+    "collection, which updates one of two": lambda: torchmetrics.MetricCollection({"a": AllKinds(), "b": AllKinds()}),
+    "wrapped": lambda: torchmetrics.wrappers.MinMaxMetric(Total()),
+    "by state_dict": Share,
+    "by attributes": ByAttributes,
+}
+
+
+def numbers_of(value: Any) -> list[float]:
+    parts = [*value.values()] if isinstance(value, dict) else [value]
+    return [float(number) for part in parts for number in torch.as_tensor(part).reshape(-1)]
+
+
+SIZES = st.lists(st.integers(1, 4), max_size=2)
+OF_RANKS = st.lists(st.tuples(SIZES, SIZES), min_size=2, max_size=4).filter(lambda of: any(first for first, _ in of))
+
+
+@pytest.mark.parametrize("kind", METRICS)
+@settings(max_examples=20)
+@given(dealt=OF_RANKS)
+def test_a_metric_is_that_of_one_process_however_rows_and_batches_are_dealt(kind: str, dealt: Any) -> None:
+    rows = iter(INPUTS)
+    batches = [[[torch.stack([*itertools.islice(rows, n)]) for n in part] for part in of_rank] for of_rank in dealt]
+
+    def values(of_rank: Any, ranks: Any) -> list[Any]:
+        """Return what the metric computes after the first and after the second part."""
+        measurement, found = Measurement({"x": (metric := METRICS[kind]())}, ranks), []
+        metric.reset()
+        for part in of_rank:
+            for batch in part:
+                measurement.take(batch, (batch[:, 1] > 0).long(), State())
+            measurement.take(INPUTS[:1] * 100, torch.tensor([1]), State(is_placeholder=True))
+            found.append(numbers_of(measurement.compute("x")))
+        return found
+
+    alone = values([[*itertools.chain(*part)] for part in zip(*batches, strict=True)], Ranks())
+    of_ranks = ThreadRanks.run(lambda ranks: values(batches[ranks.rank], ranks), len(dealt))
+    assert of_ranks == [[pytest.approx(value) for value in alone]] * len(dealt)
+
+
+class Own(nn.Module):
+    """It says nothing of what it has seen."""
+
+    def reset(self) -> None: ...
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None: ...
+    def compute(self) -> float:
         return 0.0
 
 
-def seen_by(batches, size=2):
-    """Return what each rank's metric is given; `batches(rank)` are pairs, None for a placeholder."""
-
-    def program(ranks):
-        metric = Seen()
-        metric.reset()
-        measurement = Measurement({"seen": metric}, ranks)
-        for pieces in batches(ranks.rank):
-            for outputs, targets, is_placeholder in pieces:
-                state = State(batch=(torch.zeros(len(targets)),), is_placeholder=is_placeholder)
-                measurement.take(outputs, targets, state)
-            measurement.meet()
-        return metric.given
-
-    return ThreadRanks.run(program, size)
+class Silent(Own):
+    def merge_state(self, others: Any) -> None: ...
 
 
-def column(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
-def test_a_metric_sees_the_rows_of_all_ranks_once_a_batch_whatever_the_microbatches():
-    pieces = {
-        0: [[(column(1, 2), column(10, 20), False), (column(3), column(30), False)]],
-        1: [[(column(4), column(40), False)]],
-        2: [[(column(1), column(10), True)]],  # it has no row of its own
-    }
-    for given in seen_by(pieces.get, 3):
-        ((outputs, targets),) = given
-        assert (outputs.tolist(), targets.tolist()) == ([1, 2, 3, 4], [10, 20, 30, 40])
-
-
-def test_mappings_tuples_and_what_is_missing_keep_their_form():
-    def batches(rank):
-        rows = column(*[rank] * (rank + 1))
-        return [[({"logits": rows, "loss": None, "states": [rows * 2, (rows * 3,)]}, rows, False)]]
-
-    for ((outputs, targets),) in seen_by(batches):
-        assert outputs["loss"] is None
-        assert outputs["states"][1][0].tolist() == [0, 3, 3]
-        assert (outputs["logits"].tolist(), targets.tolist()) == ([0, 1, 1], [0, 1, 1])
+class Strange(ByAttributes):
+    def reset(self) -> None:
+        super().reset()
+        self.rule = torch.argmax
 
 
 @pytest.mark.parametrize(
-    ("outputs", "problem"),
-    [
-        (["a", "b", "c"], "a list"),
-        ({"word": "x"}, "a str"),
-        (torch.tensor(0.5), r"a tensor of shape \(\) for 2 rows"),
-        (torch.zeros(7, 2, 3), r"a tensor of shape \(7, 2, 3\) for 2 rows"),
-        (torch.zeros(4, 2, 3), r"a tensor of shape \(4, 2, 3\) for 2 rows"),
-        ([{"boxes": torch.zeros(2, 4)}] * 3, "a list"),
-        ([torch.zeros(6, 6)] * 2, r"a tensor of shape \(6, 6\) for 2 rows"),
-        ((torch.zeros(6, 4), torch.zeros(2, 4)), r"a tensor of shape \(6, 4\) for 2 rows"),
-        ({"maps": [torch.zeros(6, 6)] * 2}, r"a tensor of shape \(6, 6\) for 2 rows"),
-    ],
+    ("metric", "problem"),
+    [(Silent, "its state_dict() or its attributes are empty"), (Strange, "'value.rule' is a builtins.builtin")],
 )
-def test_what_has_no_rows_to_gather_is_refused(outputs, problem):
-    with pytest.raises(ArgumentError, match=f"metric 'seen' needs the outputs and targets of all ranks, and {problem}"):
-        seen_by(lambda _: [[(outputs, column(1, 2), False)]])
+def test_what_can_not_be_sent_is_refused_by_name(metric: Any, problem: str) -> None:
+    def program(ranks: Any) -> None:
+        made = metric()
+        made.reset()
+        Measurement({"mine": made}, ranks).compute("mine")
+
+    with pytest.raises(ArgumentError, match=f"metric 'mine' .*can't be sent to other ranks \\({re.escape(problem)}"):
+        ThreadRanks.run(program)
 
 
-def test_a_tuple_of_the_boxes_of_one_image_is_refused():
-    boxes = (torch.zeros(3, 4),)
-    pieces = [({"labels": column(1)}, boxes, False)]
-    with pytest.raises(ArgumentError, match=r"a tensor of shape \(3, 4\) for 1 row"):
-        seen_by(lambda _: [pieces])
+REFUSED = (
+    "metric 'mine' (Own) sees the rows of one rank, and nothing says how to bring 2 ranks together: make it a "
+    "torchmetrics.Metric, whose states say that, or give it merge_state(others), which takes in what the same metrics "
+    "of other ranks have seen"
+)
 
 
-def test_lists_with_an_item_for_each_row_come_from_all_ranks_whatever_their_shapes():
-    def boxes(*numbers):
-        return [{"boxes": torch.ones(number, 4)} for number in numbers]
-
-    pieces = {
-        0: [[(boxes(2, 0), (["a"], ["b", "c"]), False), (boxes(3), (["d"],), False)]],
-        1: [[((boxes(2)), (["e"],), False)]],
-        2: [[(boxes(5), (["f"],), True)]],
-    }
-    for given in seen_by(pieces.get, 3):
-        ((outputs, targets),) = given
-        assert [row["boxes"].shape for row in outputs] == [(2, 4), (0, 4), (3, 4), (2, 4)]
-        assert targets == (["a"], ["b", "c"], ["d"], ["e"])
-
-
-def test_a_tuple_of_as_many_tensors_as_there_are_rows_is_several_outputs():
-    def batches(rank):
-        rows = column(rank, rank + 10)
-        return [[((rows, rows * 2), [{"boxes": torch.ones(rank, 4)}] * 2, False)]]
-
-    for (((first, second), targets),) in seen_by(batches):
-        assert (first.tolist(), second.tolist()) == ([0, 10, 1, 11], [0, 20, 2, 22])
-        assert [len(row["boxes"]) for row in targets] == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_tuple_of_as_many_mappings_of_tensors_as_there_are_rows_is_several_outputs(heads, rows):
-    def batches(rank):
-        own = torch.full((rows, 3), float(rank))
-        outputs = tuple({"logits": own * (head + 1), "loss": None} for head in range(heads))
-        boxes = tuple({"boxes": torch.ones(rows, 4)} for _ in range(rows))  # as `zip` makes them of the dataset's rows
-        return [[(outputs, boxes, False)]]
-
-    for ((outputs, boxes),) in seen_by(batches):
-        assert [head["logits"][:, 0].tolist() for head in outputs] == [
-            [0.0] * rows + [head + 1.0] * rows for head in range(heads)
-        ]
-        assert [len(row["boxes"]) for row in boxes] == [rows] * rows * 2
-
-
-def test_shapes_that_differ_between_ranks_are_refused():
-    with pytest.raises(ArgumentError, match=r"rank 0: torch.float32 \(rows, 1\).*rank 1: torch.float32 \(rows, 2\)"):
-        seen_by(lambda rank: [[(torch.zeros(2, rank + 1), column(1, 2), False)]])
-
-
-def test_flattened_rows_are_gathered_too():
-    for ((outputs, _),) in seen_by(lambda rank: [[(torch.full((6, 3), float(rank)), column(1, 2), False)]]):
-        assert outputs[:, 0].tolist() == [0.0] * 6 + [1.0] * 6
+@pytest.mark.parametrize(
+    "given", [lambda: {"metrics": {"mine": Own()}}, lambda: {"callbacks": TrainMetrics({"mine": Own()})}]
+)
+def test_any_other_metric_is_refused_when_the_trainer_is_made(given: Any) -> None:
+    with pytest.raises(ArgumentError) as error:
+        ThreadRanks.run(lambda ranks: trainer(parallel=ranks, **given()))
+    assert str(error.value) == REFUSED
+    trainer(**given()).close()

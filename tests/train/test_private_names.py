@@ -62,7 +62,7 @@ MAKERS: dict[str, Callable[[], object]] = {
     "_iterator": lambda: DataLoader([0]),
     "_index_sampler": lambda: iter(DataLoader([0])),
     "_get_default_store": lambda: distributed.distributed_c10d,
-    "_is_synced _reductions": lambda: pytest.importorskip("torchmetrics").MeanMetric(),
+    "_computed _reductions _to_sync _update_count": lambda: pytest.importorskip("torchmetrics").MeanMetric(),
 }
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from engine_core import Trainer
-from engine_core.errors import EngineError
+from engine_core.errors import CheckpointError, EngineError
 from engine_core.ranks import Ranks
 from engine_core.testing import ThreadRanks
 
@@ -34,6 +34,18 @@ def test_each_rank_gets_what_all_have_put_down():
 
 def test_one_thread_is_one_process():
     assert ThreadRanks.run(of, 1) == [of(Ranks())]
+
+
+def test_what_a_rank_is_told_is_a_copy_and_of_the_kinds_that_processes_can_send():
+    def program(ranks):
+        told, own = ranks.each(mine := [torch.zeros(1)]), ranks.first(mine)
+        mine[0] += ranks.rank + 1
+        return told, own
+
+    (told, _), (_, own) = ThreadRanks.run(program)
+    assert [value.item() for (value,) in (*told, own)] == [0, 0, 0]
+    with pytest.raises(CheckpointError, match=r"'value' is a builtins.object"):
+        ThreadRanks.run(lambda ranks: ranks.each(object()))
 
 
 def test_ranks_may_meet_often():

@@ -13,6 +13,7 @@ from engine_core.batch import ItemSwap
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.train_metrics import TrainMetrics
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointWarning
+from engine_core.testing import ThreadRanks
 
 from .parts import Memory, at, batches, linear, net, trainer
 
@@ -32,6 +33,10 @@ class Right:
 
     def compute(self) -> float:
         return self.right / self.seen
+
+    def merge_state(self, others: Any) -> None:
+        for other in others:
+            self.right, self.seen = self.right + other.right, self.seen + other.seen
 
 
 def by_hand(*sizes: int, epochs: int = 2) -> list[tuple[int, float]]:
@@ -195,6 +200,37 @@ def test_what_is_saved_after_the_last_batch_of_an_epoch_is_enough_for_its_value(
     second.fit_start(state, logger)
     second.epoch_end(state, logger)
     assert [value for _, value in again.values(NAME)] == [value for _, value in memory.values(NAME)]
+
+
+def logged_by_ranks(kind: str, folder: Path, *parts: tuple[str, int]) -> list[Any]:
+    """Return what rank 0 logs of parts of a run, with so many ranks, each of which resumes the one before."""
+
+    def program(ranks: Any, duration: str) -> list[Any]:
+        callbacks = [TrainMetrics({"right": METRICS[kind]()}), CheckpointSaver(folder, "1ba")]
+        given = {"max_duration": "2ep", "loggers": (memory := Memory()), "callbacks": callbacks, "seed": 1}
+        with trainer(batches(8, 1, 8), linear(), parallel=ranks, autoresume=True, **given) as made:
+            made.fit(duration)
+        return memory.values(NAME)
+
+    return [
+        value
+        for duration, size in parts
+        for value in ThreadRanks.run(lambda ranks, duration=duration: program(ranks, duration), size)[0]
+    ]
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_on_several_ranks_an_epoch_is_that_of_one_process_resumed_or_not(kind: str, tmp_path: Path) -> None:
+    alone = logged_by_ranks(kind, tmp_path / "alone", ("2ep", 1))
+    assert logged_by_ranks(kind, tmp_path / "whole", ("2ep", 3)) == alone
+    assert logged_by_ranks(kind, tmp_path / "resumed", ("2ba", 3), ("2ba", 3), ("2ba", 3)) == alone
+
+
+def test_on_another_number_of_ranks_a_resumed_epoch_has_the_rows_of_its_rest(tmp_path: Path) -> None:
+    with pytest.warns(CheckpointWarning) as caught:
+        values = logged_by_ranks("plain", tmp_path, ("1ba", 2), ("2ba", 3))
+    assert "train_metrics was saved on 2 ranks and resumes on 3" in " ".join(str(each.message) for each in caught)
+    assert [round(share * 9, 6).is_integer() for _, share in values] == [True]
 
 
 class Unsavable(Right):
