@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .containers import is_array, rebuilt
+from .containers import are_values, is_array, is_value, rebuilt
 from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, place_of, role_of
 
 if TYPE_CHECKING:
@@ -223,13 +223,9 @@ class Batches:
         if not isinstance(batch, Mapping):
             return None
         mask, ids = batch.get("attention_mask"), batch.get("input_ids")
-        if mask is not None and len(getattr(mask, "shape", ())) < _OF_PAIRS:
+        if mask is not None and len(getattr(mask, "shape", ())) < 3:  # with more it says which token sees which
             return _sum(mask, lambda array: int(array.sum()))
         return None if ids is None else _sum(ids, lambda array: math.prod(array.shape))
-
-
-_OF_PAIRS = 3
-"""An attention mask of so many dimensions says which token sees which."""
 
 
 def count_rows(batch: Any) -> int:
@@ -261,6 +257,8 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
         >>> take_rows((torch.arange(4), "kept"), 4, torch.tensor([1, 3]))
         (tensor([1, 3]), 'kept')
     """
+    if is_value(batch):  # None and a list of strings are targets too
+        return _taken(batch, 0, index) if are_values(batch) and len(batch) == rows else batch
     return _STRICT.part(batch, index) if _STRICT.rows(batch) == rows else batch
 
 
