@@ -1,10 +1,15 @@
 """Batches in any container of tensors: their items, and what a row of them is. Needs no torch."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .batches import Batches, count_rows, take_rows
 from .containers import map_batch, move_batch
 from .items import BatchKey, ItemSwap, get_item, set_item
+
+if TYPE_CHECKING:
+    from .rows import are_samples as are_samples
+    from .rows import map_rows as map_rows
+    from .rows import split_batch as split_batch
 
 __all__ = [
     "BatchKey",

@@ -157,10 +157,18 @@ def test_a_loop_of_ones_own_counts_what_the_loader_gave() -> None:
     assert loop.state.timestamp[1:4] == (2, 12, 14)
 
 
-def test_a_placeholder_has_no_tokens() -> None:
-    loop = EmbeddedLoop(State(is_placeholder=True, batches=Batches(tokens=len)), EVERYTHING)
+def test_a_placeholder_has_no_tokens_and_no_device_is_waited_for() -> None:
+    loop = make_loop(EVERYTHING, is_placeholder=True, batches=Batches(tokens=len))
+    loop.begin_fit()
     loop.take((torch.zeros(3), torch.zeros(3)))
     assert loop.tokens == 0
+    loop = make_loop(EVERYTHING)
+    loop.begin_fit()
+    on_device, here = ({"attention_mask": torch.ones(2, 3, device=device)} for device in ("meta", "cpu"))
+    loop.take(on_device)
+    assert loop.tokens == 0
+    loop.take(on_device, here)
+    assert loop.tokens == 6
 
 
 def test_an_evaluation_goes_on_without_rows() -> None:
