@@ -66,8 +66,7 @@ class State(_Referable):
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         is_placeholder: has this rank no row of the batch? It then takes part with a row that counts for nothing.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
-        loss_weight: by how much the loss of the batch counts in a mean over batches. None, as in one process, if the
-            batch itself tells.
+        loss_weight: by how much the loss of the batch counts in a mean over batches; None: as the batch itself tells.
         gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
             nothing measured it, or the step was skipped.
         closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for

@@ -7,19 +7,20 @@ from .containers import map_batch, move_batch
 from .items import BatchKey, ItemSwap, get_item, set_item
 
 if TYPE_CHECKING:
-    from .rows import are_samples as are_samples
-    from .rows import map_rows as map_rows
-    from .rows import split_batch as split_batch
+    from .rows import are_samples, map_rows, split_batch
 
 __all__ = [
     "BatchKey",
     "Batches",
     "ItemSwap",
+    "are_samples",
     "count_rows",
     "get_item",
     "map_batch",
+    "map_rows",
     "move_batch",
     "set_item",
+    "split_batch",
     "take_rows",
 ]
 
