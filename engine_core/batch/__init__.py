@@ -1,20 +1,26 @@
 """Batches in any container of tensors: their items, and what a row of them is. Needs no torch."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .batches import Batches, count_rows, take_rows
 from .containers import map_batch, move_batch
 from .items import BatchKey, ItemSwap, get_item, set_item
 
+if TYPE_CHECKING:
+    from .rows import are_samples, map_rows, split_batch
+
 __all__ = [
     "BatchKey",
     "Batches",
     "ItemSwap",
+    "are_samples",
     "count_rows",
     "get_item",
     "map_batch",
+    "map_rows",
     "move_batch",
     "set_item",
+    "split_batch",
     "take_rows",
 ]
 

@@ -8,11 +8,12 @@ import operator
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .containers import is_array, rebuilt
-from .places import TAKE, Place, Role, agreed_rows, check_paths, place_of, role_of
+from .containers import are_values, is_array, is_value, rebuilt
+from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, place_of, role_of
 
 if TYPE_CHECKING:
     import torch
@@ -61,18 +62,13 @@ class Batches:
     count: Callable[[Any], int] | None = None
     take: Callable[[Any, slice | torch.Tensor], Any] | None = None
     tokens: Callable[[Any], int] | None = None
-    _follows_rule: bool = field(init=False, repr=False, compare=False)
-    _said: Mapping[str, tuple[str, int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        said = dict[str, tuple[str, int]]()
         for name in ("shared", "per_row", "dim"):
-            given = check_paths(name, getattr(self, name))
-            object.__setattr__(self, name, given)
-            for path in given:
-                if (former := said.get(str(path), (name,))[0]) != name:
-                    raise ArgumentError(f"Batches: {path!r} is in {former} and in {name}; it can be one of them")
-                said[str(path)] = name, given[path] if isinstance(given, dict) else 0
+            object.__setattr__(self, name, check_paths(name, getattr(self, name)))
+        for name, paths in (("per_row", self.per_row), ("dim", self.dim)):
+            if (twice := [path for path in paths if self._said[str(path)][0] != name]) != []:
+                raise ArgumentError(f"Batches: {twice[0]!r} is in {name} too; it can be in one of shared, per_row, dim")
         if not isinstance(self.samples, bool):
             raise ArgumentTypeError(f"Batches: samples={self.samples!r} has to be True or False")
         for name in ("count", "take", "tokens"):
@@ -84,8 +80,15 @@ class Batches:
             raise ArgumentError(
                 f"Batches: {ways[0]} says what all rows are, so leave out {' and '.join(ways[1:] + others)}"
             )
-        object.__setattr__(self, "_said", said)
-        object.__setattr__(self, "_follows_rule", not (said or ways))
+
+    @cached_property
+    def _said(self) -> Said:
+        said = {str(path): (name, 0) for name in ("per_row", "shared") for path in getattr(self, name)}
+        return {**{str(path): ("dim", dim) for path, dim in self.dim.items()}, **said}
+
+    @cached_property
+    def _follows_rule(self) -> bool:
+        return not (self._said or self.samples or self.count)
 
     def __repr__(self) -> str:
         """Name what differs from the strict rule."""
@@ -171,7 +174,7 @@ class Batches:
         if rows <= size:
             return [batch]
         parts = -(-rows // size)
-        ends = [rows * number // parts for number in range(parts + 1)]
+        ends = [-(-rows * number // parts) for number in range(parts + 1)]
         found = [self.part(batch, slice(*pair)) for pair in itertools.pairwise(ends)]
         if self.take is not None:
             for part, (start, stop) in zip(found, itertools.pairwise(ends), strict=True):
@@ -198,11 +201,11 @@ class Batches:
 
         def walk(place: Place) -> Any:
             role, item = role_of(place), place.item
-            if role is Role.PARTS:
+            if role is Role.ROWS or (role is Role.VALUES and place.has_values_for(rows)):
+                return on_rows(item, place.check_cut())
+            if role is Role.PARTS or (role is Role.VALUES and place.holds_lists):
                 parts = {part.key: part for part in place.parts(self._said)}
                 return rebuilt(item, lambda key, _: walk(parts[key]))
-            if role is Role.ROWS or (role is Role.VALUES and len(item) == rows):
-                return on_rows(item, place.check_cut())
             return item
 
         return walk(place_of(batch, self._said))
@@ -220,13 +223,9 @@ class Batches:
         if not isinstance(batch, Mapping):
             return None
         mask, ids = batch.get("attention_mask"), batch.get("input_ids")
-        if mask is not None and len(getattr(mask, "shape", ())) < _OF_PAIRS:
+        if mask is not None and len(getattr(mask, "shape", ())) < 3:  # with more it says which token sees which
             return _sum(mask, lambda array: int(array.sum()))
         return None if ids is None else _sum(ids, lambda array: math.prod(array.shape))
-
-
-_OF_PAIRS = 3
-"""An attention mask of so many dimensions says which token sees which."""
 
 
 def count_rows(batch: Any) -> int:
@@ -258,6 +257,8 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
         >>> take_rows((torch.arange(4), "kept"), 4, torch.tensor([1, 3]))
         (tensor([1, 3]), 'kept')
     """
+    if is_value(batch):  # None and a list of strings are targets too
+        return _taken(batch, 0, index) if are_values(batch) and len(batch) == rows else batch
     return _STRICT.part(batch, index) if _STRICT.rows(batch) == rows else batch
 
 

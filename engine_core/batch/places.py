@@ -77,6 +77,27 @@ class Place(NamedTuple):
         """As a user would write it."""
         return int(self.paths[0]) if self.paths[0].isdecimal() else self.paths[0]
 
+    @property
+    def holds_lists(self) -> bool:
+        """Does a list of values hold lists of them?"""
+        return any(isinstance(part, (list, tuple)) for part in self.item)
+
+    def has_values_for(self, rows: int) -> bool:
+        """Has a list of values one for each row?
+
+        Raises:
+            ArgumentError: if each of the lists in it has too.
+        """
+        if len(self.item) != rows or (self.dim is not None and self.holds_lists):
+            return False
+        if rows > 1 and self.holds_lists and all(len(i) == rows for i in self.item if isinstance(i, (list, tuple))):
+            raise ArgumentError(
+                f"{self.name} is a {type(self.item).__name__} of {rows} items, and so are the lists in it: say "
+                f"Batches(per_row=({self.path!r},)) if it has one for each row, Batches(dim={{{self.path!r}: 0}}) if "
+                "each of these has"
+            )
+        return True
+
     def check_cut(self) -> int:
         """Return the dimension of the rows of a tensor or list, and refuse a tensor that can't be cut there."""
         item = self.item
@@ -134,7 +155,7 @@ def role_of(place: Place) -> Role:
                 "entry for each row"
             )
         return Role.ROWS
-    if is_value(item) and not (place.parent is None and _holds_lists(item)):
+    if is_value(item) and not (place.parent is None and are_values(item) and place.holds_lists):
         return Role.VALUES if are_values(item) else Role.SHARED
     if not is_container(item):
         raise _unknown(place)
@@ -143,17 +164,16 @@ def role_of(place: Place) -> Role:
     return Role.PARTS
 
 
-def _holds_lists(item: Any) -> bool:
-    return not isinstance(item, (str, bytes)) and any(isinstance(part, (list, tuple)) for part in item)
-
-
 def agreed_rows(batch: Any, said: Said) -> int:
     """Return the number of rows on which all that has some agrees.
 
     Raises:
         ArgumentError: with the items, their shapes and the line to write.
     """
-    places = list(_all(place_of(batch, said), said))
+    try:
+        places = list(_all(place_of(batch, said), said))
+    except RecursionError:
+        raise ArgumentError(f"a batch of type {type(batch).__name__} holds itself: say {TAKE}") from None
     found = [(place, place.size()) for role, place in places if role is Role.ROWS]
     dims = [path for path, (way, _) in said.items() if way == "dim"]
     if dims and not any(place.way == "dim" for _, place in places):

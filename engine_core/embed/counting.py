@@ -25,7 +25,7 @@ class Counting:
     tokens: int = 0
     needs_rows: bool = False
     lengths: Mapping[str, Any] = {}
-    _counts_tokens: bool = True
+    _counts_tokens: bool = False
     _in_rows: str = ""
     _in_tokens: str = ""
     _has_told: bool = False
@@ -59,8 +59,9 @@ class Counting:
             )
 
     def _tokens_of(self, batch: Any) -> int:
-        """Return the tokens of a batch, 0 if nothing counts them and no length is in tokens."""
-        if self.state.is_placeholder:
+        """Return the tokens of a batch, 0 if nothing counts them; a device is waited for only if a length needs it."""
+        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+        if self.state.is_placeholder or not (self._counts_tokens or getattr(mask, "is_cpu", True)):
             return 0
         tokens = self.state.batches.count_tokens(batch)
         if tokens is None and self._in_tokens:

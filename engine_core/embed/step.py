@@ -57,7 +57,8 @@ class StepMoments(Counting):
         """Count a batch as loaded, then AFTER_DATALOADER; return the batch.
 
         Args:
-            loaded: the batch before it was moved to a device, which need not be waited for.
+            loaded: the batch before it was moved to a device. Without it, an attention mask on a device is added up
+                only if a length is in tokens, since that waits for the device.
 
         Raises:
             ArgumentError: (a ValueError) if a length is in rows or tokens that can't be counted, or the loop cuts

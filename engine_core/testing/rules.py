@@ -157,7 +157,7 @@ ALGORITHM_RULES = {
     "test_ragged_batches": Rule(
         "It works with a smaller last batch, with batches of one row, and in a run in which it never matches.",
         "Most data sets are not a multiple of the batch size, and that shows at the end of the first epoch.",
-        "Take the number of rows from the current batch, as engine_core.batch.count_rows does.",
+        "Take the number of rows from the current batch, with state.batches.rows(state.batch).",
     ),
     "test_microbatches": Rule(
         "It works if a batch is split into microbatches, the last of them smaller, and runs for each of them or once "

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from engine_core import LoggerDestination
+from engine_core import Batches, LoggerDestination
 from engine_core.config import (
     Config,
     ConfigError,
@@ -12,6 +12,7 @@ from engine_core.config import (
     bind,
     build,
     build_algorithms,
+    build_batches,
     build_listeners,
     build_passes,
     check_plugins,
@@ -92,6 +93,19 @@ def test_bind_instantiates_classes_and_leaves_functions(parts):
     assert (type(turn), turn.keywords) == (functools.partial, {"by": 2})
     assert bind(Target(target="parts:turn"), PLACE).__name__ == "turn"
     assert type(bind(Target(target="parts:Fade"), PLACE)).__name__ == "Fade"
+
+
+def test_what_a_row_is_can_be_said_and_one_path_stands_for_a_list(parts):
+    assert build_batches(config()) == Batches()
+    said = build_batches(
+        config(batches={"shared": "temperature", "per_row": [0, "meta.boxes"], "tokens": "parts:step"})
+    )
+    assert (said.shared, said.per_row, said.tokens.__name__) == (("temperature",), (0, "meta.boxes"), "step")
+    assert build_batches(config(batches={"dim": {0: 1, "y": -1}})) == Batches(dim={0: 1, "y": -1})
+    with pytest.raises(ConfigError, match=r"batches: Batches: samples says what all rows are, so leave out shared"):
+        build_batches(config(batches={"samples": True, "shared": [0]}))
+    with pytest.raises(ConfigError, match=r"batches\.count: 'parts' has no attribute 'number_of'"):
+        build_batches(config(batches={"count": "parts:number_of"}))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ NOT = {
 }
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
-    "batch": ["items", "rows"],
+    "batch": ["items", "containers", "places", "batches", "rows"],
     "registry": [
         "distributions",
         "requirements",
@@ -176,7 +176,7 @@ def test_the_core_needs_few_others_and_nothing_that_needs_torch_not_even_in_func
     foreign = {room(module) for module in imports_of(name, nodes_that_run) - MODULES.keys()} - {""}
     assert foreign - allowed <= sys.stdlib_module_names
     homes = {home_of(*pair) for pair in taken_by(name, nodes_that_run)}
-    homes -= {"batch.rows"} if name in ("batch", "ranks") else set()  # imported on the first use, with a batch
+    homes -= {"batch.rows"} if name == "batch" else set()  # imported on the first use, with a batch
     assert {home for home in homes if {home, room(home)} & NEEDS_TORCH} == set()
 
 

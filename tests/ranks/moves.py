@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from engine_core.batch import map_batch, slice_rows, take_rows
+from engine_core import Batches
+from engine_core.batch import map_batch
 from engine_core.errors import EngineError
 from engine_core.parallel import bounds
 from engine_core.ranks import Ranks
@@ -20,7 +21,9 @@ MIXED = (
     {"even": torch.arange(N) % 2 == 0, "words": list("abcdefghi"), "one": 3, "empty": torch.zeros(N, 0)},
     {"half": torch.arange(N).half(), "complex": torch.arange(N) * 1j, "kept": torch.ones(20)},
 )
+RULE = Batches(shared=("2.kept",))
 SAMPLES = [{"x": torch.full((2,), float(i)), "id": i} for i in range(N)]
+RAGGED = torch.arange(2 * N).view(2, N), [torch.full((i,), float(i)) for i in range(N)]
 
 
 def wrong_moves(ranks: Ranks) -> list[str]:
@@ -33,7 +36,8 @@ def wrong_moves(ranks: Ranks) -> list[str]:
         *_judged(ranks, "fewer than ranks", MIXED, [4]),
         *_judged(ranks, "all on the first", MIXED, [0, 5, 7, 8], [N, *last]),
         *_judged(ranks, "all on the last", MIXED, [0, 5, 7, 8], [*last, N]),
-        *_judged(ranks, "samples", SAMPLES, [0, 1, 2]),
+        *_judged(ranks, "samples", SAMPLES, [0, 1, 2], rule=Batches(samples=True)),
+        *_judged(ranks, "any size, time first", RAGGED, [8, 1, 2], rule=Batches(per_row=(1,), dim={0: 1})),
         *_judged(ranks, "told to stay", MIXED, [0, 1, 2], stays=True),
     ]
     with warnings.catch_warnings(record=True) as caught:
@@ -74,6 +78,7 @@ def _judged(
     *,
     stays: bool = False,
     grows: bool = False,
+    rule: Batches = RULE,
 ) -> list[str]:
     """Return the ranks on which the rows at `index` are not what they should be.
 
@@ -86,18 +91,22 @@ def _judged(
     first, own = sum(counts[: ranks.rank]), counts[ranks.rank]
     if grows:
         whole = (*whole, torch.ones(N, ranks.rank + 1))
-    batch = slice_rows(whole, N, first, first + own) if own else slice_rows(whole, N, 0, 1)
+    ranks.batches = rule
+    batch = rule.part(whole, slice(first, first + own) if own else slice(1))
     found, deal = ranks.parts(batch, own, moves=grows or not stays)
     got, is_placeholder = deal(torch.tensor(index))
     start, stop = bounds(len(index), ranks)
     mine = [row for row in index if first <= row < first + own] if stays else index[start:stop]
-    expected = take_rows(whole, N, torch.tensor(mine)) if mine else slice_rows(batch, own or 1, 0, 1)
+    expected = rule.part(whole, torch.tensor(mine)) if mine else rule.part(batch, slice(1))
     are_equal = _described(got) == _described(expected) and is_placeholder is not bool(mine) and found == [*counts]
     return [f"{name} on rank {rank}" for rank, (is_right,) in enumerate(ranks.table([are_equal])) if not is_right]
 
 
 def _described(batch: Any) -> str:
     def described(leaf: Any) -> Any:
-        return (leaf.dtype, leaf.stride(), leaf.tolist()) if isinstance(leaf, torch.Tensor) else leaf
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        strides = [stride for stride, size in zip(leaf.stride(), leaf.shape, strict=True) if size > 1]
+        return leaf.dtype, strides, leaf.tolist()
 
     return repr(map_batch(batch, described))

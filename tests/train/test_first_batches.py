@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.utils import data as torch_data
 
-from engine_core import State, Trainer
+from engine_core import Batches, State, Trainer
 from engine_core.errors import EngineError
 from engine_core.run.trial import OneBatch
 from engine_core.testing import ThreadRanks
 from engine_core.trainer.data import Feed, deal
 from engine_core.trainer.data.loaders import extent_of
 
-CPU = torch.device("cpu")
+CPU, STRICT = torch.device("cpu"), Batches()
 ROWS = torch_data.TensorDataset(torch.arange(6))
 
 
@@ -33,20 +33,21 @@ class Order(torch_data.Sampler[int]):
         return 6
 
 
-def rows_of(make: Any, label: str, *, is_local: bool = False) -> list[Any]:
+def rows_of(make: Any, label: str, *, is_local: bool = False, batches: Batches = STRICT) -> list[Any]:
     """Return the rows that each of two ranks gets of its loader in training, or in an evaluation."""
 
     def program(ranks: Any) -> Any:
         loader = make(ranks.rank)
-        state = State(train_dataloader=loader, seed=1, rank=ranks.rank, world_size=ranks.size, ranks=ranks)
+        alike = {"rank": ranks.rank, "world_size": ranks.size, "ranks": ranks, "batches": batches}
+        state = State(train_dataloader=loader, seed=1, **alike)
         state.dataloader_label = label
         feed = Feed(state, CPU, is_local=is_local)
-        batches = (
+        parts = (
             feed.start_epoch()
             if label == "train"
             else (part for part, _ in deal(loader, state, CPU, is_local=is_local))
         )
-        return [part[0].tolist() for part in batches]
+        return [part[0].tolist() for part in parts]
 
     return ThreadRanks.run(program)
 
@@ -75,7 +76,7 @@ def test_loaders_of_a_ranks_own_rows_may_differ():
 
 def test_what_is_not_a_tensor_or_plain_is_not_compared_and_words_are():
     numbers = torch.arange(4)
-    assert rows_of(lambda _: [(numbers, object())], "train") == [[[0, 1]], [[2, 3]]]
+    assert rows_of(lambda _: [(numbers, object())], "train", batches=Batches(shared=(1,))) == [[[0, 1]], [[2, 3]]]
     with pytest.raises(EngineError, match="the first batch of rank 1 is not"):
         rows_of(lambda rank: [(numbers, [f"{row + rank}" for row in range(4)])], "train")
 

@@ -75,7 +75,7 @@ PREFIX = "schedulers: StepLR: step_size="
             {"schedulers": (HALVE, "2dur")},
             "schedulers: the interval='2dur' has to be within the training: 0 or more, and at most 1dur",
         ),
-        ({"max_duration": "1dur"}, "max_duration: give it in ep, ba, sp or sec, not as '1dur'"),
+        ({"max_duration": "1dur"}, "max_duration: give it in ep, ba, sp, tok or sec, not as '1dur'"),
         (
             {"max_duration": None, "callbacks": [("checkpoint_saver", {"folder": "unused", "interval": "0.1dur"})]},
             "interval: max_duration is not known, so '0.1dur' of it can't be counted: set it in ep or ba",

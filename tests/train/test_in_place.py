@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from engine_core import algorithm_pass
+from engine_core import Batches, algorithm_pass
 from engine_core.engine import in_place
 from engine_core.errors import AuditWarning
 
@@ -123,7 +123,8 @@ def test_it_is_found_in_any_container(path):
     make, read = KINDS[path]
     data = [make(x, y) for x, y in batches(8, 8)]
     zero = acting(lambda event, state: read(state.batch)[0].zero_(), "after_dataloader")
-    assert told(zero, data=data, model=OwnLoss(read), loss_fn=None) == [finding(paths=path)]
+    parts = Batches(dim={"": 0})
+    assert told(zero, data=data, model=OwnLoss(read), loss_fn=None, batches=parts) == [finding(paths=path)]
 
 
 def test_a_tensor_without_a_version_is_left_out():
@@ -196,4 +197,5 @@ def test_a_batch_that_contains_itself_is_looked_at_too():
     for node in nodes:
         node.parent = {"root": [node]}
     change = acting(lambda event, state: state.batch.x.mul_(2), "after_dataloader")
-    assert told(change, data=nodes, model=Net(3, 1), loss_fn=None) == [finding(paths=".x")]
+    rule = Batches(shared=("parent",))
+    assert told(change, data=nodes, model=Net(3, 1), loss_fn=None, batches=rule) == [finding(paths=".x")]

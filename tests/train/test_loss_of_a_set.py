@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import State
+from engine_core import Batches, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
 from .parts import Memory, at, batches, linear, rows, trainer
@@ -192,7 +192,7 @@ def test_a_models_own_loss_counts_by_the_rows() -> None:
     data = rows(20)
     samples = list(zip(*data, strict=True))
     loader = [samples[start : start + 8] for start in range(0, 20, 8)]
-    made = trainer(loader, OwnLoss(), loss_fn=None, microbatch_size=3)
+    made = trainer(loader, OwnLoss(), loss_fn=None, microbatch_size=3, batches=Batches(samples=True))
     assert made.eval(loader) == {"eval/loss": approx(whole(F.cross_entropy, data))}
     made.fit()
     plain = linear()

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.batch import split_batch, take_rows
+from engine_core.batch import take_rows
 from engine_core.trainer.microbatches import split_with_shares
 
 from .parts import Memory, at, batches, linear, trainer
@@ -118,18 +116,6 @@ def test_gradients_of_an_earlier_batch_do_not_leak_in() -> None:
     check = at("before_train_batch", lambda state: seen.append(all(p.grad is None for p in state.model.parameters())))
     trainer(batches(8, 8), microbatch_size=3, callbacks=check).fit()
     assert seen == [True, True]
-
-
-@given(rows=st.integers(1, 40), size=st.integers(1, 45))
-@settings(max_examples=60)
-def test_the_pieces_are_the_batch_and_their_shares_its_rows(rows: int, size: int) -> None:
-    batch = (torch.arange(rows), [f"id{i}" for i in range(rows)])
-    pieces = split_batch(batch, size)
-    lengths = [len(names) for (_, names), _ in pieces]
-    assert torch.cat([numbers for (numbers, _), _ in pieces]).tolist() == list(range(rows))
-    assert [name for (_, names), _ in pieces for name in names] == batch[1]
-    assert lengths[:-1] == [size] * (len(lengths) - 1) and 1 <= lengths[-1] <= size
-    assert [1.0 if share is None else share for _, share in pieces] == [length / rows for length in lengths]
 
 
 def test_a_microbatch_of_ignored_targets_only_is_left_out() -> None:

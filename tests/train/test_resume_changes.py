@@ -14,7 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from engine_core import AlgorithmMetadata, Event
+from engine_core import AlgorithmMetadata, Batches, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
@@ -64,12 +64,14 @@ DIFFERENT: dict[str, Any] = {
     "algorithms": [Noise(0.5), Noise(0.2), Other()],
     "microbatch_size": 4,
     "grad_clip_norm": 1.0,
+    "batches": Batches(shared=("scale",), tokens=len),
     "seed": 9,
 }
 TOLD = [
     "it keeps the seed 4 of the saved run; seed=9 is ignored",
     "microbatch_size is 4, was None",
     "grad_clip_norm is 1.0, was None",
+    "batches is \"Batches(shared=('scale',), tokens=builtins.len)\", was 'Batches()'",
     "Other was not in the saved run and starts fresh",
     "Noise: std is 0.5, was 0.1",
 ]

@@ -150,7 +150,8 @@ def test_settings_that_have_changed_are_reported(settings: Any, message: str, tm
 def test_what_the_manifest_says_of_the_run(tmp_path: Path) -> None:
     saved_runs(tmp_path, "1ep")
     manifest = read_content(resolve(tmp_path)).manifest
-    assert manifest["settings"] == {"precision": "fp32", "microbatch_size": None, "grad_clip_norm": None}
+    none = {"microbatch_size": None, "grad_clip_norm": None}
+    assert manifest["settings"] == {"precision": "fp32", **none, "batches": "Batches()"}
     assert manifest["seed"] == 4
     assert manifest["config"] is None
     assert [entry["settings"] for entry in manifest["algorithms"]] == [{"std": 0.1}, {"std": 0.2}]
