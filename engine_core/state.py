@@ -295,7 +295,7 @@ class _ObjectiveField:
 
     def __set__(self, state: State, value: Any) -> None:
         if value is not None:
-            value.batches = state.batches
+            value.batches = getattr(state, "batches", value.batches)  # a copy may not have it yet
         self._slot.__set__(state, value)
 
     def is_made(self, state: State) -> bool:

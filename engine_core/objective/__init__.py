@@ -6,14 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .law import AT, check_law, couples_rows, tolerance_of
+    from .law import AT, Law, couples_rows, tolerance_of
     from .loss import Loss, as_nothing
     from .meter import LossMeter
     from .model_loss import ModelLoss
     from .objective import Objective, check_loss_fn, check_objective, check_own_objective
 
 _HOMES = {
-    "law": ("AT", "check_law", "couples_rows", "tolerance_of"),
+    "law": ("AT", "Law", "couples_rows", "tolerance_of"),
     "loss": ("Loss", "as_nothing"),
     "meter": ("LossMeter",),
     "model_loss": ("ModelLoss",),
@@ -23,12 +23,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AT",
+    "Law",
     "Loss",
     "LossMeter",
     "ModelLoss",
     "Objective",
     "as_nothing",
-    "check_law",
     "check_loss_fn",
     "check_objective",
     "check_own_objective",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,61 +19,69 @@ _OF_FP32, _OF_TF32, _OF_AMP = 1e-4, 2e-3, 2e-2
 _log = logging.getLogger(__name__)
 
 
-def check_law(
-    objective: Objective,
-    model: Any,
-    batch: Any,
-    run: Callable[[Callable[[], Any]], Any],
-    *,
-    any_rank: Callable[[bool], bool] = bool,
-    tolerance: float = 1e-4,
-    in_eval: bool = False,
-) -> str | None:
-    """Return how the law is broken on the first rows of a batch, in words; None if it holds, or nothing can be said.
-
-    The loss of the rows together has to be that of their two halves. On several ranks all call this at the same time.
+@dataclass(frozen=True)
+class Law:
+    """That the loss of rows together is the sum of theirs, in sum and in count, for the loss of one run.
 
     Args:
         run: runs a function without a trace: in eval mode, without gradients, with generators and buffers put back.
-        any_rank: is something so on any rank?
-        tolerance: relative, for sums and counts.
-        in_eval: measure the loss of evaluations.
+        any_rank: is something so on any rank? Of several ranks all measure at the same time.
+        tolerance: relative, see `tolerance_of`.
+        in_eval: of the loss of evaluations?
     """
-    find = objective.eval_loss if in_eval else objective.loss
-    batches = objective.batches
 
-    def loss_of(part: Any) -> Loss | None:
-        outputs = objective.forward(model, part)
-        loss: Any = find(model, outputs, part)
-        return None if loss is None else objective.counted(loss, outputs, part).detach()
+    objective: Objective
+    model: Any
+    run: Callable[[Callable[[], Any]], Any]
+    any_rank: Callable[[bool], bool] = bool
+    tolerance: float = 1e-4
+    in_eval: bool = False
 
-    def measured(parts: list[Any]) -> list[Any]:
+    def broken_by(self, batch: Any) -> str | None:
+        """Return how the first rows of a batch break it, in words; None if they don't, or nothing can be said.
+
+        The loss of the rows together is compared with that of their two halves.
+
+        Example:
+            >>> net = torch.nn.Linear(1, 1)
+            >>> largest = Objective(lambda outputs, targets: (outputs - targets).abs().max())
+            >>> batch = torch.arange(4.0)[:, None], torch.zeros(4, 1)
+            >>> "so parts don't add up" in Law(largest, net, lambda block: block()).broken_by(batch)
+            True
+        """
+        batches, tolerance = self.objective.batches, self.tolerance
+        rows = min(batches.rows(batch), MOST_ROWS)
+        if self.any_rank(rows < 2):  # noqa: PLR2004  one row tells nothing
+            return None
+        half = rows // 2
+        parts = [batches.part(batch, slice(*ends)) for ends in ((0, rows), (0, half), (half, rows))]
+        found = self._losses_of(parts)
+        is_broken = len(found) > 1 and None not in found and not _agree(found[0], found[1:], tolerance)
+        if not self.any_rank(is_broken):
+            return None
+        again = self._losses_of(parts[:1])
+        # If it draws, nothing can be said.
+        if not (is_broken and again and _are_close(again[0].sum, found[0].sum, again[0].sum.abs(), tolerance)):
+            return None
+        together, apart = found[0].mean.item(), Loss.merged(found[1:]).mean.item()
+        name = self.objective.name_of_loss(self.model)
+        seen = f"{name} gives {together:.6g} for {rows} rows together and {apart:.6g} for them in two halves"
+        return f"{seen}, {_remedy(found[0], found[1:], [half, rows - half], tolerance)}"
+
+    def _losses_of(self, parts: list[Any]) -> list[Any]:
         try:
-            return run(lambda: [loss_of(part) for part in parts])  # type: ignore[no-any-return]
+            return self.run(lambda: [self._loss_of(part) for part in parts])  # type: ignore[no-any-return]
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001  a model may refuse so few rows
             _log.debug("the loss could not be measured on a few rows: %r", error)
             return []
 
-    rows = min(batches.rows(batch), MOST_ROWS)
-    if any_rank(rows < 2):  # noqa: PLR2004  one row tells nothing
-        return None
-    half = rows // 2
-    parts = [batches.part(batch, slice(*ends)) for ends in ((0, rows), (0, half), (half, rows))]
-    found = measured(parts)
-    is_broken = len(found) > 1 and None not in found and not _agree(found[0], found[1:], tolerance)
-    if not any_rank(is_broken):
-        return None
-    again = measured(parts[:1])
-    # If it draws, nothing can be said.
-    if not (is_broken and again and _are_close(again[0].sum, found[0].sum, again[0].sum.abs(), tolerance)):
-        return None
-    whole, apart = found[0], Loss.merged(found[1:])
-    return (
-        f"{objective.name_of_loss(model)} gives {whole.mean.item():.6g} for {rows} rows together and "
-        f"{apart.mean.item():.6g} for them in two halves"
-    ) + _remedy(whole, found[1:], [half, rows - half], tolerance)
+    def _loss_of(self, part: Any) -> Loss | None:
+        objective = self.objective
+        outputs = objective.forward(self.model, part)
+        loss: Any = (objective.eval_loss if self.in_eval else objective.loss)(self.model, outputs, part)
+        return None if loss is None else objective.counted(loss, outputs, part).detach()
 
 
 def tolerance_of(precision: str, device: torch.device) -> float:
@@ -112,11 +121,9 @@ def _remedy(whole: Loss, halves: list[Loss], rows: list[int], tolerance: float) 
     """Say what to write; if the measured values fit another answer, that one."""
     means = [loss.mean for loss in (whole, *halves)]
     if whole.count is not None and _are_close(means[0], means[1] + means[2], means[0].abs(), tolerance):
-        say = 'which is a sum over rows: say Objective(loss_fn, count="sum")'
-    elif whole.count is None and _are_close(
+        return 'which is a sum over rows: say Objective(loss_fn, count="sum")'
+    if whole.count is None and _are_close(
         means[0] * sum(rows), means[1] * rows[0] + means[2] * rows[1], means[0].abs() * sum(rows), tolerance
     ):
-        say = 'which is a mean over rows: say Objective(loss_fn, count="rows")'
-    else:
-        say = "so parts don't add up to the batch: return engine_core.Loss(sum, count), say Objective(count=...)"
-    return f", {say}"
+        return 'which is a mean over rows: say Objective(loss_fn, count="rows")'
+    return "so parts don't add up to the batch: return engine_core.Loss(sum, count), say Objective(count=...)"

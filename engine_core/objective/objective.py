@@ -41,7 +41,7 @@ class Objective:
         count: what a bare scalar is divided by: `"rows"`, `"elements"` of the outputs, `"sum"` for nothing, or a
             function of outputs and targets. None: what torch's own losses divide by, and rows for all others.
         eval_loss_fn: the loss function of evaluations.
-        check: measure that losses of parts of a batch add up to its loss, see `check_law`.
+        check: measure that losses of parts of a batch add up to its loss, see `Law`.
 
     Raises:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for arguments that can't work.

@@ -14,7 +14,7 @@ from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
 from ..messages import warn
-from ..objective import AT, Loss, check_law, tolerance_of
+from ..objective import AT, Law, Loss, tolerance_of
 from ..randomness import GlobalGenerators
 from ..state import State, epochs_done, length_of
 from ..time import Timestamp
@@ -228,9 +228,7 @@ class _Losses:
         run = session.precision.wrap(lambda block: without_trace(state.model, session.device, block))
         tolerance = tolerance_of(state.precision, session.device)
         ranks = state.ranks
-        said = check_law(
-            objective, state.model, state.batch, run, any_rank=ranks.any, tolerance=tolerance, in_eval=True
-        )
+        said = Law(objective, state.model, run, ranks.any, tolerance, in_eval=True).broken_by(state.batch)
         if not ranks.any(said is not None):
             return
         self.approximate.add(f"{self._label}/loss")

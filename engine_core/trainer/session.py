@@ -12,7 +12,7 @@ import torch
 from ..embed import EmbeddedLoop, Phase, RunStatus
 from ..engine import Engine
 from ..errors import ObjectiveError
-from ..objective import AT, Loss, as_nothing, check_law, couples_rows, tolerance_of
+from ..objective import AT, Law, Loss, as_nothing, couples_rows, tolerance_of
 from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
@@ -128,7 +128,7 @@ class Session:
             return
         run = self.precision.wrap(lambda block: without_trace(state.model, self.device, block))
         tolerance = tolerance_of(state.precision, self.device)
-        said = check_law(objective, state.model, batch, run, any_rank=state.ranks.any, tolerance=tolerance)
+        said = Law(objective, state.model, run, state.ranks.any, tolerance).broken_by(batch)
         if state.ranks.any(said is not None):
             parts = "on several ranks" if self.microbatch_size is None else "in microbatches"
             raise ObjectiveError(

@@ -24,7 +24,10 @@ from .tree import (
 # that is listed after it in `IN_ORDER`; type hints count as imports.
 LAYERS = [
     ["errors", "messages", "observed_list"],
-    ["event", "time", "needs", "metadata", "trace", "batch", "ranks", "losses", "checkpoint", "surgery", "results"],
+    [
+        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "losses", "objective", "checkpoint"),
+        *("surgery", "results"),
+    ],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
     ["passes"],
@@ -41,7 +44,7 @@ IN_ORDER = [
     ["event", "needs", "metadata"],
     ["event", "trace"],
     ["batch", "ranks"],
-    ["batch", "losses"],
+    ["batch", "losses", "objective"],
     ["time", "checkpoint"],
     ["ranks", "checkpoint"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
@@ -58,7 +61,7 @@ NOT = {
 }
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
-    "batch": ["items", "containers", "places", "batches", "rows"],
+    "batch": ["items", "containers", "places", "batches"],
     "registry": [
         "distributions",
         "requirements",
@@ -90,7 +93,7 @@ READING_ORDER = {
 # the conformance kit by its rules. All others are closed, which `test_doors.py` checks.
 OPEN = {"callbacks", "loggers", "examples", "testing.checks"}
 CLOSED = [folder for folder in FOLDERS if folder not in OPEN]
-NEEDS_TORCH = {"batch.rows", "losses", "checkpoint", "surgery", "randomness"}  # of layers 0 to 5
+NEEDS_TORCH = {"objective", "losses", "checkpoint", "surgery", "randomness"}  # of layers 0 to 5
 WITHOUT_TORCH = {
     "config",
     "explain",

