@@ -18,20 +18,16 @@ TAKE = "Batches(count=..., take=...), with a function that counts the rows of a 
 
 def check_paths(name: str, given: Any) -> Any:
     """Return what an argument of `Batches` says of items by their paths, as a tuple or a dict."""
-    kind, example = (Mapping, "{'x': 1}") if name == "dim" else (Sequence, "('x',)")
-    if isinstance(given, (str, bytes)) or not isinstance(given, kind):
-        raise ArgumentTypeError(f"Batches: {name}={given!r} has to be such as {name}={example}")
-    for path in given:
-        if isinstance(path, bool) or not isinstance(path, (str, int)) or (isinstance(path, int) and path < 0):
-            raise ArgumentTypeError(
-                f"Batches: {name} has {path!r}; a path is an index from 0 on, a key or a field, or several: 'a.b'"
-            )
-    if not isinstance(given, Mapping):
-        return tuple(given)
-    for path, dim in given.items():
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise ArgumentTypeError(f"Batches: dim={{{path!r}: {dim!r}}} has to be the number of a dimension")
-    return dict(given)
+    kinds, example = ((Mapping,), "{'x': 1}") if name == "dim" else ((list, tuple), "('x',)")
+    are_paths = isinstance(given, kinds) and all(
+        type(path) is str or (type(path) is int and path >= 0) for path in given
+    )
+    if not are_paths or (isinstance(given, Mapping) and any(type(dim) is not int for dim in given.values())):
+        raise ArgumentTypeError(
+            f"Batches: {name}={given!r} has to be such as {name}={example}; a path is an index from 0 on, a key or a "
+            "field, or several: 'a.b'"
+        )
+    return dict(given) if isinstance(given, Mapping) else tuple(given)
 
 
 class Role(Enum):

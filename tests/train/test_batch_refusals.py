@@ -172,8 +172,12 @@ def test_what_torchs_own_collate_makes_has_all_its_rows(sample: Any) -> None:
     [
         ({"shared": "x"}, ArgumentTypeError, "shared='x' has to be such as shared=('x',)"),
         ({"dim": ("x",)}, ArgumentTypeError, "dim=('x',) has to be such as dim={'x': 1}"),
-        ({"dim": {"x": "1"}}, ArgumentTypeError, "dim={'x': '1'} has to be the number of a dimension"),
-        ({"per_row": (-1,)}, ArgumentTypeError, "per_row has -1; a path is an index from 0 on, a key or a field"),
+        ({"dim": {"x": "1"}}, ArgumentTypeError, "dim={'x': '1'} has to be such as dim={'x': 1}; a path is"),
+        (
+            {"per_row": (-1,)},
+            ArgumentTypeError,
+            "per_row=(-1,) has to be such as per_row=('x',); a path is an index from 0 on",
+        ),
         ({"samples": 1}, ArgumentTypeError, "samples=1 has to be True or False"),
         ({"count": 3}, ArgumentTypeError, "count=3 has to be a function of a batch"),
         ({"shared": (0,), "dim": {"0": 1}}, ArgumentError, "'0' is in dim too; it can be in one of shared"),
