@@ -201,9 +201,8 @@ def test_a_subclass_may_add_fields():
 def test_a_state_can_be_copied_pickled_and_referred_to_weakly(copied):
     state = State(algorithms=["a"], max_duration="4ep", extra={"mixup": [1]})
     other = copied(state)
-    assert [getattr(other, f.name) for f in dataclasses.fields(state)] == [
-        getattr(state, f.name) for f in dataclasses.fields(state)
-    ]
+    names = [each.name for each in dataclasses.fields(state) if each.name != "objective"]
+    assert [getattr(other, name) for name in names] == [getattr(state, name) for name in names]
     assert weakref.ref(other)() is other
     other.callbacks = ["b"]
     assert (list(other.callbacks), list(state.callbacks)) == (["b"], [])
