@@ -69,9 +69,8 @@ class Objective:
         if isinstance(count, str) and count not in _COUNTS:
             raise ArgumentError(f"count={count!r} is unknown{did_you_mean(count, _COUNTS)}")
         if count is not None and not isinstance(count, str) and not callable(count):
-            raise ArgumentTypeError(
-                f"count={count!r} has to be one of {', '.join(map(repr, _COUNTS))}, or a function of outputs and targets"
-            )
+            known = ", ".join(map(repr, _COUNTS))
+            raise ArgumentTypeError(f"count={count!r} has to be {known} or a function of outputs and targets")
         self._loss_fn, self.eval_loss_fn = check_loss_fn(loss_fn), check_loss_fn(eval_loss_fn, "eval_loss_fn")
         self.inputs, self.targets = _check_items("inputs", inputs), _check_items("targets", targets)
         self.count, self.check = count, check
@@ -272,7 +271,9 @@ class Objective:
         """Return the total of a loss in parts, and its parts."""
         parts = {name: check_scalar(part, f"part {name!r} of the loss") for name, part in _parts(given).items()}
         if len(totals := [name for name in _TOTALS if name in parts]) > 1:
-            raise ArgumentError("the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise")
+            raise ArgumentError(
+                "the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise"
+            )
         if totals:
             return parts.pop(totals[0]), parts
         trained = {name: part for name, part in parts.items() if part.requires_grad} or parts
@@ -287,7 +288,7 @@ class Objective:
         self._seen += 1
         for name, value in values.items():
             others = whole - value
-            if len(values) > 2 and value and abs(others - value) <= 1e-5 * abs(value):  # noqa: PLR2004
+            if len(values) > 2 and value and abs(others - value) <= 1e-5 * abs(value):
                 self._suspects[name] = self._suspects.get(name, 0) + 1
         if self._seen == _FIRST:
             self._refuse_suspects(_FIRST)
@@ -297,8 +298,8 @@ class Objective:
         for name, count in self._suspects.items():
             if count == batches:
                 raise ArgumentError(
-                    f"part {name!r} of the loss is the sum of all other parts, so it would count twice: return it under "
-                    "the name 'total', as {'total': ..., 'ce': ..., 'kl': ...}, or leave it out"
+                    f"part {name!r} of the loss is the sum of all other parts, so it would count twice: return it "
+                    "under the name 'total', as {'total': ..., 'ce': ..., 'kl': ...}, or leave it out"
                 )
 
 
@@ -365,7 +366,9 @@ def _count_by(count: Callable[[Any, Any], Any], outputs: Any, targets: Any, _: A
     if isinstance(found, torch.Tensor) and found.dim() == 0:
         return found.detach()
     if isinstance(found, bool) or not isinstance(found, (int, float)):
-        raise ArgumentError(f"count(outputs, targets) returned {found!r:.80}; it has to be a number, or a scalar tensor")
+        raise ArgumentError(
+            f"count(outputs, targets) returned {found!r:.80}; it has to be a number, or a scalar tensor"
+        )
     return found
 
 
