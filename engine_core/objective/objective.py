@@ -66,9 +66,10 @@ class Objective:
         eval_loss_fn: Any = None,
         check: bool = True,
     ) -> None:
-        if isinstance(count, str) and count not in _COUNTS:
-            raise ArgumentError(f"count={count!r} is unknown{did_you_mean(count, _COUNTS)}")
-        if count is not None and not isinstance(count, str) and not callable(count):
+        given: Any = count
+        if isinstance(given, str) and given not in _COUNTS:
+            raise ArgumentError(f"count={count!r} is unknown{did_you_mean(given, _COUNTS)}")
+        if given is not None and not isinstance(given, str) and not callable(given):
             known = ", ".join(map(repr, _COUNTS))
             raise ArgumentTypeError(f"count={count!r} has to be {known} or a function of outputs and targets")
         self._loss_fn, self.eval_loss_fn = check_loss_fn(loss_fn), check_loss_fn(eval_loss_fn, "eval_loss_fn")

@@ -56,7 +56,7 @@ MAKERS: dict[str, Callable[[], object]] = {
     " ".join([*KINDS, *(name for extras in KINDS.values() for name in extras), FLAG]): lambda: nn.Linear(1, 1),
     "_base _version _backward_hooks _post_accumulate_grad_hooks": lambda: torch.zeros(1),
     "_indices _values": lambda: torch.zeros(1).to_sparse(),
-    "_C.DisableTorchFunctionSubclass _foreach_mul_": lambda: torch,
+    "_C.DisableTorchFunctionSubclass": lambda: torch,
     "_optimizer_step_pre_hooks _optimizer_step_post_hooks _opt_called": lambda: stepped()[0],
     "_schedulers _milestones": lambda: stepped()[1],
     "_iterator": lambda: DataLoader([0]),
