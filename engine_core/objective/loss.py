@@ -41,9 +41,13 @@ class Loss:
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, part in {"sum": self.sum, **self.parts}.items():
-            check_scalar(part, f"{name!r} of a Loss")
         count: Any = self.count
+        if not isinstance(self.sum, torch.Tensor) or self.sum.dim():
+            check_scalar(self.sum, "the sum of a Loss")
+        for name, part in self.parts.items():
+            check_scalar(part, f"part {name!r} of a Loss")
+        if type(count) is int and count >= 0:
+            return
         if isinstance(count, torch.Tensor):
             if count.dim():
                 raise ArgumentError(f"the count of a Loss has shape {tuple(count.shape)}; add it up, as count.sum()")

@@ -79,14 +79,6 @@ class Session:
         if self.state.world_size > 1:
             self.together = Agreement(self.state, self.engine.unheard, self.feed)
 
-    def forward(self, batch: Any) -> Any:
-        """Return the outputs of a training batch."""
-        return self.state.objective.forward(self.wrapping.called, batch)
-
-    def given(self, outputs: Any, batch: Any) -> Any:
-        """Return what the loss function gives for a training batch."""
-        return self.state.objective.given(self.state.model, outputs, batch)
-
     def split(self, batch: Any) -> tuple[Sequence[Any], float | None]:
         """Return the batch's microbatches, and by what their losses are divided; None: it is alone, and not divided."""
         state, together = self.state, self.together
