@@ -233,6 +233,11 @@ class Objective:
             return f"{type(model).__name__}.loss"
         return str(getattr(self._loss_fn, "__name__", type(self._loss_fn).__name__))
 
+    def settings(self) -> dict[str, Any]:
+        """Return what was said besides the loss function."""
+        defaults = {"inputs": 0, "targets": 1, "count": None, "eval_loss_fn": None, "check": True}
+        return {name: getattr(self, name) for name, value in defaults.items() if getattr(self, name) != value}
+
     def settle_parts(self) -> None:
         """The epoch has ended: raise if a part of the loss was the sum of the others in all of its few batches."""
         if 0 < self._seen < _FIRST:
