@@ -132,7 +132,7 @@ def _training_of(session: Session) -> dict[str, Any]:
         "hyperparameters": [_in_json(optimizer.defaults) for optimizer in state.optimizers],
         "schedulers": [f"{_name_of(s.scheduler)} every {s.interval.length}" for s in session.schedulers],
         "loss_fn": None if state.loss_fn is None else _name_of(state.loss_fn),
-        "objective": _described(_name_of(state.objective), state.objective.settings()),
+        "objective": _described(type(state.objective).__name__, state.objective.settings()),
         **horizon,
     }
 
