@@ -225,6 +225,11 @@ class Objective:
         """Is the loss one of torch's, of which it is known what they count, so that nothing has to be measured?"""
         return self._counter_of(self._loss_fn if loss_fn is None else loss_fn)[2]
 
+    def knows_targets(self) -> bool:
+        """Is it known what metrics get? Not where the model has its own loss, and nothing else was said."""
+        own = type(self).for_metrics is not Objective.for_metrics
+        return own or self._loss_fn is not None or self.targets != 1
+
     def name_of_loss(self, model: Any) -> str:
         """Return the name of what computes the loss, for messages."""
         if type(self).loss is not Objective.loss:
