@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,9 @@ def read_state(folder: Path) -> Any:
 def write_part(path: Path, saved: Mapping[str, Any]) -> None:
     """Write to a file of JSON what `check_saved` looks at: all of a saved state but the states themselves."""
     part = {**saved, "algorithms": [*saved["algorithms"]], "callbacks": []}
-    path.write_text(json.dumps(part), encoding="utf-8")
+    whole = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write the same file
+    whole.write_text(json.dumps(part), encoding="utf-8")
+    whole.replace(path)
 
 
 def read_part(path: Path) -> Any:

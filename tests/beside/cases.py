@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import runpy
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,7 +190,9 @@ def train_ours(case: str, **settings: Any) -> Ended:
         progress_bar=False,
         **given,
     ) as trainer:
-        trainer.fit()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "BatchNorm .* each microbatch", UserWarning)
+            trainer.fit()
         return ended(net, trainer.state, losses)
 
 
