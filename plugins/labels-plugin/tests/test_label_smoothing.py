@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, Objective, State, Trainer
 from engine_core.errors import EngineError
 from labels_plugin import LabelSmoothing, smooth_labels
 
@@ -127,8 +127,10 @@ class Outermost(Algorithm):
 
 def test_an_outer_algorithm_finds_the_labels_of_each_microbatch_also_of_one_whose_loss_raised() -> None:
     outermost = Outermost()
+    objective = Objective(Failing(), check=False)
     options: dict[str, Any] = {"microbatch_size": 4, "algorithms": [LabelSmoothing(), outermost]}
-    with trainer_of(net(), [(X, Y)], loss_fn=Failing(), **options) as trainer, pytest.raises(RuntimeError):
+    options |= {"objective": objective, "loss_fn": None}
+    with trainer_of(net(), [(X, Y)], **options) as trainer, pytest.raises(RuntimeError):
         trainer.fit()
     assert [found.tolist() for found in outermost.found] == [Y[:4].tolist(), Y[4:].tolist()]
 
