@@ -43,7 +43,7 @@ def targets_taken(loss_fn: Any) -> str | None:
     return next((taken for taken, losses in _TAKEN.items() if is_torch_loss(loss_fn, losses)), None)
 
 
-def check_seen(  # noqa: PLR0913, PLR0917  a step's, in the order of Objective's methods
+def check_seen(  # noqa: PLR0913  a step's, in the order of Objective's methods
     objective: Objective, model: Any, outputs: Any, batch: Any, loss: Any, who: str, *, counts: bool = False
 ) -> None:
     """Raise unless a loss was computed from the targets that `who` had put in place of the batch's.

@@ -162,6 +162,6 @@ def test_a_loss_that_the_forward_computes_or_that_counts_shares_of_classes_is_re
         (make_net().float(), Objective(tokens, inputs="x", targets="y"), "tokens counts 4.0 .* and 12.0 for those of"),
     ):
         options: dict[str, Any] = {"objective": objective, "optimizers": torch.optim.SGD(model.parameters(), 1.0)}
-        with Trainer(model, [batch], algorithms=algorithm, **options) as trainer:
-            with pytest.raises(ArgumentError, match=words):
-                trainer.fit("1ba")
+        trainer = Trainer(model, [batch], algorithms=algorithm, **options)
+        with trainer, pytest.raises(ArgumentError, match=words):
+            trainer.fit("1ba")

@@ -1,7 +1,6 @@
 """LabelSmoothing in an engine and in trainings: what the loss gets, and that the batch is the same afterwards."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import pytest
@@ -142,21 +141,6 @@ def test_without_smoothing_it_never_acts() -> None:
         trainer.fit()
 
 
-def test_a_training_equals_one_with_the_smoothing_of_torchs_loss() -> None:
-    batches = [(X, Y), (X.flip(0), Y.roll(1))]
-    trained = []
-    for loss, algorithms in (
-        (nn.CrossEntropyLoss(), [LabelSmoothing(0.3)]),
-        (nn.CrossEntropyLoss(label_smoothing=0.3), []),
-    ):
-        model = net()
-        with trainer_of(model, batches, loss_fn=loss, algorithms=algorithms, max_duration="3ep") as trainer:
-            trainer.fit()
-        trained.append(model.weight)
-    torch.testing.assert_close(*trained)
-    assert not torch.equal(trained[0], net().weight)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 def test_the_loss_of_an_evaluation_is_never_smoothed(smoothing: float) -> None:
     seen = []
@@ -197,21 +181,6 @@ def test_a_model_with_its_own_loss_gets_the_batch_with_dense_targets() -> None:
         assert trainer.state.batch is batch and batch["labels"] is Y
     assert torch.equal(model.seen[0]["labels"], smooth_labels(torch.zeros(8, 4), Y, 0.1))
     assert model.seen[0]["x"] is X and model.seen[0]["id"] is batch["id"]
-
-
-def test_pictures_are_smoothed_along_dimension_1() -> None:
-    images, masks = torch.randn(2, 3, 4, 5), torch.randint(6, (2, 4, 5))
-    masks[0, :2] = -100
-    model = nn.Conv2d(3, 6, 1)
-    twin = nn.Conv2d(3, 6, 1)
-    twin.load_state_dict(model.state_dict())
-    for net_, loss, algorithms in (
-        (model, F.cross_entropy, [LabelSmoothing()]),
-        (twin, partial(F.cross_entropy, label_smoothing=0.1), []),
-    ):
-        with trainer_of(net_, [(images, masks)], loss_fn=loss, algorithms=algorithms) as trainer:
-            trainer.fit()
-    torch.testing.assert_close(model.weight, twin.weight)
 
 
 def test_two_of_them_are_refused_as_targets_would_be_smoothed_twice() -> None:
