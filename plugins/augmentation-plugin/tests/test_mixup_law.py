@@ -159,7 +159,7 @@ def test_a_loss_that_the_forward_computes_or_that_counts_shares_of_classes_is_re
     batch, algorithm = {"x": torch.randn(4, 2, 3, 3), "y": torch.tensor([0, 1, 2, 1])}, kind(1.0, False, "x", "y")
     for model, objective, words in (
         (Inside(18, 3), ModelLoss(targets="y"), "one of the model's outputs"),
-        (make_net().float(), Objective(tokens, inputs="x", targets="y"), "tokens counts 4.0 .* and 12.0 for those of"),
+        (make_net().float(), Objective(tokens, inputs="x", targets="y"), "tokens counts 4.0 .*, and 12.0 for those of"),
     ):
         options: dict[str, Any] = {"objective": objective, "optimizers": torch.optim.SGD(model.parameters(), 1.0)}
         trainer = Trainer(model, [batch], algorithms=algorithm, **options)

@@ -94,7 +94,9 @@ def test_a_loss_that_counts_the_smoothed_targets_is_refused() -> None:
     def of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
         return Loss(F.cross_entropy(outputs, targets, reduction="sum"), (targets != -100).sum())
 
-    with pytest.raises(ArgumentError, match=r"of_tokens counts 8.0 for the targets of the batch and 32.0 for those of"):
+    with pytest.raises(
+        ArgumentError, match=r"of_tokens counts 8.0 for the targets of the batch, and 32.0 for those of"
+    ):
         step(batch_of(torch.arange(8) % 4), of_tokens, 0.2)
 
 

@@ -190,8 +190,7 @@ class Mixing(Algorithm):
             self._owed, state.loss = None, paired.loss_before
             return
         self._owed = None
-        step = state.objective, state.model, state.outputs, state.batch, state.loss
-        check_seen(*step, str(self.metadata.name), counts=paired is None and not state.timestamp.batch)
+        check_seen(state, str(self.metadata.name), counts=paired is None and not state.timestamp.batch)
         if paired is not None:
             second = self._in_precision(state, mix.order.device)(state, paired.targets)
             state.loss = mix_losses(state.loss, second, mix.lam)

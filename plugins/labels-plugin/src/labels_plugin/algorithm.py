@@ -83,8 +83,7 @@ class LabelSmoothing(Algorithm):
         """Put dense targets into the batch, and the labels back once the loss is computed."""
         if event is Event.AFTER_LOSS:
             self._target.back(state)
-            step = state.objective, state.model, state.outputs, state.batch, state.loss
-            check_seen(*step, "label_smoothing", counts=not state.timestamp.batch)
+            check_seen(state, "label_smoothing", counts=not state.timestamp.batch)
             return
         target = state.batch_get_item(self.target_key)
         settings: dict[str, Any] = {}
