@@ -150,28 +150,6 @@ def test_the_batch_is_the_very_object_again_after_each_half(step: Callable[..., 
     assert torch.equal(IMAGES, copies[0]) and torch.equal(CLASSES, copies[1])
 
 
-def test_what_others_put_into_the_batch_stays(step: Callable[..., Step]) -> None:
-    run = step({"x": IMAGES, "y": CLASSES}, input_key="x", target_key="y")
-    run.fire("before_train_batch", "before_forward")
-    run.state.batch_set_item("x", run.state.batch["x"] + 1)
-    run.state.batch = {**run.state.batch, "new": 1}
-    batch = run.fire("after_forward")
-    assert batch["x"] is IMAGES and batch["new"] == 1
-
-
-def test_a_setter_that_writes_in_place_is_undone_too(step: Callable[..., Step]) -> None:
-    def put(batch: Any, value: Any) -> None:
-        batch["deep"]["x"] = value
-
-    run = step(
-        batch := {"deep": {"x": IMAGES}, "y": CLASSES}, input_key=(lambda b: b["deep"]["x"], put), target_key="y"
-    )
-    assert run.fire("before_train_batch", "before_forward") is batch
-    assert batch["deep"]["x"] is not IMAGES
-    run.fire("after_forward")
-    assert batch["deep"]["x"] is IMAGES
-
-
 def test_without_before_train_batch_each_forward_draws_for_itself(step: Callable[..., Step]) -> None:
     run = step()
     seen = []

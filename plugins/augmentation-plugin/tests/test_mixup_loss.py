@@ -86,32 +86,6 @@ def test_each_part_of_a_loss_is_interpolated(kind: type[Mixing], form: type) -> 
     torch.testing.assert_close(parts[1], y.double().square().mean())  # that of all rows, however they are paired
 
 
-class WithOwnLoss(nn.Module):
-    """A model that gets the whole batch and computes its own loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = make_model()
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        return self.net(batch["image"])
-
-    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
-        return F.cross_entropy(outputs, batch["label"])
-
-
-@pytest.mark.parametrize("interpolate_loss", [False, True])
-def test_a_model_with_its_own_loss_gets_the_paired_targets_in_its_batch(
-    kind: type[Mixing], interpolate_loss: bool
-) -> None:
-    named = [{"image": x, "label": y} for x, y in make_batches()]
-    algorithm = kind(0.7, interpolate_loss, input_key="image", target_key="label")
-    losses = fit(algorithm, WithOwnLoss(), named, None)
-    plain = fit(kind(0.7, interpolate_loss), make_model(), make_batches(), F.cross_entropy)
-    assert torch.equal(torch.stack(losses), torch.stack(plain))
-    assert all(torch.equal(batch["label"], y) for batch, (_, y) in zip(named, make_batches(), strict=True))
-
-
 def test_targets_in_a_dict_are_all_paired(kind: type[Mixing]) -> None:
     def of_both(outputs: torch.Tensor, targets: Any) -> torch.Tensor:
         return F.cross_entropy(outputs, targets["a"]) + F.cross_entropy(outputs, targets["b"])

@@ -36,26 +36,6 @@ def test_between_the_halves_the_targets_are_dense_and_afterwards_the_same_object
     assert state.batch is batch
 
 
-def test_what_others_change_in_the_batch_meanwhile_stays() -> None:
-    state = State(algorithms=[LabelSmoothing()], batch=(X, Y), outputs=torch.zeros(8, 4), loss_fn=F.cross_entropy)
-    with Engine(state, Logger()) as engine:
-        engine.run_event(Event.BEFORE_LOSS)
-        state.batch_set_item(0, "theirs")
-        engine.run_event(Event.AFTER_LOSS)
-    assert state.batch[0] == "theirs" and state.batch[1] is Y
-
-
-def test_a_setter_that_changes_the_batch_in_place_gets_the_labels_back() -> None:
-    batch = {"labels": Y}
-    key = (lambda batch: batch["labels"], lambda batch, value: batch.update(labels=value))
-    state = State(algorithms=[LabelSmoothing(target_key=key)], batch=batch, outputs=torch.zeros(8, 4))
-    with Engine(state, Logger()) as engine:
-        engine.run_event(Event.BEFORE_LOSS)
-        assert batch["labels"].shape == (8, 4)
-        engine.run_event(Event.AFTER_LOSS)
-    assert batch["labels"] is Y
-
-
 @pytest.mark.parametrize("microbatch_size", [None, 3])
 @pytest.mark.parametrize("wrap", [lambda out: out, lambda out: {"logits": out, "length": out.sum(1)}])
 def test_a_training_on_one_hot_integers_is_that_on_their_indices(wrap: Any, microbatch_size: int | None) -> None:

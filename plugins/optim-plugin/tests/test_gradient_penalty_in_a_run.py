@@ -96,14 +96,6 @@ def test_it_takes_the_gradient_by_what_an_augmentation_made(first: bool) -> None
     assert close(ours, doubled)
 
 
-def test_two_of_them_add_up() -> None:
-    two, one = make_net(), make_net()
-    train(two, [GradientPenalty(weight=0.0), GradientPenalty(weight=0.4), GradientPenalty(weight=0.0)])
-    train(one, GradientPenalty(weight=0.4))
-    assert close(two, one)
-    train(make_net(), [GradientPenalty(), GradientPenalty()])
-
-
 def test_bf16_autocast_works() -> None:
     model = make_net().float()
     data = [(x.float(), y) for x, y in make_data()]
