@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
@@ -202,25 +202,30 @@ def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
         raise BatchKeyError(f"{argument}={key!r}: {error}; set {argument} to where it is") from error
 
 
-def check_taken(batch: Any, argument: str, key: BatchKey, index: int) -> None:
-    """Raise unless an argument names the item that the Trainer uses with a `loss_fn`: 0 the inputs, 1 the targets.
+def check_taken(state: State, argument: str, key: BatchKey, what: Literal["inputs", "targets"]) -> None:
+    """Raise unless an argument names an item that the objective takes out of the batch for the model or the loss.
 
-    Not checked are a pair (getter, setter), which may reach into the item, and a batch without such items.
+    Not checked are a model's own loss, which gets the whole batch, a pair (getter, setter), which may reach into the
+    item, and a batch without such items.
 
     Raises:
         ArgumentError: (a ValueError) that names the argument.
     """
-    if isinstance(key, tuple) or key == index:
+    items = getattr(state.objective, what)
+    items = items if isinstance(items, tuple) else (items,)
+    if state.loss_fn is None or isinstance(key, tuple) or key in items or items[0] in ("*", "**"):
         return
     try:
-        taken = batch[index]
-    except (LookupError, TypeError):  # a batch of the user's own loop
+        taken = [get_item(state.batch, item) for item in items]
+    except BatchKeyError:  # a batch of the user's own loop
         return
-    if item_at(batch, argument, key) is not taken:
-        what = ("the inputs of the model", "the targets of the loss")[index]
+    found = item_at(state.batch, argument, key)
+    if not any(found is item for item in taken):
+        whose = {"inputs": "the inputs of the model", "targets": "the targets of the loss"}[what]
+        names = " or ".join(map(repr, items))
         raise ArgumentError(
-            f"{argument}={key!r} is not item {index} of the batch, which with a loss_fn is {what}: "
-            f"set {argument}={index}, or give the model a method loss(outputs, batch) in place of loss_fn"
+            f"{argument}={key!r} is not item {names} of the batch, which with a loss_fn is {whose}: set "
+            f"{argument}={names}, or say where it is, objective=engine_core.Objective(loss_fn, {what}={key!r})"
         )
 
 

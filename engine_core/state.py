@@ -315,7 +315,8 @@ class _LossFnField:
         return state.objective.loss_fn if self._objective.is_made(state) else None
 
     def __set__(self, state: State, value: Any) -> None:
-        if value is not None or self._objective.is_made(state):
+        # While State is made, after its objective and before what follows, None is only the default.
+        if value is not None or (self._objective.is_made(state) and hasattr(state, "ranks")):
             state.objective.loss_fn = value
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .containers import are_values, is_array, is_value, rebuilt
+from .items import BatchKey, get_item
 from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, place_of, role_of
 
 if TYPE_CHECKING:
@@ -152,6 +153,25 @@ class Batches:
         if self.take is not None:
             return self.take(batch, rows)
         return self.map_rows(batch, lambda item, dim: _taken(item, dim, rows))
+
+    def part_of(self, batch: Any, key: BatchKey, rows: slice | torch.Tensor) -> Any:
+        """Return some rows of one item of a batch, as `part` does; others are not copied if it is one tensor.
+
+        Example:
+            >>> import torch
+            >>> Batches(dim={"x": 1}).part_of({"x": torch.zeros(5, 3), "y": torch.arange(3)}, "x", slice(2)).shape
+            torch.Size([5, 2])
+        """
+        item, found = get_item(batch, key), []
+
+        def take(each: Any, dim: int) -> Any:
+            if each is item:
+                found.append(_taken(each, dim, rows))
+            return each
+
+        if is_array(item) and self.take is None:
+            self.map_rows(batch, take)
+        return found[0] if found else get_item(self.part(batch, rows), key)
 
     def split(self, batch: Any, size: int) -> list[Any]:
         """Return parts of at most `size` rows, as few as possible, whose sizes differ by at most one.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .meter import LossMeter
     from .model_loss import ModelLoss
     from .objective import Objective, check_loss_fn, check_objective, check_own_objective
+    from .targets import check_seen, targets_taken
 
 _HOMES = {
     "law": ("AT", "Law", "couples_rows", "tolerance_of"),
@@ -18,6 +19,7 @@ _HOMES = {
     "meter": ("LossMeter",),
     "model_loss": ("ModelLoss",),
     "objective": ("Objective", "check_loss_fn", "check_objective", "check_own_objective"),
+    "targets": ("check_seen", "targets_taken"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -32,7 +34,9 @@ __all__ = [
     "check_loss_fn",
     "check_objective",
     "check_own_objective",
+    "check_seen",
     "couples_rows",
+    "targets_taken",
     "tolerance_of",
 ]
 

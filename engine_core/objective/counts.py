@@ -90,7 +90,8 @@ def _count_classes(loss_fn: Any) -> Counter:
     ignored = _IGNORED if ignored is None else ignored
 
     def count(outputs: Any, targets: Any, _: Any, __: Batches) -> Count:
-        if targets.is_floating_point():  # probabilities: torch divides by what is predicted
+        if targets.is_floating_point() or targets.shape == outputs.shape:  # probabilities, or one-hot integers
+            # torch divides by what is predicted
             return outputs.numel() // outputs.shape[min(1, outputs.dim() - 1)]  # type: ignore[no-any-return]
         # Small integers can't hold the default ignore_index, and uint8 would be a mask.
         classes = targets if targets.dtype is torch.int64 else targets.long()

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
-from ..losses import with_reduction
+from ..losses import base_loss, with_reduction
 from .counts import Counter, count_elements, count_nothing, count_rows_of, counter_of
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
 from .slips import are_samples, not_a_pair, note_slips
@@ -236,7 +236,8 @@ class Objective:
             return f"{type(self).__name__}.loss"
         if self._loss_fn is None:
             return f"{type(model).__name__}.loss"
-        return str(getattr(self._loss_fn, "__name__", type(self._loss_fn).__name__))
+        base = base_loss(self._loss_fn)
+        return str(getattr(base, "__name__", type(base).__name__))
 
     def settings(self) -> dict[str, Any]:
         """Return what was said besides the loss function."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core import State, Time
+from engine_core import Objective, State, Time
 from engine_core.arguments import (
     check_flag,
     check_interval,
@@ -110,20 +110,30 @@ INPUTS, TARGETS = [1], [2]
 PAIR = (lambda batch: batch[0], lambda batch, value: (value, *batch[1:]))
 
 
-@pytest.mark.parametrize("key", [1, -1, PAIR])
-def test_an_item_that_the_trainer_takes_too_is_accepted(key):
-    check_taken((INPUTS, TARGETS), "target_key", key, 1)
+def state_of(batch, **items):
+    return State(batch=batch, objective=Objective(print, **items))
 
 
-@pytest.mark.parametrize("batch", [{"x": INPUTS, "y": TARGETS}, 5, (INPUTS,)])
-def test_a_batch_without_such_items_is_accepted(batch):
-    check_taken(batch, "target_key", "y", 1)
+@pytest.mark.parametrize(
+    ("batch", "items", "key"),
+    [
+        *(((INPUTS, TARGETS), {}, key) for key in (1, -1, PAIR)),
+        ({"x": INPUTS, "y": TARGETS}, {"targets": "y"}, "y"),
+        ((INPUTS, TARGETS, [3]), {"targets": (1, 2)}, 2),
+        ((INPUTS, TARGETS, [3]), {"targets": "*"}, 2),
+        *((batch, {}, "y") for batch in ({"x": INPUTS, "y": TARGETS}, 5, (INPUTS,))),  # of a loop of the user's own
+    ],
+)
+def test_an_item_that_the_objective_takes_too_is_accepted(batch, items, key):
+    check_taken(state_of(batch, **items), "target_key", key, "targets")
 
 
-@pytest.mark.parametrize(("index", "what"), [(0, "the inputs of the model"), (1, "the targets of the loss")])
-def test_an_item_other_than_the_trainers_is_refused(index, what):
-    with pytest.raises(ArgumentError, match=rf"^key=2 is not item {index} of the batch, .* is {what}: "):
-        check_taken((INPUTS, TARGETS, [3]), "key", 2, index)
+@pytest.mark.parametrize(("index", "what"), [(0, "inputs"), (1, "targets")])
+def test_an_item_other_than_the_objectives_is_refused(index, what):
+    message = rf"^key=2 is not item {index} of the batch, .* is the {what} of the (model|loss): .*, {what}=2\)$"
+    with pytest.raises(ArgumentError, match=message):
+        check_taken(state_of((INPUTS, TARGETS, [3])), "key", 2, what)
+    check_taken(State(batch=(INPUTS, TARGETS, [3])), "key", 2, what)  # a model's own loss gets the whole batch
 
 
 def test_a_setter_that_writes_into_the_batch_is_refused():

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State, Time, Timestamp
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, Objective, State, Time, Timestamp
 
 
 def test_a_model_is_enough():
@@ -18,6 +18,13 @@ def test_a_model_is_enough():
 
 def test_one_object_may_stand_for_a_sequence_of_one():
     assert State(optimizers="sgd", schedulers=("s1", "s2"), algorithms=None).optimizers == ["sgd"]
+
+
+def test_the_loss_function_is_the_objectives_and_can_be_set():
+    state = State(objective=Objective(min))
+    assert state.loss_fn is min
+    state.loss_fn = None
+    assert state.objective.loss_fn is None and State(loss_fn=max).objective.loss_fn is max
 
 
 def test_two_states_share_nothing():
