@@ -105,7 +105,10 @@ class Results:
                 self.improved.add(name)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Return `{name: {"last": value, "best": {"value", "step", "epoch"} or None}}`; some with "approximate": True."""
+        """Return `{name: {"last": value, "best": {"value", "step", "epoch"} or None}}`.
+
+        Those that are approximate have `"approximate": True` besides.
+        """
         return {
             name: {
                 "last": value,

@@ -70,8 +70,8 @@ class State(_Referable):
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         is_placeholder: has this rank no row of the batch? It then takes part with a row that counts for nothing.
         loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
-        loss_weight: what the loss was divided by: at BEFORE_BACKWARD the scalar that is there, after the step the loss of
-            the batch. None if the batch was computed at once: then `count_of_loss` asks the objective.
+        loss_weight: what `loss` was divided by: until the last backward of a step in parts, that of each part; then
+            that of the batch. None if the batch was computed at once: `count_of_loss` asks the objective.
         gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
             nothing measured it, or the step was skipped.
         closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
@@ -97,7 +97,7 @@ class State(_Referable):
     algorithms: list[Any] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
     batches: Batches = field(default_factory=Batches)
-    objective: Objective = None  # type: ignore[assignment]  # made when it is first asked for
+    objective: Objective = None  # type: ignore[assignment]  # which is made when it is first asked for
     loss_fn: Callable[[Any, Any], Any] | None = None
     metric_objects: Mapping[str, Any] = field(default_factory=dict)
     max_duration: Time | str | None = None
@@ -151,14 +151,14 @@ class State(_Referable):
         self.ranks.batches = self.batches
 
     def count_of_loss(self) -> Any:
-        """Return by how much the loss of the batch counts in a mean over batches; None for a sum, 0 without a batch.
+        """Return by how much the loss of the batch counts in a mean over batches; None for a sum.
 
-        Rows that can't be counted count 1.
+        It is 1 where no batch is kept, or its rows can't be counted.
         """
         if self.loss_weight is not None:
             return self.loss_weight
         if self.batch is None:
-            return 0
+            return 1
         try:
             return self.objective.count_of(self.outputs, self.batch)
         except ArgumentError:  # the clock has warned of it
@@ -321,9 +321,9 @@ class _LossFnField:
 
 
 # Not in the class's body, where dataclass would take them for defaults; each is around the slot that dataclass made.
-_of_objective: Any = _ObjectiveField(State.objective)
-State.objective = _of_objective
-State.loss_fn = _LossFnField(_of_objective)  # type: ignore[assignment]
+_objective = _ObjectiveField(vars(State)["objective"])
+for _name, _field in (("objective", _objective), ("loss_fn", _LossFnField(_objective))):
+    setattr(State, _name, _field)
 for _name in ("algorithms", "callbacks"):
     setattr(State, _name, _ObservedField(getattr(State, _name)))
 

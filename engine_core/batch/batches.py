@@ -195,6 +195,8 @@ class Batches:
             return [batch]
         parts = -(-rows // size)
         ends = [-(-rows * number // parts) for number in range(parts + 1)]
+        if self._follows_rule and type(batch) is tuple and all(map(_is_strided, batch)):  # as usual, without the search
+            return [tuple(item[start:stop] for item in batch) for start, stop in itertools.pairwise(ends)]
         found = [self.part(batch, slice(*pair)) for pair in itertools.pairwise(ends)]
         if self.take is not None:
             for part, (start, stop) in zip(found, itertools.pairwise(ends), strict=True):
@@ -295,6 +297,10 @@ def _whole(name: str, number: Any, batch: Any) -> int:
         f"Batches({name}=...) returned {number!r} for a batch of type {type(batch).__name__}; it has to return a whole "
         "number"
     )
+
+
+def _is_strided(item: Any) -> bool:
+    return repr(getattr(item, "layout", None)) == "torch.strided" and not item.is_nested and item.dim() > 0
 
 
 def _taken(item: Any, dim: int, rows: slice | torch.Tensor) -> Any:

@@ -48,7 +48,7 @@ class Facts(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Take the loss of the batch."""
-        self.loss.take(state.loss, 1 if state.batch is None else state.count_of_loss())
+        self.loss.take(state.loss, state.count_of_loss())
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Tell how the evaluation went, if this was its last loader."""
@@ -99,7 +99,6 @@ class Facts(Callback):
 def _class_of(model: object) -> type:
     """Return a model's class, and not the one that torch derives from it when it shards the model."""
     return next(kind for kind in type(model).__mro__ if not kind.__module__.startswith("torch.distributed."))
-
 
 
 def header_of(state: State) -> dict[str, Any]:

@@ -184,6 +184,8 @@ def _not_finite(state: State) -> str | None:
         if not tensor.isfinite().all():
             loss, now = state.loss.item(), state.timestamp
             is_loss = tensor.ndim == 0 and name == "the loss"
+            if is_loss and (count := state.count_of_loss()) is not None and not count:
+                continue  # no target counts in this batch, and its gradients are 0
             found = f"is {loss}" if is_loss else f"is not finite (with a loss of {loss:.4g})"
             return f"{name} {found} at batch {now.batch} (epoch {now.epoch})"
     return None  # only the sum is too large

@@ -54,7 +54,8 @@ def count_elements(outputs: Any, targets: Any, _: Any, __: Batches) -> Count:
     """Return the elements of outputs and targets, as they are broadcast."""
     if (shape := outputs.shape) == targets.shape:
         return shape.numel()  # type: ignore[no-any-return]
-    return torch.broadcast_shapes(shape, targets.shape).numel()
+    whole: torch.Size = torch.broadcast_shapes(shape, targets.shape)  # type: ignore[no-untyped-call]
+    return whole.numel()
 
 
 def count_nothing(_: Any, __: Any, ___: Any, ____: Batches) -> Count:

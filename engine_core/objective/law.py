@@ -51,7 +51,7 @@ class Law:
         """
         batches, tolerance = self.objective.batches, self.tolerance
         rows = min(batches.rows(batch), MOST_ROWS)
-        if self.any_rank(rows < 2):  # noqa: PLR2004  one row tells nothing
+        if self.any_rank(rows < 2):
             return None
         half = rows // 2
         parts = [batches.part(batch, slice(*ends)) for ends in ((0, rows), (0, half), (half, rows))]
@@ -94,7 +94,8 @@ def tolerance_of(precision: str, device: torch.device) -> float:
 
 def couples_rows(model: torch.nn.Module) -> list[str]:
     """Return the names of the modules whose outputs in training depend on which rows they see together."""
-    kinds = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001  the base of all of them
+    nn = torch.nn
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     return [name for name, module in model.named_modules() if isinstance(module, kinds) and module.training]
 
 
@@ -107,8 +108,8 @@ def _agree(whole: Loss, halves: list[Loss], tolerance: float) -> bool:
     joined = Loss.merged(halves)
     scale: Any = sum((half.sum.abs() for half in halves), whole.sum.abs())
     if whole.count is not None:
-        counts = [torch.as_tensor(loss.count, dtype=torch.float64, device="cpu") for loss in (whole, joined)]
-        if not _are_close(*counts, counts[0].abs(), tolerance):
+        together, apart = (torch.as_tensor(n, dtype=torch.float64, device="cpu") for n in (whole.count, joined.count))
+        if not _are_close(together, apart, together.abs(), tolerance):
             return False
     return _are_close(whole.sum, joined.sum, scale, tolerance)
 

@@ -41,9 +41,13 @@ class Loss:
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, part in {"sum": self.sum, **self.parts}.items():
-            check_scalar(part, f"{name!r} of a Loss")
-        count = self.count
+        count: Any = self.count
+        if not isinstance(self.sum, torch.Tensor) or self.sum.dim():
+            check_scalar(self.sum, "the sum of a Loss")
+        for name, part in self.parts.items():
+            check_scalar(part, f"part {name!r} of a Loss")
+        if type(count) is int and count >= 0:
+            return
         if isinstance(count, torch.Tensor):
             if count.dim():
                 raise ArgumentError(f"the count of a Loss has shape {tuple(count.shape)}; add it up, as count.sum()")
@@ -72,14 +76,12 @@ class Loss:
         parts = {name: self.parts.get(name, 0) + other.parts.get(name, 0) for name in names}
         return Loss(self.sum + other.sum, self.count, parts)  # type: ignore[arg-type]
 
-    def __mul__(self, factor: Any) -> Loss:
-        if isinstance(factor, Loss):
-            return NotImplemented
+    def __mul__(self, factor: float | torch.Tensor) -> Loss:
         return replace(self, sum=self.sum * factor, parts={n: p * factor for n, p in self.parts.items()})
 
     __rmul__ = __mul__
 
-    def __truediv__(self, factor: Any) -> Loss:
+    def __truediv__(self, factor: float | torch.Tensor) -> Loss:
         return self * (1 / factor)
 
     def detach(self) -> Loss:
@@ -103,7 +105,7 @@ class Loss:
             if (each.count is None) != (count is None):
                 raise ArgumentError("one loss of a batch is a sum (count=None) and another has a count: give both one")
             total = total + each.sum
-            count = None if count is None else count + each.count  # type: ignore[operator]
+            count = None if count is None else count + each.count
             for name, part in each.parts.items():
                 parts[name] = parts[name] + part if name in parts else part
         return Loss(total, count, parts)

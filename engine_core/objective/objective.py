@@ -66,16 +66,17 @@ class Objective:
         eval_loss_fn: Any = None,
         check: bool = True,
     ) -> None:
-        if isinstance(count, str) and count not in _COUNTS:
-            raise ArgumentError(f"count={count!r} is unknown{did_you_mean(count, _COUNTS)}")
-        if count is not None and not isinstance(count, str) and not callable(count):
-            raise ArgumentTypeError(
-                f"count={count!r} has to be one of {', '.join(map(repr, _COUNTS))}, or a function of outputs and targets"
-            )
+        given: Any = count
+        if isinstance(given, str) and given not in _COUNTS:
+            raise ArgumentError(f"count={count!r} is unknown{did_you_mean(given, _COUNTS)}")
+        if given is not None and not isinstance(given, str) and not callable(given):
+            known = ", ".join(map(repr, _COUNTS))
+            raise ArgumentTypeError(f"count={count!r} has to be {known} or a function of outputs and targets")
         self._loss_fn, self.eval_loss_fn = check_loss_fn(loss_fn), check_loss_fn(eval_loss_fn, "eval_loss_fn")
         self.inputs, self.targets = _check_items("inputs", inputs), _check_items("targets", targets)
         self.count, self.check = count, check
-        self._counters: dict[int, tuple[Any, Counter, bool]] = {}
+        self._is_pair = inputs == 0  # as a rule, and without a call in each step
+        self._counters: dict[int, tuple[Any, Counter, bool, bool]] = {}
         self._suspects: dict[str, int] = {}
         self._seen = 0
         self._latest: Loss | None = None
@@ -97,19 +98,11 @@ class Objective:
     def forward(self, model: Any, batch: Any) -> Any:
         """Return the model's outputs for a batch."""
         try:
-            inputs = self.inputs
-            if self._loss_fn is None and inputs == 0:
+            if not self._is_pair:
+                return _call(model, self.inputs, batch)
+            if self._loss_fn is None:
                 return model(batch)
-            if inputs == 0:
-                # Rows or samples would be taken for inputs and targets; asking a tuple whether it is a tensor is slow.
-                if type(batch) is not tuple and (isinstance(batch, torch.Tensor) or are_samples(batch)):
-                    raise not_a_pair(batch)  # noqa: TRY301  another function would cost each step a call
-                try:
-                    inputs = batch[0]
-                except (LookupError, TypeError) as error:
-                    raise not_a_pair(batch) from error
-                return model(inputs)
-            return _call(model, inputs, batch)
+            return model(batch[0] if type(batch) is tuple and batch else _item_of_pair(batch, 0))
         except Exception as error:
             note_slips(error, self, batch, None)
             raise
@@ -136,14 +129,7 @@ class Objective:
         try:
             if (loss_fn := self._loss_fn) is None:
                 return model.loss(outputs, batch)
-            if self.targets == 1:
-                try:
-                    targets = batch[1]
-                except (LookupError, TypeError) as error:
-                    raise not_a_pair(batch) from error
-            else:
-                targets = self.targets_of(batch)
-            return loss_fn(outputs, targets)
+            return loss_fn(outputs, _item_of_pair(batch, 1) if self.targets == 1 else self.targets_of(batch))
         except Exception as error:
             note_slips(error, self, batch, outputs)
             raise
@@ -188,7 +174,7 @@ class Objective:
             )
         if losses.dim() == 1:
             return losses
-        counter, _ = self._counter_of(self._loss_fn)
+        counter, *_ = self._counter_of(self._loss_fn)
         return losses.flatten(1).sum(1) if counter is count_nothing else losses.flatten(1).mean(1)
 
     def targets_of(self, batch: Any) -> Any:
@@ -232,14 +218,12 @@ class Objective:
         """
         if self._latest is not None and loss_fn is None:
             return self._latest.count
-        counter, needs_targets = self._counter_of(self._loss_fn if loss_fn is None else loss_fn)
+        counter, needs_targets, _ = self._counter_of(self._loss_fn if loss_fn is None else loss_fn)
         return counter(outputs, self.targets_of(batch) if needs_targets else None, batch, self.batches)
 
     def is_certain(self, loss_fn: Any = None) -> bool:
         """Is the loss one of torch's, of which it is known what they count, so that nothing has to be measured?"""
-        loss_fn = self._loss_fn if loss_fn is None else loss_fn
-        plain = type(self).loss is Objective.loss and self.count is None
-        return plain and loss_fn is not None and counter_of(loss_fn) is not None
+        return self._counter_of(self._loss_fn if loss_fn is None else loss_fn)[2]
 
     def name_of_loss(self, model: Any) -> str:
         """Return the name of what computes the loss, for messages."""
@@ -255,17 +239,19 @@ class Objective:
         if 0 < self._seen < _FIRST:
             self._refuse_suspects(self._seen)
 
-    def _counter_of(self, loss_fn: Any) -> tuple[Counter, bool]:
-        """Return what counts a scalar of a loss function, and whether it looks at targets."""
+    def _counter_of(self, loss_fn: Any) -> tuple[Counter, bool, bool]:
+        """Return what counts a scalar of a loss function, whether it looks at targets, and whether that is certain."""
         known = self._counters.get(id(loss_fn))
         if known is None or known[0] is not loss_fn:  # asking a loss for its settings is slow
+            of_torch = None if loss_fn is None or self.count is not None else counter_of(loss_fn)
             if isinstance(self.count, str):
-                counter: Counter = _COUNTS[self.count]
+                counter = _COUNTS[self.count]
             elif self.count is not None:
                 counter = functools.partial(_count_by, self.count)
             else:
-                counter = count_rows_of if loss_fn is None else counter_of(loss_fn) or count_rows_of
-            known = loss_fn, counter, counter not in (count_rows_of, count_nothing)
+                counter = of_torch or count_rows_of
+            is_certain = of_torch is not None and type(self).loss is Objective.loss
+            known = loss_fn, counter, counter not in (count_rows_of, count_nothing), is_certain
             self._counters = {**self._counters, id(loss_fn): known}
         return known[1:]
 
@@ -273,7 +259,9 @@ class Objective:
         """Return the total of a loss in parts, and its parts."""
         parts = {name: check_scalar(part, f"part {name!r} of the loss") for name, part in _parts(given).items()}
         if len(totals := [name for name in _TOTALS if name in parts]) > 1:
-            raise ArgumentError("the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise")
+            raise ArgumentError(
+                "the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise"
+            )
         if totals:
             return parts.pop(totals[0]), parts
         trained = {name: part for name, part in parts.items() if part.requires_grad} or parts
@@ -288,7 +276,7 @@ class Objective:
         self._seen += 1
         for name, value in values.items():
             others = whole - value
-            if len(values) > 2 and value and abs(others - value) <= 1e-5 * abs(value):  # noqa: PLR2004
+            if len(values) > 2 and value and abs(others - value) <= 1e-5 * abs(value):
                 self._suspects[name] = self._suspects.get(name, 0) + 1
         if self._seen == _FIRST:
             self._refuse_suspects(_FIRST)
@@ -298,8 +286,8 @@ class Objective:
         for name, count in self._suspects.items():
             if count == batches:
                 raise ArgumentError(
-                    f"part {name!r} of the loss is the sum of all other parts, so it would count twice: return it under "
-                    "the name 'total', as {'total': ..., 'ce': ..., 'kl': ...}, or leave it out"
+                    f"part {name!r} of the loss is the sum of all other parts, so it would count twice: return it "
+                    "under the name 'total', as {'total': ..., 'ce': ..., 'kl': ...}, or leave it out"
                 )
 
 
@@ -349,6 +337,16 @@ def _items_of(batch: Any, items: Items) -> Any:
     return batch if items in ("*", "**") else get_item(batch, items)
 
 
+def _item_of_pair(batch: Any, index: int) -> Any:
+    """Return inputs or targets of a batch that is a pair; rows or samples would be taken for them."""
+    try:
+        if type(batch) is tuple or not (isinstance(batch, torch.Tensor) or are_samples(batch)):
+            return batch[index]
+    except (LookupError, TypeError) as error:
+        raise not_a_pair(batch) from error
+    raise not_a_pair(batch)
+
+
 def _call(model: Any, inputs: Items, batch: Any) -> Any:
     """Call a model with items of a batch."""
     if inputs == "*":
@@ -366,7 +364,9 @@ def _count_by(count: Callable[[Any, Any], Any], outputs: Any, targets: Any, _: A
     if isinstance(found, torch.Tensor) and found.dim() == 0:
         return found.detach()
     if isinstance(found, bool) or not isinstance(found, (int, float)):
-        raise ArgumentError(f"count(outputs, targets) returned {found!r:.80}; it has to be a number, or a scalar tensor")
+        raise ArgumentError(
+            f"count(outputs, targets) returned {found!r:.80}; it has to be a number, or a scalar tensor"
+        )
     return found
 
 

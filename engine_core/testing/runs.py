@@ -115,6 +115,7 @@ def calm() -> Iterator[None]:
             filters: Any = warnings.filters
             filters[:] = [("default" if how == "error" else how, *rest) for how, *rest in filters]
             warnings.simplefilter("ignore", IdleAlgorithmWarning)  # how long a check trains says nothing about it
+            warnings.filterwarnings("ignore", "BatchNorm .* each microbatch", UserWarning)  # the default model has some
             yield
     finally:
         torch.set_num_threads(threads)

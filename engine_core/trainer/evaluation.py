@@ -62,8 +62,8 @@ def run_eval(
     Raises:
         EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
 
-    `<label>/loss` is the loss of the whole set: the sum of the batches' sums by that of their counts. Module modes, the position in training, the current
-    batch and the global random generators are restored afterwards.
+    `<label>/loss` is the loss of the whole set: the sum of the batches' sums by that of their counts. Module modes, the
+    position in training, the current batch and the global random generators are restored afterwards.
     """
     state = session.engine.state
     before, former, results = Before(state, session.device), state.metrics, state.results.to_json()
@@ -210,7 +210,9 @@ class _Losses:
         taken, rows = self._taken, self._state.eval_timestamp.sample
         counts = [0.0 if loss.count is None else float(loss.count) for loss in taken]
         total = sum(loss.sum.item() for loss in taken)
-        table = self._state.ranks.table([rows, len(taken), any(loss.count is None for loss in taken), total, sum(counts)])
+        table = self._state.ranks.table(
+            [rows, len(taken), any(loss.count is None for loss in taken), total, sum(counts)]
+        )
         seen, losses, are_sums, sums, divisors = zip(*table, strict=True)
         if len({*seen}) > 1:
             raise differing(self._label, seen)

@@ -29,7 +29,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     seam, state, engine, status = session.seam, session.state, session.engine, session.status
     feed, device = session.feed, session.device
     scaler, readings, logger = session.precision.scaler, session.readings, engine.logger
-    outputs_of, given_of = session.precision.wrap(session.forward), session.precision.wrap(session.given)
+    objective, wrapping = state.objective, session.wrapping
+    forward, given_of = session.precision.wrap(objective.forward), session.precision.wrap(objective.given)
     together = session.together  # None: one process
     at_end = session.end_test(end)
     counts_batches = not all(i.in_epochs for i in (session.eval_interval, *(s.interval for s in session.schedulers)))
@@ -187,12 +188,12 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         state.loss_weight = nominal
         for number, piece in enumerate(pieces):
             state.batch = piece
-            with session.wrapping.until_last(is_last=number == len(pieces) - 1):
+            with wrapping.until_last(is_last=number == len(pieces) - 1):
                 try:
                     if number < session.own_pieces:
                         microbatch(nominal, losses)
                     else:  # other ranks have more, and wait
-                        take_part(state, outputs_of, given_of)
+                        take_part(state, forward, given_of, wrapping.called)
                 except Exception as error:
                     if len(pieces) > 1:
                         add_note(error, place_of(number, pieces, state.batches))
@@ -217,10 +218,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         """
         nonlocal warns_of_graph
         seam.begin_forward(state.batch)
-        seam.end_forward(outputs_of(state.batch))
+        seam.end_forward(forward(state.model if together is None else wrapping.called, state.batch))
         seam.begin_loss()
-        given = seam.end_loss(given_of(state.outputs, state.batch))
-        objective = state.objective
+        given = seam.end_loss(given_of(state.model, state.outputs, state.batch))
         if nominal is None:
             scalar, parts = objective.scalar(given)
         else:
@@ -228,8 +228,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             scalar, parts = own.sum / nominal, own.parts
         loss: Any = seam.begin_backward(scalar)
         if nominal is not None:
-            total = own.sum if loss is scalar else loss * nominal
-            losses.append(Loss(total, own.count, parts).detach())
+            total = own.sum if loss is scalar else loss * nominal  # an algorithm may have changed it
+            losses.append(Loss(total.detach(), own.count, {name: part.detach() for name, part in parts.items()}))
         scaled: Any = loss if scaler is None else scaler.scale(loss)
         if not (engine.may_create_graph and engine.backwards_create_graph):
             scaled.backward()
@@ -245,7 +245,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         """Count the epoch, step the per-epoch schedulers, evaluate."""
         feed.end_epoch(session.batches)
         session.batches = None
-        state.objective.settle_parts()
+        objective.settle_parts()
         before = state.timestamp
         if not before.batch_in_epoch and not feed.taken:  # a batch that an exception cut was taken too
             raise EngineError(

@@ -35,15 +35,15 @@ def place_of(number: int, pieces: Sequence[Any], batches: Batches) -> str:
     return f"in microbatch {number + 1} of {len(pieces)} ({rows} of {sum(sizes)})"
 
 
-def take_part(state: State, outputs_of: Callable[[Any], Any], given_of: Callable[[Any, Any], Any]) -> None:
+def take_part(state: State, forward: Callable[..., Any], given_of: Callable[..., Any], called: Any) -> None:
     """Run forward and backward again, because other ranks have more microbatches and wait; its loss counts nothing.
 
     No event is fired, and the model's buffers stay as they are: the rows count once.
     """
     model: Any = state.model
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    outputs = outputs_of(state.batch)
-    loss = state.objective.counted(given_of(outputs, state.batch), outputs, state.batch)
+    outputs = forward(called, state.batch)
+    loss = state.objective.counted(given_of(model, outputs, state.batch), outputs, state.batch)
     as_nothing(loss.sum).backward()  # type: ignore[no-untyped-call]
     for buffer, former in buffers:
         buffer.copy_(former)

@@ -46,7 +46,7 @@ def scale_gradients(optimizers: Iterable[torch.optim.Optimizer], factor: float |
     trained = {p: None for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     dense = [p.grad for p in trained if p.grad is not None and p.grad.layout is torch.strided]
     if dense:
-        torch._foreach_mul_(dense, factor)  # noqa: SLF001  as torch's own clipping does
+        torch._foreach_mul_(dense, factor)
     for parameter in trained:
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             parameter.grad.mul_(factor)

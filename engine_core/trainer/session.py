@@ -12,6 +12,7 @@ import torch
 from ..embed import EmbeddedLoop, Phase, RunStatus
 from ..engine import Engine
 from ..errors import ObjectiveError
+from ..messages import warn
 from ..objective import AT, Law, Loss, as_nothing, couples_rows, tolerance_of
 from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
@@ -40,6 +41,7 @@ class Session:
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
         has_measured: have the metrics seen a batch?
+        has_told_of_coupled: was it said that layers look at several rows together?
         told_of: labels of the loaders of which it was said that their loss is approximate.
         own_pieces: how many microbatches of the current batch are this rank's.
         measured: how many batches could have broken the law of the loss; `measured_at`: the clock at the latest.
@@ -67,6 +69,7 @@ class Session:
     untrained: frozenset[str] = field(default=frozenset(), init=False)
     has_measured: bool = field(default=False, init=False)
     told_of: set[str] = field(default_factory=set, init=False)
+    has_told_of_coupled: bool = field(default=False, init=False)
     own_pieces: int = field(default=1, init=False)
     measured: int = field(default=0, init=False)
     measured_at: int = field(default=-1, init=False)
@@ -76,14 +79,6 @@ class Session:
         if self.state.world_size > 1:
             self.together = Agreement(self.state, self.engine.unheard, self.feed)
 
-    def forward(self, batch: Any) -> Any:
-        """Return the outputs of a training batch."""
-        return self.state.objective.forward(self.wrapping.called, batch)
-
-    def given(self, outputs: Any, batch: Any) -> Any:
-        """Return what the loss function gives for a training batch."""
-        return self.state.objective.given(self.state.model, outputs, batch)
-
     def split(self, batch: Any) -> tuple[Sequence[Any], float | None]:
         """Return the batch's microbatches, and by what their losses are divided; None: it is alone, and not divided."""
         state, together = self.state, self.together
@@ -92,6 +87,8 @@ class Session:
         size = self.microbatch_size
         pieces = [batch] if size is None or state.is_placeholder else state.batches.split(batch, size)
         self.own_pieces = len(pieces)
+        if len(pieces) > 1:
+            self.look_for_coupled_rows()
         if together is None:
             if len(pieces) == 1:
                 return pieces, None
@@ -182,6 +179,20 @@ class Session:
     def look_at_schedules(self) -> None:
         """Warn of schedulers whose own length is not the run's, unless the previous fit had the same."""
         self.misfits = warn_of_lengths(self.schedulers, self.misfits, self.state)
+
+    def look_for_coupled_rows(self) -> None:
+        """A batch is cut: warn once of layers whose statistics in training depend on that."""
+        if self.has_told_of_coupled:
+            return
+        self.has_told_of_coupled = True
+        if names := couples_rows(cast("Any", self.state.model)):
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            warn(
+                f"BatchNorm ({names[0]!r}{others}) takes its statistics in training from each microbatch, so with "
+                f"microbatch_size={self.microbatch_size} steps differ from those of whole batches; GroupNorm and "
+                "LayerNorm look at each row alone",
+                UserWarning,
+            )
 
     def look_for_untrained(self) -> None:
         """Warn of trainable parameters that are in no optimizer, unless the previous fit had the same."""

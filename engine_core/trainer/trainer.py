@@ -158,7 +158,7 @@ class Trainer:
             algorithms=as_plugins("algorithms", algorithms, "algorithms"),
             callbacks=callbacks,
             batches=check_batches(batches),
-            objective=objective,
+            objective=objective,  # type: ignore[arg-type]  # None is made from loss_fn
             loss_fn=check_loss_fn(loss_fn),
             metric_objects=check_metrics(metrics, model, has_loss_fn=loss_fn is not None, ranks=ranks),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,

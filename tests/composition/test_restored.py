@@ -92,6 +92,7 @@ class Failing:
         return F.cross_entropy(outputs, targets, reduction=reduction)
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize("microbatch_size", [None, 10])
 @pytest.mark.parametrize("names", GROUPS, ids=LABELS)
 def test_the_model_that_a_step_began_with_is_there_again_when_its_loss_raises(names, microbatch_size):

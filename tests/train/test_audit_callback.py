@@ -174,6 +174,7 @@ def run(audit, **settings):
     return {"model": model.state_dict(), "optimizer": made.state.optimizers[0].state_dict(), "drawn": torch.rand(1)}
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize(
     "settings",
     [{}, {"microbatch_size": 4}, {"precision": "amp_bf16"}, {"grad_clip_norm": 0.1}],

@@ -162,7 +162,8 @@ MISSING: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no loss": (
         {"loss_fn": None},
-        "Linear has no loss: give Trainer(loss_fn=...), or the model a method loss(outputs, batch)",
+        "Linear has no loss: give Trainer(loss_fn=...), or the model a method loss(outputs, batch), or, if its forward "
+        "computes the loss, Trainer(objective=engine_core.ModelLoss())",
     ),
     "no duration": ({"max_duration": None}, "how long? give Trainer(max_duration='10ep') or fit('10ep')"),
 }
@@ -219,15 +220,18 @@ def test_a_loader_that_turns_out_empty_is_named_with_the_epoch() -> None:
     )
 
 
-PAIR = "other batches need a model with its own loss(outputs, batch)"
+PAIR = (
+    "say where they are, Trainer(objective=engine_core.Objective(loss_fn, inputs='input_ids', targets='labels')), or "
+    "give the model its own loss(outputs, batch)"
+)
 
 
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (rows(8)[0], f"with loss_fn a batch has to be (inputs, targets), not a Tensor; {PAIR}"),
-        ({"x": rows(8)[0]}, f"with loss_fn a batch has to be (inputs, targets), not a dict; {PAIR}"),
-        ((rows(8)[0],), f"with loss_fn a batch has to be (inputs, targets), not a tuple of length 1; {PAIR}"),
+        (rows(8)[0], f"with loss_fn a batch has to be (inputs, targets), not a Tensor: {PAIR}"),
+        ({"x": rows(8)[0]}, f"with loss_fn a batch has to be (inputs, targets), not a dict: {PAIR}"),
+        ((rows(8)[0],), f"with loss_fn a batch has to be (inputs, targets), not a tuple of length 1: {PAIR}"),
     ],
     ids=["a tensor", "a dict", "inputs alone"],
 )

@@ -69,6 +69,7 @@ def test_a_batch_is_skipped_whose_gradients_alone_are_not_finite() -> None:
     assert same(learned(made), learned(fitted([*spoiled()[:3], *spoiled()[4:]])))
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize(
     "settings", [{"microbatch_size": 3}, {"precision": "amp_bf16"}, {"grad_clip_norm": 0.1}], ids=str
 )

@@ -171,6 +171,7 @@ def test_schedulers_continue(scheduler: str, interval: str, tmp_path: Path) -> N
     assert_resumes_everywhere(tmp_path, schedulers=(SCHEDULERS[scheduler], interval))
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize(
     "settings",
     [

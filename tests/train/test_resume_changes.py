@@ -122,6 +122,7 @@ def test_warn_warns_of_each_difference_once(saved: Path) -> None:
     assert warned(load_path=saved, **DIFFERENT) == TOLD
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 def test_adopt_continues_with_what_there_is_and_saves_it(saved: Path, tmp_path: Path) -> None:
     saver = CheckpointSaver(tmp_path, "1ba")
     made, _ = run(

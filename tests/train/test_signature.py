@@ -35,6 +35,7 @@ SIGNATURE = {
     "load_changed": "warn",  # decided before what was saved is put back, and so before a callback can say anything
     "parallel": "auto",  # decides the ranks, which INIT, seed and loaders need
     "batches": None,  # what a row is, which the clock, the ranks and microbatches ask before any event fires
+    "objective": None,  # what model and loss get of a batch, which nothing but the loop gives them
 }
 
 

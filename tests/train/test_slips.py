@@ -40,8 +40,8 @@ class OfWholeBatch(nn.Linear):
 def three(first: str) -> str:
     return (
         f"of the 3 items of the batch the model gets item 0, a Tensor of shape {first}, and the loss item 1, a Tensor "
-        "of shape (8, 4); the others are for algorithms. For several inputs make it ((a, b), targets), or "
-        f"{OWN_LOSS}: then it gets the whole batch"
+        "of shape (8, 4); the others are for algorithms. For several inputs say "
+        "Trainer(objective=engine_core.Objective(loss_fn, inputs=(0, 1), targets=2))"
     )
 
 

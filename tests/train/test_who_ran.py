@@ -135,7 +135,8 @@ def test_microbatches_show_the_last_ones():
 
     around = acting(nothing, "before_forward", "after_forward")
     assert notes(around, model=FailsLater(4, 3), microbatch_size=4) == [
-        "in this batch ran: Faulty at BEFORE_FORWARD (writes nothing), Faulty at AFTER_FORWARD (writes nothing)"
+        "in microbatch 2 of 2 (rows 4 to 7 of 8)",
+        "in this batch ran: Faulty at BEFORE_FORWARD (writes nothing), Faulty at AFTER_FORWARD (writes nothing)",
     ]
 
 

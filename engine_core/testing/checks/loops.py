@@ -165,7 +165,7 @@ class _Loop:
             for loaded in self._data:
                 batch = seam.eval_batch(loaded)
                 seam.eval_outputs(self._outputs_of(batch))
-                loss, _ = reduce_loss(self._loss_of(seam.state.outputs), None)
+                loss, _ = seam.state.objective.scalar(self._loss_of(seam.state.outputs))
                 seam.eval_batch_end(loss)
                 total, rows = total + loss.item() * count_rows(batch), rows + count_rows(batch)
         seam.eval_end({"eval/loss": total / rows})
