@@ -151,9 +151,10 @@ class SelectiveBackprop(Algorithm):
         if self.keep == 1:
             return
         run = self._run_of(state)
+        run.subject.check_keys(scales=self.scale_factor != 1 and run.scorer.scales, logs=self.log_by == "class")
         run.scorer.check(run.subject, state.batch)
         if self.log_by == "class":
-            check_classes(state.batch, self.target_key, run.scorer.count(run.subject, state.batch))
+            check_classes(state.batch, self.target_key, run.subject.count(state.batch))
         if state.get_elapsed_duration() is None and (self.start, self.end) != (0, 1):
             raise ArgumentError(
                 f"max_duration is not known, so start={self.start} and end={self.end} can't be located in it: "

@@ -30,6 +30,8 @@ class ByForward(ByLoss):
         reuse: `"off"`, or what to do if the step can't reuse the outputs of its linear layers: `"auto"`, `"on"`.
     """
 
+    scales = True
+
     def __init__(self, ranks: Ranks, reuse: str = "off") -> None:
         super().__init__(ranks)
         self._reuse = None if reuse == "off" else Reuse(is_demanded=reuse == "on")
@@ -38,9 +40,10 @@ class ByForward(ByLoss):
 
     def check(self, subject: Subject, batch: Any) -> None:
         """Raise also if the input can't be scaled, or reuse is demanded but impossible."""
-        subject.objective.check(batch, subject.manner.scale_factor)
+        super().check(subject, batch)
+        subject.check_scale(batch)
         if self._reuse is not None:
-            self._reuse.check(subject.model, subject.precision)
+            self._reuse.check(subject.state.model, subject.precision)
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return the losses; the first time compare those of scaled inputs with the true ones."""
@@ -71,7 +74,7 @@ class ByForward(ByLoss):
         if reuse is None or not number:
             losses, took = first()
         else:
-            losses, took = reuse.recorded(first, subject.model, batch, subject.precision)
+            losses, took = reuse.recorded(first, subject.state.model, subject.count(batch), subject.precision)
         if factor != 1 and not self._refuses_scaled:
             self._refuses_scaled = ranks.any(not took)
             if self._refuses_scaled and took:  # the scores of all ranks have to be of one size

@@ -27,7 +27,7 @@ class ByFunction(Scorer):
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return what the function returns, in single precision."""
-        n = self.count(subject, batch)
+        n = subject.count(batch)
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
         seed = fresh_seed(generator) + self.ranks.rank
         scores = subject.untouched(lambda: self._function(batch, state), seed)
