@@ -151,7 +151,8 @@ class SelectiveBackprop(Algorithm):
         if self.keep == 1:
             return
         run = self._run_of(state)
-        run.subject.check_keys(scales=self.scale_factor != 1 and run.scorer.scales, logs=self.log_by == "class")
+        scales = self.scale_factor != 1 and self.selector != "uniform" and self.scorer in ("forward", "stale")
+        run.subject.check_keys(scales=scales, logs=self.log_by == "class")
         run.scorer.check(run.subject, state.batch)
         if self.log_by == "class":
             check_classes(state.batch, self.target_key, run.subject.count(state.batch))

@@ -72,8 +72,6 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     if check_scale_factor(scale_factor) != 1:
         check_scalable(input)
     check_selection(check_selector(selector), check_floor(floor))
-    if loss_fun is None:
-        raise ArgumentTypeError("the loss None can't be called: give one like torch.nn.functional.cross_entropy")
     objective = Objective(loss_fun)
     objective.check_row_losses(model)
     own = _private_generator(input.device, os.getpid()) if generator is None else private_unless(generator)

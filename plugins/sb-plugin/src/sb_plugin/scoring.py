@@ -15,13 +15,14 @@ from torch.nn import functional as F
 
 from engine_core import Objective
 from engine_core.batch import BatchKey, get_item, map_batch, set_item
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.messages import warn
 
 from .untouched import frozen_buffers, own_randomness
 
 __all__ = [
     "Manner",
+    "as_scores",
     "autocast_of",
     "check_scalable",
     "leaving_no_trace",
@@ -130,11 +131,7 @@ class _ForgottenCasts:
 
 
 def row_losses(objective: Objective, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
-    """Return the loss of each row (n,) in single precision, even if autocast made the outputs.
-
-    Raises:
-        ArgumentError: (a ValueError) if an objective of the user's own returns anything else.
-    """
+    """Return the loss of each row (n,) in single precision, even if autocast made the outputs."""
     tensors: list[torch.Tensor] = []
     map_batch(outputs, lambda leaf: tensors.append(leaf) if isinstance(leaf, torch.Tensor) else None)
     reduced: AbstractContextManager[Any] = nullcontext()
@@ -142,11 +139,20 @@ def row_losses(objective: Objective, model: Any, outputs: Any, batch: Any) -> to
         outputs, reduced = map_batch(outputs, _to_fp32), no_autocast(tensors[0].device)
     with reduced:
         losses: Any = objective.row_losses(model, outputs, batch)
-    rows = objective.batches.rows(batch)
-    if not isinstance(losses, torch.Tensor) or losses.shape != (rows,):
-        found = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else f"{losses!r:.80}"
-        raise ArgumentError(f"{type(objective).__name__}.row_losses gave {found}, not ({rows},), a loss for each row")
-    return losses.float()
+    return as_scores(losses, objective.batches.rows(batch), f"{type(objective).__name__}.row_losses")
+
+
+def as_scores(given: Any, n: int, who: str) -> torch.Tensor:
+    """Return what the user's code gave for scores (n,), in single precision.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) if it is something else.
+    """
+    if not isinstance(given, torch.Tensor):
+        raise ArgumentTypeError(f"{who} gave a {type(given).__name__}, not a tensor of shape ({n},)")
+    if given.shape != (n,):
+        raise ArgumentError(f"{who} gave shape {tuple(given.shape)}, not ({n},), a score for each row")
+    return given.detach().float()
 
 
 def _to_fp32(leaf: Any) -> Any:
@@ -155,12 +161,7 @@ def _to_fp32(leaf: Any) -> Any:
 
 
 def score(
-    objective: Objective,
-    model: Callable[..., Any],
-    batch: Any,
-    seed: int,
-    manner: Manner = PLAIN,
-    holder: Any = None,
+    objective: Objective, model: Any, batch: Any, seed: int, manner: Manner = PLAIN, holder: Any = None
 ) -> tuple[torch.Tensor, bool]:
     """Return the loss of each row (n,) in single precision, and whether the model took the input as scaled.
 
@@ -180,25 +181,22 @@ def score(
 
         return leaving_no_trace(losses, model, objective, seed, manner)
 
-    scale_factor = manner.scale_factor
-    refusal: str | None = None
-    if scale_factor != 1:
-        try:
-            losses = run(scale_factor)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001  a model may raise anything here; at full size it is not caught
-            refusal = f"{type(error).__name__}: {error}"
-    if scale_factor == 1 or refusal is not None:
-        losses = run(1)
-    if refusal is not None:
-        name = type(model).__name__
-        warn(
-            f"{name} can't take inputs scaled by scale_factor={scale_factor} ({refusal}); "
-            "rows are scored at full size: set scale_factor=1",
-            UserWarning,
-        )
-    return losses, refusal is None
+    factor = manner.scale_factor
+    if factor == 1:
+        return run(1), True
+    try:
+        return run(factor), True
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  a model may raise anything here; at full size it is not caught
+        refusal = f"{type(error).__name__}: {error}"
+    losses = run(1)
+    warn(
+        f"{type(model).__name__} can't take inputs scaled by scale_factor={factor} ({refusal}); "
+        "rows are scored at full size: set scale_factor=1",
+        UserWarning,
+    )
+    return losses, False
 
 
 def rank_correlation(scores: torch.Tensor, others: torch.Tensor) -> float:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -13,10 +14,10 @@ import torch
 from engine_core import Objective, State
 from engine_core.arguments import check_taken, item_at
 from engine_core.batch import BatchKey, get_item
-from engine_core.errors import ArgumentError, BatchKeyError, EngineError
+from engine_core.errors import ArgumentError, EngineError
 from engine_core.objective import check_objective
 
-from .scoring import Manner, autocast_of, check_scalable, leaving_no_trace, no_autocast, row_losses, score
+from .scoring import Manner, autocast_of, leaving_no_trace, no_autocast, row_losses, score
 
 __all__ = ["Subject"]
 
@@ -98,27 +99,17 @@ class Subject:
 
     def check_loss(self, batch: Any) -> None:
         """Raise if there is no loss, or none for each row; run nothing."""
-        objective = self.objective
-        check_objective(objective, self._holder)
-        objective.check_row_losses(self._holder)
+        check_objective(self.objective, self._holder)
+        self.objective.check_row_losses(self._holder)
         if not _says(self.state.objective):
             for name, key in zip(("input_key", "target_key"), self._keys, strict=True):
                 item_at(batch, name, key)
 
-    def check_scale(self, batch: Any) -> None:
-        """Raise if the input can't be scaled, but is to be."""
-        if self.manner.scale_factor != 1:
-            check_scalable(item_at(batch, "input_key", self._keys[0]))
-
     def is_given(self, item: object, batch: Any) -> bool:
         """Is this, by identity, what the model or its loss function gets of a batch?"""
         objective = self.objective
-        try:
-            return objective.loss_fn is not None and (
-                item is objective.inputs_of(batch) or item is objective.targets_of(batch)
-            )
-        except BatchKeyError:  # an objective of one's own may take others
-            return False
+        is_known = type(objective) in (Objective, _AtKeys) and objective.loss_fn is not None
+        return is_known and (item is objective.inputs_of(batch) or item is objective.targets_of(batch))
 
     def score(self, batch: Any, seed: int, *, at_full_size: bool = False) -> tuple[torch.Tensor, bool]:
         """Return the loss of each row (n,) by a forward without gradients, and whether it took the input as scaled.
@@ -136,7 +127,7 @@ class Subject:
     def losses_of(self, outputs: Any, batch: Any, seed: int) -> torch.Tensor:
         """Return the loss of each row (n,) from the outputs of a training forward, without side effects."""
         objective, manner = self.objective, Manner(autocast=autocast_of(self.precision, self.device))
-        block = lambda: row_losses(objective, self._holder, outputs, batch)  # noqa: E731
+        block = partial(row_losses, objective, self._holder, outputs, batch)
         return leaving_no_trace(block, self.state.model, objective, seed, manner)
 
 

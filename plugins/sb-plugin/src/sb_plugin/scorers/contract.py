@@ -27,9 +27,6 @@ class Scorer:
         ranks: whose rows are scored together; what one of them is told about the examples all are.
     """
 
-    scales = False
-    """Does it score by a forward, which may get a scaled input?"""
-
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 

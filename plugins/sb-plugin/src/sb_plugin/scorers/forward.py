@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from engine_core import Event, State
+from engine_core.arguments import item_at
 from engine_core.messages import warn
 from engine_core.ranks import Ranks
 
 from ..reuse import Reuse
-from ..scoring import rank_correlation
+from ..scoring import check_scalable, rank_correlation
 from ..subject import Subject
 from ..untouched import fresh_seed
 from .contract import ByLoss, Log
@@ -30,8 +31,6 @@ class ByForward(ByLoss):
         reuse: `"off"`, or what to do if the step can't reuse the outputs of its linear layers: `"auto"`, `"on"`.
     """
 
-    scales = True
-
     def __init__(self, ranks: Ranks, reuse: str = "off") -> None:
         super().__init__(ranks)
         self._reuse = None if reuse == "off" else Reuse(is_demanded=reuse == "on")
@@ -41,7 +40,8 @@ class ByForward(ByLoss):
     def check(self, subject: Subject, batch: Any) -> None:
         """Raise also if the input can't be scaled, or reuse is demanded but impossible."""
         super().check(subject, batch)
-        subject.check_scale(batch)
+        if subject.manner.scale_factor != 1:
+            check_scalable(item_at(batch, "input_key", subject.manner.input_key))
         if self._reuse is not None:
             self._reuse.check(subject.state.model, subject.precision)
 

@@ -41,13 +41,7 @@ class ByTable(ByLoss):
         check_ids(ids)
         if subject.is_given(ids, batch):
             raise ArgumentError(f"index_key={self._index_key!r} finds the inputs or the targets, not ids; {REMEDY}")
-        try:
-            self.ids_in(subject.take(batch, torch.zeros(1, dtype=torch.long)), 1)
-        except ArgumentTypeError as error:
-            raise ArgumentError(
-                f"rows can't be taken from what index_key={self._index_key!r} finds in a batch of type "
-                f"{type(batch).__name__}: make it of tuples, lists, mappings and dataclasses"
-            ) from error
+        self.ids_in(subject.take(batch, torch.zeros(1, dtype=torch.long)), 1)
 
     def ids_in(self, batch: Any, n: int) -> torch.Tensor:
         """Return the ids of the examples of a batch (n,)."""
@@ -58,8 +52,8 @@ class ByTable(ByLoss):
         if not isinstance(ids, torch.Tensor) or ids.shape != (n,):
             found = f"a tensor {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else f"{ids!r:.80}"
             raise ArgumentTypeError(
-                f"index_key={self._index_key!r} finds {found}, not a tensor ({n},) with the id of each example; "
-                + REMEDY
+                f"index_key={self._index_key!r} finds {found}, not a tensor ({n},) with the id of each of so many "
+                f"examples; {REMEDY}"
             )
         return ids
 
@@ -71,8 +65,6 @@ class ByTable(ByLoss):
 
 class Stale(ByTable):
     """The loss from a forward that each example gets every `refresh` visits."""
-
-    scales = True
 
     def __init__(self, ranks: Ranks, index_key: BatchKey, refresh: int, device: torch.device) -> None:
         super().__init__(ranks, index_key)
