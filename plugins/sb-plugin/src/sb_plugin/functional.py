@@ -11,6 +11,7 @@ import torch
 
 from engine_core import Objective
 from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.objective import check_loss_fn
 from engine_core.randomness import private_unless
 
 from .arguments import (
@@ -72,7 +73,7 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     if check_scale_factor(scale_factor) != 1:
         check_scalable(input)
     check_selection(check_selector(selector), check_floor(floor))
-    objective = Objective(loss_fun)
+    objective = Objective(check_loss_fn(loss_fun, "loss_fun"))
     objective.check_row_losses(model)
     own = _private_generator(input.device, os.getpid()) if generator is None else private_unless(generator)
     if k == n:
