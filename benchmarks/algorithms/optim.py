@@ -107,7 +107,7 @@ def gradient_penalty(hand: Hand) -> Loop:
             watched = inputs.detach().requires_grad_()
             loss = F.cross_entropy(model(watched), targets)
             (slope,) = torch.autograd.grad(loss, watched, create_graph=True)
-            loss = loss + slope.square().sum() / len(inputs)
+            loss = loss + len(inputs) * slope.square().sum()
             loss.backward()
             optimizer.step()
 

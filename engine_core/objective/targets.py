@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -14,7 +14,6 @@ from ..errors import ArgumentError
 from ..losses import holds_loss, is_torch_loss
 from .loss import Loss
 from .model_loss import ModelLoss
-from .objective import Objective
 
 _TAKEN: Mapping[str, Mapping[type[nn.Module], Any]] = {
     "classes or probabilities": {nn.CrossEntropyLoss: F.cross_entropy},
@@ -43,22 +42,30 @@ def targets_taken(loss_fn: Any) -> str | None:
     return next((taken for taken, losses in _TAKEN.items() if is_torch_loss(loss_fn, losses)), None)
 
 
-def check_seen(  # noqa: PLR0913, PLR0917  a step's, in the order of Objective's methods
-    objective: Objective, model: Any, outputs: Any, batch: Any, loss: Any, who: str, *, counts: bool = False
-) -> None:
-    """Raise unless a loss was computed from the targets that `who` had put in place of the batch's.
+class Step(Protocol):
+    """What a step has come to, as State holds it."""
+
+    objective: Any
+    model: Any
+    outputs: Any
+    batch: Any
+    loss: Any
+
+
+def check_seen(step: Step, who: str, *, counts: bool = False) -> None:
+    """Raise unless the loss was computed from the targets that `who` had put in place of the batch's.
 
     Args:
-        batch: with its own targets again.
-        loss: as the loss function returned it.
+        step: at AFTER_LOSS, the batch with its own targets again.
         counts: ask whether a `Loss` counts what it counts for the batch's own targets? The loss is computed once more.
 
     Raises:
         ArgumentError: (a ValueError) with where to compute it, or what to count.
     """
+    objective, loss = step.objective, step.loss
     given = list(loss.values()) if isinstance(loss, Mapping) else loss if isinstance(loss, (tuple, list)) else [loss]
     given = [each.sum if isinstance(each, Loss) else each for each in given]
-    if isinstance(objective, ModelLoss) or (given and all(holds_loss(outputs, each) for each in given)):
+    if isinstance(objective, ModelLoss) or (given and all(holds_loss(step.outputs, each) for each in given)):
         raise ArgumentError(
             f"{who} changes the targets that the loss is computed from, but this loss is one of the model's outputs, "
             "computed in the forward: let the forward return logits, and compute it in loss(outputs, batch), or in a "
@@ -68,12 +75,14 @@ def check_seen(  # noqa: PLR0913, PLR0917  a step's, in the order of Objective's
         return
     try:
         with torch.no_grad():
-            own = objective.given(model, outputs, batch)
+            own = objective.given(step.model, step.outputs, step.batch)
     except Exception:  # noqa: BLE001  it may take only such targets as these
         return
-    found = [None if count is None else float(count) for count in (loss.count, getattr(own, "count", loss.count))]
-    if found[0] != found[1] and (None in found or not math.isclose(*found, rel_tol=1e-4)):  # type: ignore[arg-type]
+    if not isinstance(own, Loss):
+        return
+    found, expected = (None if each.count is None else float(each.count) for each in (loss, own))
+    if found != expected and (found is None or expected is None or not math.isclose(found, expected, rel_tol=1e-4)):
         raise ArgumentError(
-            f"{objective.name_of_loss(model)} counts {found[1]} for the targets of the batch and {found[0]} for those "
-            f"of {who}, which are shares of classes (N, K, ...): let its Loss count rows, as targets.shape[0]"
+            f"{objective.name_of_loss(step.model)} counts {expected} for the targets of the batch, and {found} for "
+            f"those of {who}, shares of classes (N, K, ...): let its Loss count rows, as targets.shape[0]"
         )

@@ -37,7 +37,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "ema": {"ema": {"decay": 0.9}},
     "fused_layernorm": {"fused_layernorm": {}},
     "gated_linear_units": {"gated_linear_units": {}},
-    "gradient_penalty": {"gradient_penalty": {"weight": 5.0}},
+    "gradient_penalty": {"gradient_penalty": {"weight": 0.01}},
     "label_smoothing": {"label_smoothing": {}},
     "layer_freezing": {"layer_freezing": {"start": 0.2, "level": 0.5}},
     "mixup": {"mixup": {}},

@@ -26,7 +26,7 @@ DECLARED = {  # with default arguments: the needs and the events
     "ema that starts late": ("duration", "fit_start batch_end epoch_end eval_start eval_end"),
     "fused_layernorm": ("surgery", "init"),
     "gated_linear_units": ("surgery", "init"),
-    "gradient_penalty": ("create_graph whole_batch", f"{STEP} before_backward"),
+    "gradient_penalty": ("create_graph whole_batch", "before_forward after_forward before_backward"),
     "label_smoothing": ("", "before_loss after_loss"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint"),
     "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),

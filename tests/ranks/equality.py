@@ -46,7 +46,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "ema": {"decay": 0.9},
     "swa": {"start": 0.3},
     "label_smoothing": {},
-    "gradient_penalty": {"weight": 5.0},
+    "gradient_penalty": {"weight": 0.01},
     "layer_freezing": {"start": 0.2, "level": 0.5},
     "blurpool": {"min_channels": 1},
     "squeeze_excite": {"min_channels": 1, "latent_channels": 4},

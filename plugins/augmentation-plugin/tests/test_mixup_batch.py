@@ -7,7 +7,6 @@ import torch
 from scipy import stats
 
 from augmentation_plugin import mixup_batch
-from augmentation_plugin.blending import blend
 from augmentation_plugin.pairings import draw
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
@@ -84,12 +83,6 @@ def test_dtype_and_memory_format_stay(dtype: torch.dtype) -> None:
     assert mixed.dtype is dtype
     assert mixed.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(images, before)
-
-
-def test_lambda_of_one_leaves_the_rows_and_zero_takes_the_partners() -> None:
-    rows, order = torch.randn(5, 3), torch.tensor([1, 2, 3, 4, 0])
-    assert torch.equal(blend(rows, order, 1.0), rows)
-    assert torch.equal(blend(rows, order, 0.0), rows[order])
 
 
 def test_a_row_alone_is_mixed_with_itself() -> None:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, MixUp
 from augmentation_plugin.mixing import Mixing
-from engine_core import Callback, Engine, Logger, State, Trainer
+from engine_core import Callback, Engine, Logger, Objective, State, Trainer
 from engine_core.errors import EngineError
 
 BATCH = torch.rand(4, 3, 8, 8), torch.arange(4)
@@ -117,7 +117,7 @@ def test_a_training_continues_after_an_exception_wherever_it_was(
         [BATCH] * 3,
         max_duration="2ba",
         optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
-        loss_fn=model.loss_fn,
+        objective=Objective(model.loss_fn, check=False),
         algorithms=kind(interpolate_loss=interpolate_loss),
         callbacks=[FailsAt(model)],
         microbatch_size=microbatch_size,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, MixUp
 from augmentation_plugin.mixing import Mixing
-from engine_core import Engine, Logger, State, Trainer
+from engine_core import Engine, Logger, Loss, State, Trainer
 from engine_core.errors import ArgumentError
 
 ROWS = 6
@@ -36,7 +36,12 @@ class Net(nn.Module):
 
 class InParts(Net):
     def loss(self, outputs: Any, batch: Any) -> Any:
-        return {"total": (outputs["loss"],)}
+        return {"ce": outputs["loss"]}
+
+
+class Counted(Net):
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return Loss(outputs["loss"], None)
 
 
 class FromLogits(Net):
@@ -55,15 +60,10 @@ def fit(model: nn.Module, mixing: Mixing) -> Any:
 
 @BOTH
 @FORMS
-def test_a_loss_out_of_the_forward_is_an_error(kind: type[Mixing], interpolate_loss: bool) -> None:
+@pytest.mark.parametrize("net", [Net, InParts, Counted])
+def test_a_loss_out_of_the_forward_is_an_error(kind: type[Mixing], interpolate_loss: bool, net: type[Net]) -> None:
     with pytest.raises(ArgumentError, match=r"one of the model's outputs.*compute it in loss\(outputs, batch\)"):
-        fit(Net(), kind(1.0, interpolate_loss, "x", "y"))
-
-
-@BOTH
-def test_a_loss_whose_parts_are_all_the_same_for_other_targets_is_an_error(kind: type[Mixing]) -> None:
-    with pytest.raises(ArgumentError, match="one of the model's outputs"):
-        fit(InParts(), kind(1.0, True, "x", "y"))
+        fit(net(), kind(1.0, interpolate_loss, "x", "y"))
 
 
 @BOTH
@@ -152,7 +152,7 @@ def test_other_names_of_the_same_items_and_getters_are_taken(kind: type[Mixing])
 @BOTH
 def test_a_loop_that_never_checks_gets_a_clear_error_without_a_loss_function(kind: type[Mixing], state: State) -> None:
     state.algorithms, state.outputs = [kind(1.0, True)], torch.zeros(ROWS, 3)
-    with Engine(state, Logger()) as engine, pytest.raises(ArgumentError, match="there is no loss function"):
+    with Engine(state, Logger()) as engine, pytest.raises(ArgumentError, match="Identity has no loss"):
         for event in ("before_forward", "after_forward", "before_loss"):
             engine.run_event(event)
         state.loss = torch.zeros(())

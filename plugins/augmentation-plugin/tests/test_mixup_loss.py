@@ -70,26 +70,6 @@ def test_the_trainer_does_what_a_hand_written_loop_does_bit_for_bit(kind: type[M
     assert torch.equal(weights(model), weights(by_hand))
 
 
-def test_both_forms_agree_for_cross_entropy(kind: type[Mixing]) -> None:
-    models = make_model().double(), make_model().double()
-    batches = [(x.double(), y) for x, y in make_batches()]
-    for model, interpolate_loss in zip(models, (False, True), strict=True):
-        fit(kind(alpha=0.7, interpolate_loss=interpolate_loss), model, batches, F.cross_entropy)
-    torch.testing.assert_close(weights(models[0]), weights(models[1]), rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(weights(models[0]), weights(make_model().double()))
-
-
-def test_ignored_targets_and_weighted_classes_count_as_without_mixing(kind: type[Mixing]) -> None:
-    loss_fn = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.5]), ignore_index=2)
-    x, y = make_batches()[0]
-    y[:4] = torch.tensor([0, 1, 2, 2])
-    generator = torch.Generator().manual_seed(State(seed=SEED).derive_seed(str(kind.metadata.name)))
-    mixed, paired, lam = FUNCTIONS[kind](x, y, alpha=0.7, generator=generator)
-    outputs = make_model()(mixed)
-    (loss,) = fit(kind(alpha=0.7, interpolate_loss=True), make_model(), [(x, y)], loss_fn)
-    torch.testing.assert_close(loss, lam * loss_fn(outputs, y) + (1 - lam) * loss_fn(outputs, paired))
-
-
 @pytest.mark.parametrize("form", [tuple, list, dict])
 def test_each_part_of_a_loss_is_interpolated(kind: type[Mixing], form: type) -> None:
     def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
@@ -104,32 +84,6 @@ def test_each_part_of_a_loss_is_interpolated(kind: type[Mixing], form: type) -> 
     assert type(loss) is form
     torch.testing.assert_close(parts[0], plain)
     torch.testing.assert_close(parts[1], y.double().square().mean())  # that of all rows, however they are paired
-
-
-class WithOwnLoss(nn.Module):
-    """A model that gets the whole batch and computes its own loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = make_model()
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        return self.net(batch["image"])
-
-    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
-        return F.cross_entropy(outputs, batch["label"])
-
-
-@pytest.mark.parametrize("interpolate_loss", [False, True])
-def test_a_model_with_its_own_loss_gets_the_paired_targets_in_its_batch(
-    kind: type[Mixing], interpolate_loss: bool
-) -> None:
-    named = [{"image": x, "label": y} for x, y in make_batches()]
-    algorithm = kind(0.7, interpolate_loss, input_key="image", target_key="label")
-    losses = fit(algorithm, WithOwnLoss(), named, None)
-    plain = fit(kind(0.7, interpolate_loss), make_model(), make_batches(), F.cross_entropy)
-    assert torch.equal(torch.stack(losses), torch.stack(plain))
-    assert all(torch.equal(batch["label"], y) for batch, (_, y) in zip(named, make_batches(), strict=True))
 
 
 def test_targets_in_a_dict_are_all_paired(kind: type[Mixing]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import Logger, State
+from engine_core import Logger, ModelLoss, State
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.testing import RecordingDestination, ThreadRanks
 from insight_plugin import Confusion
@@ -19,9 +19,10 @@ def logits(*classes: int, of: int = 3) -> torch.Tensor:
     return nn.functional.one_hot(torch.tensor(classes), of).float()
 
 
-def evaluated(*pieces: tuple[Any, Any], label: str = "eval", **given: Any) -> dict[str, str]:
+def evaluated(*pieces: tuple[Any, Any], label: str = "eval", objective: Any = None, **given: Any) -> dict[str, str]:
     """Return the files of an evaluation in which these were outputs and batch."""
-    seen, confusion, state = RecordingDestination(), Confusion(**given), State(dataloader_label=label)
+    seen, confusion = RecordingDestination(), Confusion(**given)
+    state = State(dataloader_label=label, objective=objective)
     logger = Logger([seen])
     confusion.init(state, logger)
     confusion.eval_start(state, logger)
@@ -57,18 +58,21 @@ def test_outputs_and_targets_may_have_these_forms(outputs: Any, targets: torch.T
     assert counts((outputs, ("x", targets))) == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
 
 
-def test_targets_are_where_the_key_says() -> None:
-    assert counts((logits(1), {"labels": torch.tensor([1])}), target_key="labels")[1] == [0, 1, 0]
+def test_targets_are_where_the_key_or_the_objective_says() -> None:
+    batch = {"labels": torch.tensor([1])}
+    assert counts((logits(1), batch), target_key="labels")[1] == [0, 1, 0]
+    outputs = {"hidden": logits(2), "logits": logits(1)}
+    assert counts((outputs, batch), objective=ModelLoss())[1] == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
     ("outputs", "batch", "given", "problem"),
     [
         (logits(1), {"labels": torch.tensor([1])}, {}, "no item 1"),
-        (torch.zeros(2), ("x", torch.tensor([0, 1])), {}, r"shapes of the outputs are \(2,\), and target_key finds"),
+        (torch.zeros(2), ("x", torch.tensor([0, 1])), {}, r"shapes of the outputs are \(2,\), and the targets are"),
         (torch.zeros(2, 1), ("x", torch.tensor([0, 1])), {}, "of at least two classes"),
-        (logits(1), ("x", ["cat"]), {}, "target_key finds list"),
-        (logits(1), ("x", torch.tensor([0.5])), {}, r"target_key finds torch.float32 \(1,\)"),
+        (logits(1), ("x", ["cat"]), {}, "the targets are list"),
+        (logits(1), ("x", torch.tensor([0.5])), {}, r"the targets are torch.float32 \(1,\)"),
         (None, ("x", torch.tensor([1])), {}, "shapes of the outputs are none"),
         (torch.zeros(1, 1001), ("x", torch.tensor([1])), {}, "1,001 classes, and 1,000 are the most"),
         (logits(1), ("x", torch.tensor([1])), {"classes": ["a", "b"]}, "of 3 classes, but classes names 2"),

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from engine_core import Engine, Event, Logger, State
 from engine_core.errors import EngineError
 from labels_plugin import LabelSmoothing
-from labels_plugin.losses import CrossEntropy, cross_entropy_of
 
 LABELS, IGNORED = torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, -100, 0])
 PROBABILITIES = torch.eye(3)[LABELS]
@@ -48,17 +47,10 @@ class Likelihood(nn.NLLLoss):
 @pytest.mark.parametrize(
     ("loss", "target", "message"),
     [
-        (nn.NLLLoss(), LABELS, "NLLLoss takes only indices: use torch.nn.CrossEntropyLoss, on logits"),
-        (F.nll_loss, LABELS, "nll_loss takes only indices"),
-        (partial(F.nll_loss, ignore_index=1), LABELS, "nll_loss takes only indices"),
-        (nn.MultiMarginLoss(), LABELS, "MultiMarginLoss takes only indices"),
+        (nn.NLLLoss(), LABELS, "NLLLoss takes only classes: use torch.nn.CrossEntropyLoss, on logits"),
+        (partial(F.nll_loss, ignore_index=1), LABELS, "nll_loss takes only classes"),
         (nn.HingeEmbeddingLoss(), LABELS, "HingeEmbeddingLoss takes only 1 and -1"),
-        (F.hinge_embedding_loss, LABELS, "hinge_embedding_loss takes only 1 and -1"),
-        (F.multilabel_margin_loss, LABELS, "multilabel_margin_loss takes only indices"),
-        (nn.CTCLoss(), LABELS, "CTCLoss takes only indices"),
-        (F.ctc_loss, LABELS, "ctc_loss takes only indices"),
-        (nn.BCEWithLogitsLoss(), PROBABILITIES, r"BCEWithLogitsLoss scores each output by itself.*y \* \(1 - s\)"),
-        (F.binary_cross_entropy, PROBABILITIES, "binary_cross_entropy scores each output by itself"),
+        (nn.BCEWithLogitsLoss(), PROBABILITIES, r"BCEWithLogitsLoss takes only 0 to 1 for each output.*y \* \(1 - s\)"),
         (nn.CrossEntropyLoss(label_smoothing=0.2), LABELS, r"its own label_smoothing=0\.2.*twice"),
         (partial(partial(F.cross_entropy, label_smoothing=0.2), weight=WEIGHT), LABELS, "twice"),
         (torch.compile(nn.CrossEntropyLoss(label_smoothing=0.2), backend="eager"), LABELS, "twice"),
@@ -118,38 +110,3 @@ def test_a_later_batch_with_ignored_targets_is_refused_where_the_divisor_is_not_
     with Engine(state, Logger()) as engine, pytest.raises(ValueError, match=r"target -100.*label_smoothing=\.\.\."):
         engine.run_event(Event.BEFORE_LOSS)
     assert state.batch[1] is IGNORED
-
-
-@pytest.mark.parametrize(
-    ("loss", "expected"),
-    [
-        (F.cross_entropy, CrossEntropy()),
-        (nn.CrossEntropyLoss(ignore_index=-1, reduction="sum"), CrossEntropy(-1, None, "sum")),
-        (partial(partial(F.cross_entropy, ignore_index=-1), ignore_index=-2), CrossEntropy(-2)),
-        (partial(F.cross_entropy, label_smoothing=0.5), CrossEntropy(label_smoothing=0.5)),
-        (nn.CrossEntropyLoss(weight=WEIGHT), CrossEntropy(weight=WEIGHT)),
-        (Focal(), None),
-        (nn.NLLLoss(), None),
-        (F.mse_loss, None),
-        (None, None),
-    ],
-)
-def test_the_settings_of_cross_entropy_are_read_wherever_they_are(loss: Any, expected: CrossEntropy | None) -> None:
-    found = cross_entropy_of(loss)
-    assert (found is None) is (expected is None)
-    for name in CrossEntropy.__dataclass_fields__ if found else ():  # one by one: a weight is a tensor
-        mine, theirs = getattr(found, name), getattr(expected, name)
-        assert mine is theirs or mine == theirs, name
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_what_the_loss_gets_is_made_for_its_settings(reduction: str) -> None:
-    outputs, loss = torch.randn(4, 3), nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=-1, reduction=reduction)
-    labels = torch.tensor([0, 2, -1, 1])
-    state = State(algorithms=[LabelSmoothing(0.4)], batch=(None, labels), outputs=outputs, loss_fn=loss)
-    with Engine(state, Logger()) as engine:
-        engine.run_event(Event.BEFORE_LOSS)
-        own = loss(outputs, state.batch[1])
-        engine.run_event(Event.AFTER_LOSS)
-    loss.label_smoothing = 0.4
-    torch.testing.assert_close(own, loss(outputs, labels))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Logger, State, Trainer
+from engine_core import Engine, Logger, ModelLoss, State, Trainer
 from engine_core.errors import ArgumentError
 from labels_plugin import LabelSmoothing
 
@@ -34,10 +34,10 @@ class FromLogits(Net):
         return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}
 
 
-def fit(model: nn.Module, batch: Any, smoothing: float = 0.1) -> Any:
+def fit(model: nn.Module, batch: Any, smoothing: float = 0.1, objective: Any = None) -> Any:
     options: dict[str, Any] = {"optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "max_duration": "1ba"}
     algorithm = LabelSmoothing(smoothing, target_key="y")
-    with Trainer(model, [batch], algorithms=algorithm, seed=1, **options) as trainer:
+    with Trainer(model, [batch], algorithms=algorithm, seed=1, objective=objective, **options) as trainer:
         try:
             trainer.fit()
         finally:
@@ -45,12 +45,18 @@ def fit(model: nn.Module, batch: Any, smoothing: float = 0.1) -> Any:
         return trainer.state
 
 
-def test_a_loss_out_of_the_forward_is_an_error() -> None:
+class ByName(Net):
+    def forward(self, **batch: Any) -> Any:
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize(("net", "objective"), [(Net, None), (ByName, ModelLoss(targets="y"))])
+def test_a_loss_out_of_the_forward_is_an_error(net: type[Net], objective: Any) -> None:
     batch = {"x": X, "y": Y}
     with pytest.raises(ArgumentError, match=r"one of the model's outputs.*compute it in loss\(outputs, batch\)"):
-        fit(Net(), batch)
+        fit(net(), batch, objective=objective)
     assert batch["y"] is Y
-    fit(Net(), batch, smoothing=0)
+    fit(net(), batch, smoothing=0, objective=objective)
 
 
 def test_one_part_of_a_loss_may_come_out_of_the_forward() -> None:

@@ -33,7 +33,7 @@ def test_its_value_is_that_of_finite_differences_by_each_input() -> None:
         offset = torch.zeros(x.numel(), dtype=torch.double)
         offset[i] = step
         up, down = (F.cross_entropy(model(x + sign * offset.view_as(x)), y) for sign in (1, -1))
-        total += ((up - down) / (2 * step)).item() ** 2
+        total += (x.shape[0] * (up - down) / (2 * step)).item() ** 2  # that of the row's own loss
     inputs = x.requires_grad_()
     penalty = input_gradient_penalty(F.cross_entropy(model(inputs), y), inputs)
     assert penalty.item() == pytest.approx(total / x.shape[0], rel=1e-6)
@@ -57,32 +57,13 @@ def test_its_gradient_is_that_of_central_finite_differences() -> None:
 
 
 def test_a_linear_model_has_it_in_closed_form() -> None:
-    """With the sum of n outputs w x as loss each row's gradient is w, so the penalty is |w|^2 and its gradient 2 w."""
-    model = nn.Linear(3, 1, bias=False).double()
-    x = data()[0].requires_grad_()
-    penalty = input_gradient_penalty(model(x).sum(), x)
-    penalty.backward()
-    assert penalty.item() == pytest.approx(model.weight.square().sum().item())
-    assert model.weight.grad is not None and torch.allclose(model.weight.grad, 2 * model.weight)
-
-
-def test_for_a_mean_loss_it_falls_with_the_square_of_the_rows() -> None:
-    model, (x, y) = net(), data(1)
-
-    def value(rows: int) -> float:
-        inputs = x.repeat(rows, 1).requires_grad_()
-        return input_gradient_penalty(F.cross_entropy(model(inputs), y.repeat(rows)), inputs).item()
-
-    assert value(10) == pytest.approx(value(1) / 100)
-
-
-def test_parts_of_a_batch_add_up_with_its_number_of_rows() -> None:
-    model, (x, y) = net(), data()
-    whole, parts = x.requires_grad_(), [part.detach().requires_grad_() for part in data()[0].split([4, 2])]
-    expected = input_gradient_penalty(F.cross_entropy(model(whole), y, reduction="sum"), whole)
-    losses = [F.cross_entropy(model(p), t, reduction="sum") for p, t in zip(parts, y.split([4, 2]), strict=True)]
-    found = sum(input_gradient_penalty(loss, part, rows=6).item() for loss, part in zip(losses, parts, strict=True))
-    assert found == pytest.approx(expected.item())
+    """With n outputs w x as losses each row's gradient is w, so the penalty is |w|^2 and its gradient 2 w."""
+    for n, reduced in ((6, torch.mean), (1, torch.sum)):
+        model, x = nn.Linear(3, 1, bias=False).double(), data()[0].requires_grad_()
+        penalty = input_gradient_penalty(reduced(model(x)), x, n) * n / 6
+        penalty.backward()
+        assert penalty.item() == pytest.approx(model.weight.square().sum().item())
+        assert model.weight.grad is not None and torch.allclose(model.weight.grad, 2 * model.weight)
 
 
 @pytest.mark.parametrize("detached", [True, False])

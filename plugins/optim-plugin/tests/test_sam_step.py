@@ -121,19 +121,6 @@ def test_parameters_of_no_optimizer_are_not_moved_and_not_in_the_norm() -> None:
     assert same(*results)
 
 
-@pytest.mark.parametrize("size", [1, 3, 8])
-def test_microbatches_give_the_weights_of_the_whole_batch(size: int) -> None:
-    whole, split = make_net(norm=False).double(), make_net(norm=False).double()
-    data = [(x.double(), y) for x, y in make_data()]
-    for model, settings in ((whole, {}), (split, {"microbatch_size": size})):
-        optimizer = OPTIMIZERS["sgd"](model.parameters())
-        given = {"max_duration": "2ep", "loss_fn": F.cross_entropy, "device": "cpu", "progress_bar": False}
-        with Trainer(model, data, algorithms=SAM(rho=0.3), optimizers=optimizer, **{**given, **settings}) as trainer:
-            trainer.fit()
-    for one, other in zip(whole.parameters(), split.parameters(), strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-12)
-
-
 def test_bf16_autocast_works() -> None:
     model = make_net()
     weights = train(model, SAM(), OPTIMIZERS["sgd"](model.parameters()), precision="amp_bf16")

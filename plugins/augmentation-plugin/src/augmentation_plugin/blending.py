@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from engine_core.batch import take_rows
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
 from .pairings import MixedBatch, check_alpha, draw, of_partners
 
-__all__ = ["blend", "check_blendable", "mixup_batch"]
+__all__ = ["check_blendable", "mixup_batch"]
 
 
 def mixup_batch(
@@ -48,13 +47,8 @@ def mixup_batch(
     check_blendable(input)
     drawn = draw(alpha, generator)
     order = drawn.pairing(input.shape[0]).to(input.device, non_blocking=True)
-    return MixedBatch(blend(input, order, drawn.lam), of_partners(target, order), drawn.lam)
-
-
-def blend(rows: torch.Tensor, order: torch.Tensor, lam: float) -> torch.Tensor:
-    """Return `lam` of each row and `1 - lam` of its partner, in the dtype and memory format of the rows."""
-    partners: torch.Tensor = take_rows(rows, rows.shape[0], order)
-    return torch.lerp(rows, partners, 1 - lam)
+    mixed = torch.lerp(input, of_partners(input, order), 1 - drawn.lam)
+    return MixedBatch(mixed, of_partners(target, order), drawn.lam)
 
 
 def check_blendable(rows: object) -> None:

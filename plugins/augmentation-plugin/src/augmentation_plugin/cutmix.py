@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine_core import AlgorithmMetadata
+from engine_core import AlgorithmMetadata, State
 from engine_core.batch import BatchKey, map_batch
 from engine_core.errors import ArgumentError
 
@@ -69,9 +69,14 @@ class CutMix(Mixing):
         """Raise for per-pixel targets: the box would have to be pasted there too."""
         map_batch(target, _refuse_pixels)
 
-    def mix_input(self, rows: torch.Tensor, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
+    def mix_input(self, state: State, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
         """Return the images with a box of their partners, and the share of pixels that stay."""
-        return paste(rows, order, drawn.lam, drawn.place)
+        images = state.batch_get_item(self.input_key)
+        if len(images) != len(order):
+            raise ArgumentError(
+                f"cutmix takes images (N, C, H, W), and of {tuple(images.shape)} the rows are {len(order)}"
+            )
+        return paste(images, order, drawn.lam, drawn.place)
 
 
 def _refuse_pixels(leaf: Any) -> None:

@@ -13,13 +13,14 @@ import torch
 from engine_core import Algorithm, Event, Logger, State
 from engine_core.arguments import check_flag, check_key, check_taken, item_at
 from engine_core.batch import BatchKey, ItemSwap
-from engine_core.errors import ArgumentError, EngineError
-from engine_core.losses import class_outputs, holds_loss
+from engine_core.errors import EngineError
+from engine_core.losses import class_outputs
+from engine_core.objective import check_objective, check_seen
 from engine_core.randomness import OwnGenerator
 from engine_core.trainer import Precision
 
 from .dense import check_classes, check_dense
-from .pairings import Draw, check_alpha, draw, of_partners
+from .pairings import Draw, check_alpha, draw
 from .targets import mix_losses, mix_targets
 
 __all__ = ["EVENTS", "Mixing"]
@@ -75,8 +76,8 @@ class Mixing(Algorithm):
         """Raise unless these inputs can be mixed."""
 
     @abstractmethod
-    def mix_input(self, rows: torch.Tensor, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
-        """Return the rows mixed with their partners, and a row's own share."""
+    def mix_input(self, state: State, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
+        """Return the inputs in the batch mixed with those of the partners, and a row's own share."""
 
     def check_target(self, target: Any) -> None:
         """Raise unless one share for the whole row is right for these targets."""
@@ -87,18 +88,17 @@ class Mixing(Algorithm):
 
     def validate(self, state: State) -> None:
         """Raise if the inputs can't be mixed, or neither the targets nor the losses can."""
-        rows = item_at(state.batch, "input_key", self.input_key)
+        self.check_input(item_at(state.batch, "input_key", self.input_key))
         target = item_at(state.batch, "target_key", self.target_key)
-        self.check_input(rows)
-        of_partners(target, torch.arange(rows.shape[0]))  # checks that there is one for each row
         self.check_target(target)
-        if state.loss_fn is not None and "loss_fn" in state.offers.writes:  # else a step of the user calls it
-            check_taken(state.batch, "input_key", self.input_key, 0)
-            check_taken(state.batch, "target_key", self.target_key, 1)
+        state.batches.rows(state.batch)  # raises if they can't be told
+        if "loss_fn" in state.offers.writes:  # else a step of the user calls it
+            check_taken(state, "input_key", self.input_key, "inputs")
+            check_taken(state, "target_key", self.target_key, "targets")
         if self.interpolate_loss:
-            self._check_second_loss(state)
+            check_objective(state.objective, state.model)
         else:
-            check_dense(state.loss_fn, target)
+            check_dense(state.loss_fn, state.objective.name_of_loss(state.model), target)
 
     def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Mix at the BEFORE events, restore at the AFTER events."""
@@ -149,9 +149,9 @@ class Mixing(Algorithm):
     def _mix_inputs(self, state: State) -> None:
         self._mix = None
         drawn = self._draw or draw(self.alpha, self._generator.of(state, self))
-        rows = state.batch_get_item(self.input_key)
-        order = drawn.pairing(rows.shape[0]).to(rows.device, non_blocking=True)
-        mixed, lam = self.mix_input(rows, order, drawn)
+        device = state.batch_get_item(self.input_key).device
+        order = drawn.pairing(state.batches.rows(state.batch)).to(device, non_blocking=True)
+        mixed, lam = self.mix_input(state, order, drawn)
         self._inputs.put(state, mixed)
         self._mix = _Mix(order, lam)
 
@@ -162,7 +162,9 @@ class Mixing(Algorithm):
             return
         order, lam = self._mix
         target = state.batch_get_item(self.target_key)
-        paired = of_partners(target, order)
+        if (rows := state.batches.rows(state.batch)) != len(order):
+            raise EngineError(f"{self.metadata.name} mixed {len(order)} rows, and the batch of the loss has {rows}")
+        paired = state.batches.part_of(state.batch, self.target_key, order)
         if self.interpolate_loss:
             self._paired = _Paired(paired, state.loss)
             state.loss = None  # so that AFTER_LOSS can tell whether a loss was computed
@@ -184,18 +186,14 @@ class Mixing(Algorithm):
             return
         if paired is None:
             self._check_paid(state)
-            if holds_loss(state.outputs, state.loss):
-                raise self._unseen()
+        elif state.loss is None:  # something raised in between
+            self._owed, state.loss = None, paired.loss_before
             return
         self._owed = None
-        if state.loss is None:  # something raised in between
-            state.loss = paired.loss_before
-            return
-        self._check_second_loss(state)
-        second = self._in_precision(state, mix.order.device)(state, paired.targets)
-        if _are_same(state.loss, second):
-            raise self._unseen()
-        state.loss = mix_losses(state.loss, second, mix.lam)
+        check_seen(state, str(self.metadata.name), counts=paired is None and not state.timestamp.batch)
+        if paired is not None:
+            second = self._in_precision(state, mix.order.device)(state, paired.targets)
+            state.loss = mix_losses(state.loss, second, mix.lam)
 
     def _in_precision(self, state: State, device: torch.device) -> Callable[[State, Any], Any]:
         made_for = state.precision, device.type
@@ -205,45 +203,19 @@ class Mixing(Algorithm):
 
     def _loss_of(self, state: State, targets: Any) -> Any:
         """Return the loss of the outputs for other targets."""
-        if state.loss_fn is not None:
-            return state.loss_fn(state.outputs, targets)
-        model: Any = state.model
+        check_objective(state.objective, state.model)
         swap = ItemSwap(self.target_key)
         try:
             try:
                 swap.put(state, targets)
-                return model.loss(state.outputs, state.batch)
+                return state.objective.given(state.model, state.outputs, state.batch)
             finally:
                 swap.back(state)
         except BaseException:
             swap.back(state)  # again, since a signal may have cut it
             raise
 
-    def _check_second_loss(self, state: State) -> None:
-        """Raise if there is nothing that could compute a second loss."""
-        if state.loss_fn is None and not callable(getattr(state.model, "loss", None)):
-            raise ArgumentError(
-                f"{self.metadata.name} with interpolate_loss=True computes a second loss, but there is no loss "
-                "function: set loss_fn, give the model a method loss(outputs, batch), or set interpolate_loss=False"
-            )
-
-    def _unseen(self) -> ArgumentError:
-        return ArgumentError(
-            f"{self.metadata.name} mixes what the loss is computed from, but this loss is one of the model's outputs, "
-            f"computed in the forward from unmixed targets: compute it in loss(outputs, batch) from "
-            f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
-        )
-
 
 def _is_unwinding() -> bool:
     """Is an exception being handled, as when the engine unwinds an interrupted step?"""
     return sys.exc_info()[0] is not None
-
-
-def _are_same(loss: Any, other: Any) -> bool:
-    """Are these the same tensors, part by part?"""
-    if isinstance(loss, Mapping) and isinstance(other, Mapping):
-        loss, other = list(loss.values()), list(other.values())
-    if isinstance(loss, (tuple, list)) and isinstance(other, (tuple, list)):
-        return bool(loss) and all(map(_are_same, loss, other))
-    return isinstance(loss, torch.Tensor) and loss is other

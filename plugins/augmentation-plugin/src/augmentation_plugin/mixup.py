@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine_core import AlgorithmMetadata
+from engine_core import AlgorithmMetadata, State
 from engine_core.batch import BatchKey
 
-from .blending import blend, check_blendable
+from .blending import check_blendable
 from .mixing import EVENTS, Mixing
 from .pairings import Draw
 
@@ -63,6 +63,7 @@ class MixUp(Mixing):
         """Raise unless these are floats."""
         check_blendable(rows)
 
-    def mix_input(self, rows: torch.Tensor, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
-        """Return the blended rows, and lambda."""
-        return blend(rows, order, drawn.lam), drawn.lam
+    def mix_input(self, state: State, order: torch.Tensor, drawn: Draw) -> tuple[torch.Tensor, float]:
+        """Return the blended inputs, and lambda."""
+        partners = state.batches.part_of(state.batch, self.input_key, order)
+        return torch.lerp(state.batch_get_item(self.input_key), partners, 1 - drawn.lam), drawn.lam

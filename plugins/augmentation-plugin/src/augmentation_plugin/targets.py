@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from engine_core import Loss
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
@@ -98,7 +100,7 @@ def _check_classes(classes: torch.Tensor, number: int) -> None:
 
 
 def mix_losses(loss: Any, paired_loss: Any, lam: float) -> Any:
-    """Return `lam` of a loss and `1 - lam` of the paired targets' loss; tuples, lists and dicts part by part.
+    """Return `lam` of a loss and `1 - lam` of the paired targets' loss; tuples, lists, dicts and a `Loss` part by part.
 
     Raises:
         ArgumentTypeError: (a TypeError) if `lam` is not a number.
@@ -112,6 +114,9 @@ def mix_losses(loss: Any, paired_loss: Any, lam: float) -> Any:
 
 
 def _mixed(loss: Any, paired: Any, share: float) -> Any:
+    if isinstance(loss, Loss) and isinstance(paired, Loss):
+        # Of the same rows in another order; a sum of class weights may differ in its last bit.
+        return share * loss + (1 - share) * replace(paired, count=loss.count)
     if isinstance(loss, Mapping):
         if not isinstance(paired, Mapping) or loss.keys() != paired.keys():
             raise ArgumentError(f"the loss has parts {list(loss)}, but for the paired targets {_parts(paired)}")

@@ -35,7 +35,8 @@ class Confusion(Callback):
 
     Args:
         classes: their names, in the order of the outputs; None: their numbers.
-        target_key: where the targets are in a batch: an index, a key, an attribute or a pair (getter, setter).
+        target_key: where the targets are in a batch: an index, a key, an attribute or a pair (getter, setter). None:
+            outputs and targets are what metrics get, see `Objective.for_metrics`.
 
     Example:
         >>> from engine_core.testing import RecordingDestination
@@ -49,9 +50,10 @@ class Confusion(Callback):
         {"schema":1,"label":"eval","classes":["cat","dog"],"rows":"targets","counts":[[1,1],[0,0]]}
     """
 
-    def __init__(self, classes: Sequence[str] | None = None, target_key: BatchKey = 1) -> None:
+    def __init__(self, classes: Sequence[str] | None = None, target_key: BatchKey | None = None) -> None:
         self.classes = None if classes is None else _checked(classes)
-        check_key("target_key", target_key)
+        if target_key is not None:
+            check_key("target_key", target_key)
         self.target_key = target_key
         self._is_logged = self._rests = False
         self._counts: torch.Tensor | None = None
@@ -70,7 +72,11 @@ class Confusion(Callback):
         if not self._is_logged or self._rests:
             return
         try:
-            outputs, targets = _found(state.outputs, state.batch_get_item(self.target_key))
+            if self.target_key is None:
+                given = state.objective.for_metrics(state.outputs, state.batch)
+            else:
+                given = state.outputs, state.batch_get_item(self.target_key)
+            outputs, targets = _found(*given)
             self._check(outputs.shape[1])
         except (ArgumentError, BatchKeyError) as error:
             self._rests = True
@@ -133,7 +139,7 @@ def _found(outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
     of = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, torch.Tensor) else type(targets).__name__
     raise ArgumentError(
         "it takes outputs (N, K, ...) of at least two classes, and targets that are classes (N, ...) or probabilities "
-        f"(N, K, ...), but the shapes of the outputs are {shapes}, and target_key finds {of}: set target_key to where "
+        f"(N, K, ...), but the shapes of the outputs are {shapes}, and the targets are {of}: set target_key to where "
         "the classes are, or leave the callback out"
     )
 

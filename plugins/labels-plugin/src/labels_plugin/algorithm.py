@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.arguments import check_key, check_taken, item_at
 from engine_core.batch import BatchKey, ItemSwap
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.losses import class_outputs, holds_loss
+from engine_core.losses import class_outputs, loss_setting
+from engine_core.objective import check_seen, targets_taken
 
-from .losses import CrossEntropy, check_loss, cross_entropy_of
 from .smoothing import check_smoothing, holds_one_hot, smooth_labels
 
 __all__ = ["LabelSmoothing"]
@@ -66,13 +67,12 @@ class LabelSmoothing(Algorithm):
                 f"label_smoothing found a {type(target).__name__} under target_key={self.target_key!r}, "
                 "but smooths tensors: class indices (N, ...), probabilities or one-hot integers (N, K, ...)"
             )
-        if state.loss_fn is not None:
-            check_loss(state.loss_fn)
-        if state.loss_fn is not None and "loss_fn" in state.offers.writes:  # else a step of the user calls it
-            check_taken(state.batch, "target_key", self.target_key, 1)
+        _check_loss(state)
+        if "loss_fn" in state.offers.writes:  # else a step of the user calls it
+            check_taken(state, "target_key", self.target_key, "targets")
         if target.is_floating_point():
             _check_probabilities(target)
-        elif cross_entropy_of(state.loss_fn) is None:
+        elif not _is_cross_entropy(state.loss_fn):
             _check_none_ignored(target)
 
     def may_rest(self, state: State) -> bool:
@@ -83,37 +83,52 @@ class LabelSmoothing(Algorithm):
         """Put dense targets into the batch, and the labels back once the loss is computed."""
         if event is Event.AFTER_LOSS:
             self._target.back(state)
-            self._check_loss(state)
+            check_seen(state, "label_smoothing", counts=not state.timestamp.batch)
             return
         target = state.batch_get_item(self.target_key)
-        loss = cross_entropy_of(state.loss_fn)
-        if loss is None:
-            loss = CrossEntropy()
+        settings: dict[str, Any] = {}
+        if _is_cross_entropy(state.loss_fn):
+            settings = {name: loss_setting(state.loss_fn, name) for name in ("ignore_index", "weight", "reduction")}
+        else:
             _check_none_ignored(target)
         outputs = _outputs(state.outputs, target)
-        if loss.weight is not None and holds_one_hot(outputs, target):
+        if settings.get("weight") is not None and holds_one_hot(outputs, target):
             raise ArgumentError(
                 f"label_smoothing found one-hot integers {tuple(target.shape)} with class weights, by which "
                 "microbatches are weighted: give class indices, y.argmax(1)"
             )
-        smoothed = smooth_labels(
-            outputs,
-            target,
-            self.smoothing,
-            ignore_index=loss.ignore_index,
-            weight=loss.weight,
-            reduction=loss.reduction,
-        )
-        self._target.put(state, smoothed)
+        given = {name: value for name, value in settings.items() if value is not None}
+        self._target.put(state, smooth_labels(outputs, target, self.smoothing, **given))
 
-    def _check_loss(self, state: State) -> None:
-        """Raise if the loss was computed before the targets were smoothed."""
-        if holds_loss(state.outputs, state.loss):
-            raise ArgumentError(
-                "label_smoothing smooths what the loss is computed from, but this loss is one of the model's outputs, "
-                "computed in the forward from the labels: compute it in loss(outputs, batch) from "
-                f"target_key={self.target_key!r}, or in a loss_fn, and let the forward return logits"
-            )
+
+def _is_cross_entropy(loss_fn: Any) -> bool:
+    """Is it known what the loss ignores, and what it divides by?"""
+    return targets_taken(loss_fn) == targets_taken(nn.functional.cross_entropy)
+
+
+def _check_loss(state: State) -> None:
+    """Raise if a loss is known not to take smoothed targets, or to smooth them itself.
+
+    A subclass of torch's with its own `forward` is assumed to take them.
+    """
+    loss_fn, name = state.loss_fn, state.objective.name_of_loss(state.model)
+    taken = targets_taken(loss_fn)
+    if taken is not None and not _is_cross_entropy(loss_fn):
+        raise ArgumentError(
+            f"label_smoothing makes targets shares of several classes, but {name} takes only {taken}: use "
+            "torch.nn.CrossEntropyLoss, on logits, or smooth 0 and 1 in the data, y * (1 - s) + s / 2"
+        )
+    if own := loss_setting(loss_fn, "label_smoothing") if taken else None:
+        raise ArgumentError(
+            f"{name} has its own label_smoothing={own}, so targets would be smoothed twice: remove it from the loss, "
+            "or leave the algorithm label_smoothing out"
+        )
+    if (ignored := loss_setting(loss_fn, "ignore_index") if taken else None) is not None and ignored >= 0:
+        raise ArgumentError(
+            f"{name} has ignore_index={ignored}, but torch takes dense targets only with a negative one: give ignored "
+            f"targets such a number in the data, like -100, or let the loss smooth, "
+            f"{name}(ignore_index={ignored}, label_smoothing=...), without the algorithm"
+        )
 
 
 def _outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:

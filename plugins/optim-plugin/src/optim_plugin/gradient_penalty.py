@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import ClassVar
 
 import torch
@@ -24,9 +23,9 @@ class GradientPenalty(Algorithm):
     """Add to the loss its slope with respect to the inputs, so that small changes in them change little.
 
     Source: Drucker & LeCun 1992, Improving generalization performance using double backpropagation, IEEE Transactions
-    on Neural Networks 3 (6). The loss gets `weight` times the mean over the rows of the batch of the squared L2 norm of
-    the loss's gradient with respect to the row, see `input_gradient_penalty`. The penalties of microbatches, and of
-    several ranks, add up to that of the whole batch.
+    on Neural Networks 3 (6). The loss gets `weight` times the squared L2 norm of the gradient of each row's loss with
+    respect to the row, added up and divided by what the loss counts: rows, tokens, or nothing for a sum; see
+    `input_gradient_penalty`. The penalties of microbatches, and of several ranks, add up to that of the whole batch.
 
     `backwards_create_graph` stays False. Only the gradient with respect to the inputs is differentiated again, and its
     graph is built here. The property asks for a graph of the last backward pass, for a third derivative that is never
@@ -45,7 +44,7 @@ class GradientPenalty(Algorithm):
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="gradient_penalty",
         description="add the squared gradient of the loss with respect to its inputs to the loss",
-        events=(Event.BEFORE_TRAIN_BATCH, Event.BEFORE_FORWARD, Event.AFTER_FORWARD, Event.BEFORE_BACKWARD),
+        events=(Event.BEFORE_FORWARD, Event.AFTER_FORWARD, Event.BEFORE_BACKWARD),
         tags=("penalty",),
         within=("@augmentation",),
         writes=("batch", "loss"),
@@ -56,7 +55,6 @@ class GradientPenalty(Algorithm):
         self.weight = check_weight(weight)
         check_key("input_key", input_key)
         self.input_key = input_key
-        self._rows: tuple[weakref.ref[State], int] | None = None
         self._swap = ItemSwap(input_key)
         self._inputs: torch.Tensor | None = None
 
@@ -82,10 +80,7 @@ class GradientPenalty(Algorithm):
 
     def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Give the model inputs that require a gradient, and add the penalty to its loss."""
-        if event is Event.BEFORE_TRAIN_BATCH:
-            rows = 0 if state.is_placeholder else self._inputs_of(state).shape[0]
-            self._rows = weakref.ref(state), int(state.ranks.sum(rows))
-        elif event is Event.BEFORE_FORWARD:
+        if event is Event.BEFORE_FORWARD:
             self._watch(state)
         elif event is Event.AFTER_FORWARD:
             self._swap.back(state)
@@ -94,25 +89,25 @@ class GradientPenalty(Algorithm):
             if inputs is None:
                 raise EngineError("gradient_penalty never saw BEFORE_FORWARD: the loop has to fire both events")
             plain = getattr(state.loss, _PLAIN, state.loss)
-            state.loss = state.loss + self.weight * input_gradient_penalty(plain, inputs, self._rows_in(state))
+            state.loss = state.loss + self.weight * input_gradient_penalty(plain, inputs, _divisor_of_loss(state))
             setattr(state.loss, _PLAIN, plain)
 
     def _watch(self, state: State) -> None:
         """Put an alias of the inputs into a copy of the batch; two instances share one."""
-        inputs = self._inputs_of(state)
+        item = state.batch_get_item(self.input_key)
+        inputs = check_inputs(item, f"item {self.input_key!r} of the batch")
         if not inputs.requires_grad:
             inputs = inputs.detach().requires_grad_()
             self._swap.put(state, inputs)
         self._inputs = inputs
 
-    def _inputs_of(self, state: State) -> torch.Tensor:
-        return check_inputs(state.batch_get_item(self.input_key), f"item {self.input_key!r} of the batch")
 
-    def _rows_in(self, state: State) -> int | None:
-        """Return the number of rows of the whole batch, over all ranks, or None if the loop gave none."""
-        if self._rows is None or self._rows[0]() is not state:
-            return None
-        return self._rows[1]
+def _divisor_of_loss(state: State) -> float | torch.Tensor:
+    """Return what the scalar at BEFORE_BACKWARD is divided by: the same for all parts of a batch, or its count."""
+    if state.loss_weight is not None:
+        return state.loss_weight
+    count: float | torch.Tensor | None = state.objective.count_of(state.outputs, state.batch)
+    return 1 if count is None else count
 
 
 def _check_not_compiled(state: State) -> None:

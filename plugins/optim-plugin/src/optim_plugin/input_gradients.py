@@ -34,24 +34,26 @@ def check_inputs(inputs: object, what: str) -> torch.Tensor:
     return inputs
 
 
-def input_gradient_penalty(loss: torch.Tensor, inputs: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """Return the mean over rows of the squared L2 norm of the loss's gradient in that row, to add to the loss.
+def input_gradient_penalty(
+    loss: torch.Tensor, inputs: torch.Tensor, count: float | torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the mean over rows of the squared L2 norm of the gradient of each row's loss, to add to the loss.
 
     Source: Drucker & LeCun 1992, Improving generalization performance using double backpropagation, IEEE Transactions
-    on Neural Networks 3 (6). A backward pass through the penalty goes through the gradient again.
+    on Neural Networks 3 (6). A backward pass through the penalty goes through the gradient again. It is
+    `count * (gradient of the loss)^2`, since the gradient of a mean is that of the sum divided by the count.
 
     Args:
-        loss: a scalar that depends on `inputs`, as it is differentiated for training. If it is a mean over n rows,
-            a row's gradient is 1/n of its own loss's, and the penalty 1/n^2.
+        loss: a scalar that depends on `inputs`, as it is differentiated for training.
         inputs: (n, ...), with `requires_grad`.
-        rows: what the sum is divided by: the rows of the whole batch, if `inputs` is a part of it; None: n.
+        count: what the loss is divided by, such as its tokens, and so the penalty too; 1 for a sum. None: n rows.
 
     Raises:
         ValueError: if the loss does not depend on `inputs`.
 
     Example:
         >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).requires_grad_()
-        >>> input_gradient_penalty((x**2).sum(), x).item()  # (20 + 100) / 2
+        >>> input_gradient_penalty((x**2).sum(1).mean(), x).item()  # (20 + 100) / 2
         60.0
     """
     gradient = (
@@ -62,4 +64,4 @@ def input_gradient_penalty(loss: torch.Tensor, inputs: torch.Tensor, rows: int |
             f"the loss does not depend on the inputs of shape {tuple(inputs.shape)}, so they have no gradient: "
             "the model may ignore or detach them, or was given something else"
         )
-    return gradient.square().sum() / max(1, inputs.shape[0] if rows is None else rows)
+    return gradient.square().sum() * (inputs.shape[0] if count is None else count)

@@ -1,0 +1,167 @@
+"""Mixed batches in microbatches and on two ranks: sums of the mixed losses of parts, by what they count in all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from augmentation_plugin import CutMix, MixUp, mix_losses
+from augmentation_plugin.mixing import Mixing
+from augmentation_plugin.pairings import draw
+from engine_core import Batches, Callback, Logger, Loss, ModelLoss, Objective, State, Trainer
+from engine_core.errors import ArgumentError
+from engine_core.testing import ThreadRanks
+
+WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)
+SEED = 3
+Batch = dict[str, torch.Tensor]
+
+
+def tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+    return Loss(F.cross_entropy(outputs, targets, reduction="sum"), (targets != -100).sum())
+
+
+def dense_rows(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+    return Loss(F.cross_entropy(outputs, targets, reduction="sum"), len(targets))
+
+
+def named(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"ce": F.cross_entropy(outputs, targets), "norm": outputs.square().sum(1).mean()}
+
+
+class OwnObjective(Objective):
+    """Has the loss in a method."""
+
+    def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+        return tokens(outputs, batch["y"])
+
+
+def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, targets, reduction="sum")
+
+
+def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, targets, WEIGHT, reduction="sum")
+
+
+# The objective, the form of mixing, the targets, the sum of a part, and what it counts.
+Y, IGNORED = torch.tensor([0, 1, 2, 2, 1, 1, 0]), torch.tensor([0, -100, 2, 2, -100, -100, 0])
+CASES: dict[str, tuple[Any, bool, torch.Tensor, Callable[..., Any], Callable[..., Any]]] = {
+    "cross entropy, dense": (nn.CrossEntropyLoss(), False, Y, summed, len),
+    "a Loss of rows, dense": (dense_rows, False, Y, summed, len),
+    "named parts, dense": (named, False, Y, lambda out, y: summed(out, y) + out.square().sum(), len),
+    "ignored and weighted": (nn.CrossEntropyLoss(WEIGHT), True, IGNORED, weighted, lambda y: WEIGHT[y[y >= 0]].sum()),
+    "a Loss of tokens": (tokens, True, IGNORED, summed, lambda y: (y >= 0).sum()),
+    "an objective's own": (OwnObjective, True, IGNORED, summed, lambda y: (y >= 0).sum()),
+    "a sum": (nn.CrossEntropyLoss(reduction="sum"), True, IGNORED, summed, lambda y: 0),
+}
+
+
+def make_net() -> nn.Sequential:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(18, 3)).double()
+    for number, parameter in enumerate(net.parameters()):
+        parameter.data = torch.arange(parameter.numel()).view_as(parameter).add(number).sin().double() / 2
+    return net
+
+
+class Parts(Callback):
+    """Keeps the parts that a step was made of, as they are after the loss."""
+
+    every_rank = True
+
+    def __init__(self) -> None:
+        self.seen: list[Batch] = []
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        self.seen.append(state.batch)
+
+
+def step(case: str, kind: type[Mixing], size: int | None, ranks: Any = None) -> tuple[torch.Tensor, float, list[Batch]]:
+    """Return the weights after one step of SGD with lr=1, the loss, and the parts."""
+    loss, interpolates, y, *_ = CASES[case]
+    net, parts = make_net(), Parts()
+    objective = (loss if loss is OwnObjective else lambda **given: Objective(loss, **given))(inputs="x", targets="y")
+    with Trainer(
+        net,
+        [{"y": y, "x": torch.arange(7 * 18.0).view(7, 2, 3, 3).double().cos()}],
+        max_duration="1ba",
+        objective=objective,
+        optimizers=torch.optim.SGD(net.parameters(), lr=1.0),
+        algorithms=kind(0.7, interpolates, "x", "y"),
+        callbacks=parts,
+        microbatch_size=size,
+        parallel=ranks,
+        seed=SEED,
+        progress_bar=False,
+    ) as trainer:
+        trainer.fit()
+        return net[1].weight.detach(), trainer.state.loss.item(), parts.seen
+
+
+def by_hand(case: str, kind: type[Mixing], parts: list[Batch]) -> tuple[torch.Tensor, float]:
+    *_, sum_of, count_of = CASES[case]
+    net, generator = make_net(), torch.Generator().manual_seed(State(seed=SEED).derive_seed(str(kind.metadata.name)))
+    drawn, total, count = draw(0.7, generator), torch.zeros(()), 0
+    for part in parts:
+        order = drawn.pairing(len(part["y"]))
+        mixed, lam = kind(input_key="x").mix_input(State(batch=part), order, drawn)
+        total = total + mix_losses(*(sum_of(net(mixed), part["y"][rows]) for rows in (slice(None), order)), lam)
+        count = count + count_of(part["y"])
+    count = count or 1  # a sum is divided by nothing
+    (total / count).backward()
+    return net[1].weight.detach() - net[1].weight.grad, (total / count).item()
+
+
+@pytest.mark.parametrize("kind", [MixUp, CutMix])
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_in_parts_is_the_one_written_by_hand(case: str, kind: type[Mixing]) -> None:
+    for size in (None, 3):
+        weight, loss, parts = step(case, kind, size)
+        torch.testing.assert_close((weight, loss), by_hand(case, kind, parts), rtol=1e-9, atol=1e-9)
+        of_ranks = ThreadRanks.run(lambda ranks, size=size: step(case, kind, size, ranks))
+        expected = by_hand(case, kind, [part for _, _, parts in of_ranks for part in parts])
+        for weight, loss, _ in of_ranks:
+            torch.testing.assert_close((weight, loss), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("interpolates", [False, True])
+def test_rows_are_where_the_batches_say(interpolates: bool) -> None:
+    class Mean(nn.Linear):
+        def __init__(self, dim: int) -> None:
+            super().__init__(3, 3, bias=False)
+            nn.init.ones_(self.weight)
+            self.dim = dim
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.cos()).cumsum(self.dim).mean(self.dim)
+
+    x, y, trained = torch.randn(4, 4, 3), torch.tensor([0, 1, 2, 1]), []
+    for dim, batch in ((1, (x, y, "kept")), (0, (x.transpose(0, 1), y, "kept"))):
+        model = Mean(dim)
+        options: dict[str, Any] = {"loss_fn": F.cross_entropy, "optimizers": torch.optim.SGD(model.parameters(), 1.0)}
+        rule = Batches(dim={} if dim else {0: 1})
+        with Trainer(model, [batch], algorithms=MixUp(1.0, interpolates), batches=rule, seed=1, **options) as trainer:
+            trainer.fit("1ba")
+        trained.append(model.weight.detach())
+    torch.testing.assert_close(*trained)
+
+
+@pytest.mark.parametrize("kind", [MixUp, CutMix])
+def test_a_loss_that_the_forward_computes_or_that_counts_shares_of_classes_is_refused(kind: type[Mixing]) -> None:
+    class Inside(nn.Linear):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            outputs = super().forward(x.flatten(1))
+            return {"logits": outputs, "loss": F.cross_entropy(outputs, y) * 1}
+
+    batch, algorithm = {"x": torch.randn(4, 2, 3, 3), "y": torch.tensor([0, 1, 2, 1])}, kind(1.0, False, "x", "y")
+    for model, objective, words in (
+        (Inside(18, 3), ModelLoss(targets="y"), "one of the model's outputs"),
+        (make_net().float(), Objective(tokens, inputs="x", targets="y"), "tokens counts 4.0 .*, and 12.0 for those of"),
+    ):
+        options: dict[str, Any] = {"objective": objective, "optimizers": torch.optim.SGD(model.parameters(), 1.0)}
+        trainer = Trainer(model, [batch], algorithms=algorithm, **options)
+        with trainer, pytest.raises(ArgumentError, match=words):
+            trainer.fit("1ba")
