@@ -54,14 +54,14 @@ class TrainMetrics(Callback):
         if metrics is not None:
             from ..trainer import check_metrics  # noqa: PLC0415  it can be listed without torch
 
-            metrics = _check_names(check_metrics(metrics, None, has_loss_fn=True))
+            metrics = _check_names(check_metrics(metrics, None, knows_targets=True))
         self._given = metrics
         self._metrics: dict[str, Any] | None = None
         self._measurement: Measurement | None = None
         self._ranks = Ranks()
         self._saved: list[dict[str, Any]] = []
         self._seen: set[str] = set()
-        self._targets: Any = None
+        self._batch: Any = None
         self._mixer: str | None = None
         self._is_logged = self._awaits = self._is_over = self._has_told = self._has_looked = False
         self._unsaved: set[str] = set()
@@ -71,7 +71,7 @@ class TrainMetrics(Callback):
         if self._given is not None:
             from ..trainer import check_metrics  # noqa: PLC0415  it can be listed without torch
 
-            check_metrics(self._given, None, has_loss_fn=True, ranks=state.ranks)
+            check_metrics(self._given, None, knows_targets=True, ranks=state.ranks)
         self._metrics, self._saved, self._seen = None, [], set()
         self._has_told = self._has_looked = False
         self._unsaved = set()
@@ -79,11 +79,12 @@ class TrainMetrics(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Copy the metrics, unless an earlier fit of the run has."""
         self._mixer, self._is_over = None, False
-        if state.loss_fn is None:
+        if not state.objective.knows_targets():
             raise ArgumentError(
                 f"train_metrics needs batches of (inputs, targets) and a loss_fn, but {type(state.model).__name__} has "
-                "its own loss, so nothing says which part of a batch the targets are: let its loss(outputs, batch) "
-                "return a dict with a 'total', whose parts are logged as train/loss/<part>"
+                "its own loss, so nothing says which part of a batch the targets are: say so, "
+                "Trainer(objective=engine_core.Objective(targets='labels')), or let its loss(outputs, batch) return a "
+                "dict with a 'total', whose parts are logged as train/loss/<part>"
             )
         from ..trainer import Measurement, load_state  # noqa: PLC0415  it can be listed without torch
 
@@ -106,21 +107,18 @@ class TrainMetrics(Callback):
         return _NOTHING
 
     def before_forward(self, state: State, logger: Logger) -> None:
-        """Keep the targets, which algorithms may replace for the loss."""
+        """Keep the batch, whose targets algorithms may replace for the loss."""
         self._awaits = self._is_logged and not self._is_over
         if self._awaits:
-            try:
-                self._targets = state.batch[1]
-            except (LookupError, TypeError):  # the loop says what is wrong with such a batch
-                self._awaits = False
+            self._batch = state.batch
 
     def after_loss(self, state: State, logger: Logger) -> None:
         """Update the metrics with the outputs of a microbatch."""
-        awaits, targets, self._awaits, self._targets = self._awaits, self._targets, False, None
+        awaits, batch, self._awaits, self._batch = self._awaits, self._batch, False, None
         if not awaits:
             return
         if self._mixer is None:
-            self._take(state.outputs, targets, state)
+            self._take(*state.objective.for_metrics(state.outputs, batch), state)
         elif not self._has_told:
             self._has_told = True
             warn(

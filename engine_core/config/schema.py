@@ -45,7 +45,8 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     Args:
         model: what makes the model; called after the seed is set.
         data, eval_data: what makes a loader; `eval_data` may be a mapping of labels to such.
-        loss: a class is called with `args`; a function is the loss itself, with `args` bound to it.
+        loss: a class is called with `args`, an `Objective` such as `engine_core:ModelLoss` too; a function is the loss
+            itself, with `args` bound to it.
         batches: what a row of a batch is, and what counts its tokens, where the tensors of a batch do not tell.
         metrics: metrics by name; `results`: of which the lower or the higher value is better, if not by their names.
         optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`.

@@ -42,7 +42,8 @@ class Loss:
 
     def __post_init__(self) -> None:
         count: Any = self.count
-        if not isinstance(self.sum, torch.Tensor) or self.sum.dim():
+        total: Any = self.sum
+        if not isinstance(total, torch.Tensor) or total.dim():
             check_scalar(self.sum, "the sum of a Loss")
         for name, part in self.parts.items():
             check_scalar(part, f"part {name!r} of a Loss")

@@ -252,6 +252,11 @@ class Objective:
         """Is the loss one of torch's, of which it is known what they count, so that nothing has to be measured?"""
         return self._counter_of(self._loss_fn if loss_fn is None else loss_fn)[2]
 
+    def knows_targets(self) -> bool:
+        """Is it known what metrics get? Not where the model has its own loss, and nothing else was said."""
+        own = type(self).for_metrics is not Objective.for_metrics
+        return own or self._loss_fn is not None or self.targets != 1
+
     def name_of_loss(self, model: Any) -> str:
         """Return the name of what computes the loss, for messages."""
         if type(self).loss is not Objective.loss:
@@ -260,6 +265,11 @@ class Objective:
             return f"{type(model).__name__}.loss"
         base = base_loss(self._loss_fn)
         return str(getattr(base, "__name__", type(base).__name__))
+
+    def settings(self) -> dict[str, Any]:
+        """Return what was said besides the loss function."""
+        defaults = {"inputs": 0, "targets": 1, "count": None, "eval_loss_fn": None, "check": True}
+        return {name: getattr(self, name) for name, value in defaults.items() if getattr(self, name) != value}
 
     def settle_parts(self) -> None:
         """The epoch has ended: raise if a part of the loss was the sum of the others in all of its few batches."""

@@ -26,6 +26,7 @@ from ..config import (
 )
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..logger import Logger
+from ..objective import Objective
 from ..parallel import join, spread_of
 from ..randomness import check_seed, seed_generators
 from ..registry import Registry
@@ -98,7 +99,7 @@ def make_parts(config: Config) -> dict[str, Any]:
         "model": model,
         "train_dataloader": data,
         "callbacks": build_listeners(config, "callbacks", ranks.rank),
-        "loss_fn": None if config.loss is None else bind(config.loss, config.place("loss")),
+        **_loss_of(config),
         "optimizers": make_factory(config.optimizer, config.place("optimizer")),
         "schedulers": [
             (make_factory(entry, config.place("schedulers", index), "steps"), entry.interval)
@@ -148,6 +149,12 @@ class _Directions(Callback):
         state.results.set_directions(**self._told)
 
 
+def _loss_of(config: Config) -> dict[str, Any]:
+    """Return the config's loss as the Trainer's argument."""
+    loss = None if config.loss is None else bind(config.loss, config.place("loss"))
+    return {"objective": loss} if isinstance(loss, Objective) else {"loss_fn": loss}
+
+
 def make_evaluator(config: Config, labels: Iterable[str], device: str | None = None) -> Trainer:
     """Return a Trainer that evaluates on the config's loaders with these labels, and neither trains nor logs.
 
@@ -163,7 +170,7 @@ def make_evaluator(config: Config, labels: Iterable[str], device: str | None = N
     try:
         return Trainer(
             model,
-            loss_fn=None if config.loss is None else bind(config.loss, config.place("loss")),
+            **_loss_of(config),
             eval_dataloader={name: build(config.eval_data[name], config.place("eval_data", name)) for name in labels},
             batches=build_batches(config),
             metrics=_metrics_of(config),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
@@ -181,7 +182,6 @@ class _Losses:
     def __init__(self, session: Measured, label: str) -> None:
         self._session, self._state, self._label = session, session.engine.state, label
         self._taken: list[Loss] = []
-        self._uncounted: ArgumentError | None = None
         self._batches = 0
         self.approximate: set[str] = set()
 
@@ -192,18 +192,10 @@ class _Losses:
         self._check_law()
         if given is None:
             return None
-        mean = given.mean if isinstance(given, Loss) else objective.scalar(given)[0]
-        if state.is_placeholder:
-            return mean
-        try:
-            self._taken.append(objective.counted(given, state.outputs, state.batch, objective.eval_loss_fn).detach())
-        except ArgumentError as refusal:
-            # One batch needs no count.
-            self._uncounted = refusal
-            self._taken.append(Loss(mean.detach(), 1))
-        if self._uncounted is not None and self._batches > 1:
-            raise self._uncounted
-        return mean
+        loss = objective.counted(given, state.outputs, state.batch, objective.eval_loss_fn)
+        if not state.is_placeholder:
+            self._taken.append(loss.detach())
+        return loss.mean
 
     def compute(self) -> dict[str, float]:
         """Return the loss over all ranks, nothing if there is none; NaN if no target counts."""
@@ -240,18 +232,23 @@ class _Losses:
 
 
 def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) -> Any:
-    """Return what a function returns, run in eval mode without gradients; modes, generators and buffers are put back.
+    """Return what a function returns, run eagerly, in eval mode and without gradients.
 
-    What `torch.compile` has wrapped runs as it is.
+    Generators, and what modules have in attributes and buffers, are put back, also where another object took the place.
     """
-    modes, globals_ = ModuleModes(model), Globals(device)
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    globals_ = Globals(device)
+    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]  # noqa: SLF001
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
 
     def put_back() -> None:
         globals_.put_back()
-        modes.put_back()
+        for module, attributes, buffers in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()  # noqa: SLF001
+            module._buffers.update(buffers)  # noqa: SLF001
         with torch.no_grad():
-            for buffer, former in buffers:
+            for buffer, former in values:
                 buffer.copy_(former)
 
     try:
@@ -268,7 +265,8 @@ def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) ->
 
 def _eagerly(block: Callable[[], Any]) -> Any:
     """Run a function without compiling anything for its shapes; torch before 2.6 can't be told so."""
-    if (set_stance := getattr(torch.compiler, "set_stance", None)) is None:
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    if set_stance is None or "torch._dynamo" not in sys.modules:  # nothing is compiled
         return block()
     with set_stance("force_eager"):
         return block()

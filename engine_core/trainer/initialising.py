@@ -33,7 +33,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     after = _parameters(state.model)
     follow_parameters(given, before, after)  # to what was put in by hand; `replace_modules` did so itself
     check_trained(given, after.values())
-    for part in (state.model, state.loss_fn, *state.metric_objects.values()):
+    for part in (state.model, state.loss_fn, state.objective.eval_loss_fn, *state.metric_objects.values()):
         if callable(getattr(part, "to", None)):
             part.to(session.device)
     check_model(session)

@@ -168,7 +168,7 @@ def as_numbers(name: str, value: Any) -> dict[str, float]:
 
 
 def check_metrics(
-    metrics: Mapping[str, Any] | None, model: Any, *, has_loss_fn: bool, ranks: Ranks | None = None
+    metrics: Mapping[str, Any] | None, model: Any, *, knows_targets: bool, ranks: Ranks | None = None
 ) -> dict[str, Any]:
     """Return the metrics by name, if each has `update`, `compute` and `reset`, and if there are targets."""
     if metrics is not None and not callable(getattr(metrics, "items", None)):
@@ -191,7 +191,7 @@ def check_metrics(
                 f"{ranks.size} ranks together: make it a torchmetrics.Metric, whose states say that, or give it "
                 "merge_state(others), which takes in what the same metrics of other ranks have seen"
             )
-    if named and not has_loss_fn and hasattr(model, "loss") and not hasattr(model, "eval_forward"):
+    if named and not knows_targets and hasattr(model, "loss") and not hasattr(model, "eval_forward"):
         raise ArgumentError(
             f"{type(model).__name__} has its own loss, so its metrics need a method "
             "eval_forward(batch) -> (outputs, targets)"

@@ -120,6 +120,9 @@ class Session:
         state, objective = self.state, self.state.objective
         if not objective.check or objective.is_certain() or state.timestamp.batch == self.measured_at:
             return
+        model = cast("Any", state.model)
+        if any(map(torch.nn.parameter.is_lazy, model.parameters())):  # the first forward gives it its shapes
+            return
         self.measured_at, self.measured = state.timestamp.batch, self.measured + 1
         if self.measured not in AT:
             return

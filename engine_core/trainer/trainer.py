@@ -150,6 +150,7 @@ class Trainer:
         callbacks += as_plugins("callbacks", bar(progress_bar, callbacks), "", ranks.rank)
         self.logger = Logger(as_plugins("callbacks", loggers, "loggers", ranks.rank))
         loading = Loading(load_path, autoresume, load_weights_only, load_strict, load_changed)
+        knows_targets = loss_fn is not None if objective is None else objective.knows_targets()
         resumed = find_resumed(loading, callbacks, ranks)
         self.state = State(
             model=model,
@@ -160,7 +161,7 @@ class Trainer:
             batches=check_batches(batches),
             objective=objective,  # type: ignore[arg-type]  # None is made from loss_fn
             loss_fn=check_loss_fn(loss_fn),
-            metric_objects=check_metrics(metrics, model, has_loss_fn=loss_fn is not None, ranks=ranks),
+            metric_objects=check_metrics(metrics, model, knows_targets=knows_targets, ranks=ranks),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
             device=self._device,
             precision=precision,

@@ -57,6 +57,7 @@ def test_the_manifest_names_what_trains(saved: Path) -> None:
         "optimizers": ["AdamW"],
         "schedulers": ["StepLR every 1ba"],
         "loss_fn": "CrossEntropyLoss",
+        "objective": "Objective()",
         "max_duration": "3ep",
     }
 

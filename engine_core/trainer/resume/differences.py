@@ -99,7 +99,7 @@ def _changed(owner: str, saved: Mapping[str, Any], now: Mapping[str, Any], *name
 def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences in training; a different number of optimizers or schedulers is refused when they load."""
     alike = [name for name in ("optimizers", "schedulers") if len(saved.get(name, [])) == len(now.get(name, []))]
-    yield from _changed("", saved, now, *alike, "loss_fn")
+    yield from _changed("", saved, now, *alike, "loss_fn", "objective")
     given = [manifest.get("hyperparameters", []) for manifest in (saved, now)]
     for place, (then, values) in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
         for name, value in values.items():

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ...algorithm import kept_arguments
-from ...batch import Batches
 from ...engine import Engine
 from ...event import Event
 from ...passes import AlgorithmRecord, Member
@@ -32,7 +31,7 @@ def describe_run(session: Session) -> dict[str, Any]:
             "precision": state.precision,
             "microbatch_size": session.microbatch_size,
             "grad_clip_norm": session.grad_clip_norm,
-            "batches": _rule_of(state.batches),
+            "batches": _described("Batches", state.batches.settings()),
         },
         "training": _training_of(session),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
@@ -133,14 +132,15 @@ def _training_of(session: Session) -> dict[str, Any]:
         "hyperparameters": [_in_json(optimizer.defaults) for optimizer in state.optimizers],
         "schedulers": [f"{_name_of(s.scheduler)} every {s.interval.length}" for s in session.schedulers],
         "loss_fn": None if state.loss_fn is None else _name_of(state.loss_fn),
+        "objective": _described(type(state.objective).__name__, state.objective.settings()),
         **horizon,
     }
 
 
-def _rule_of(batches: Batches) -> str:
-    """Return what is said of batches, as text; functions by their names."""
-    said = {name: _name_of(value) if callable(value) else repr(value) for name, value in batches.settings().items()}
-    return f"Batches({', '.join(f'{name}={value}' for name, value in said.items())})"
+def _described(kind: str, settings: Mapping[str, Any]) -> str:
+    """Return what was said of batches or of the objective, as text; functions by their names."""
+    said = {name: _name_of(value) if callable(value) else repr(value) for name, value in settings.items()}
+    return f"{kind}({', '.join(f'{name}={value}' for name, value in said.items())})"
 
 
 def _name_of(thing: Any) -> str:

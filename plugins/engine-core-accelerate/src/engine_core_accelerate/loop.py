@@ -13,6 +13,7 @@ import torch
 from engine_core import embed
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentTypeError, CheckpointError, EngineError, UnsupportedError
+from engine_core.objective import check_objective, check_own_objective
 from engine_core.randomness import check_seed
 from engine_core.state import length_of
 
@@ -29,6 +30,7 @@ class EngineLoop:
     Args:
         accelerator: the user's; from now on its checkpoints hold the states of algorithms and callbacks.
         loss_fn: called with the model's outputs and item 1 of the batch. None: the model's `loss(outputs, batch)`.
+        objective, batches: what model and loss get of a batch, and what its rows are, as for the Trainer.
         max_duration: how long the loop will train, such as `"10ep"`. It tells algorithms, and ends nothing.
         max_grad_norm: `gradients` clips to it, before AFTER_TRAIN_BATCH.
         seed: of the algorithms' random draws; it seeds nothing else.
@@ -43,17 +45,22 @@ class EngineLoop:
         loggers: Any = (),
         algorithm_passes: Any = None,
         loss_fn: Callable[[Any, Any], Any] | None = None,
+        objective: Any = None,
+        batches: Any = None,
         max_duration: Any = None,
         max_grad_norm: float | None = None,
         seed: int | None = None,
     ) -> None:
         embed.check_names("engine-core-accelerate", "accelerate", [f"accelerate.{name}" for name in NAMES])
         _check_accelerator(accelerator)
+        if objective is not None:
+            check_own_objective(objective, loss_fn)
         if max_grad_norm is not None:
             check_number("max_grad_norm", max_grad_norm, "(0, inf)", "the norm that gradients are clipped to")
         self.accelerator, self.max_grad_norm = accelerator, max_grad_norm
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers}
         given |= {"algorithm_passes": algorithm_passes, "loss_fn": loss_fn, "max_duration": max_duration}
+        given |= {"objective": objective, "batches": batches}
         given |= {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
         given["precision"] = {"bf16": "amp_bf16", "fp16": "amp_fp16"}.get(str(accelerator.mixed_precision), "fp32")
         given["seed"] = accelerate.utils.broadcast_object_list([check_seed(seed)])[0]
@@ -74,7 +81,7 @@ class EngineLoop:
         if self.state.model is not None:
             raise EngineError("init() was called before: make another EngineLoop for another model")
         before, self.state.model = {*model.parameters()}, model
-        embed.check_objective(self.state, "EngineLoop")
+        check_objective(self.state.objective, model, "EngineLoop")
         self.loop.init()
         self._added = {*self.state.model.parameters()} - before
         return self.state.model
@@ -169,11 +176,11 @@ class EngineLoop:
         loop, state, accelerator, count = self.loop, self.state, self.accelerator, self._count
         try:
             loop.begin_forward(batch)
-            loop.end_forward(embed.compute_outputs(state, self._wrapped))
+            loop.end_forward(state.objective.forward(self._wrapped, state.batch))
             loop.begin_loss()
             with self._autocast():
-                loss = embed.compute_loss(state)
-            loss, _ = embed.reduce_loss(loop.end_loss(loss), None)
+                given = state.objective.given(state.model, state.outputs, state.batch)
+            loss, _ = state.objective.scalar(loop.end_loss(given))
             share = loss if count == 1 else loss / count
             taken = loop.begin_backward(share)
             loss = loss if taken is share else taken * count

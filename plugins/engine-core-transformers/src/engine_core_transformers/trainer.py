@@ -118,7 +118,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             outputs = (loop.end_forward if trains else loop.eval_outputs)(outputs)
         trains and loop.begin_loss()
         loss = self._loss_of(outputs, self.engine_state.batch if trains else inputs)
-        loss, _ = embed.reduce_loss(loop.end_loss(loss) if trains else loss, None)
+        loss, _ = self.engine_state.objective.scalar(loop.end_loss(loss) if trains else loss)
         if not isinstance(outputs, Mapping):  # then the Trainer takes the first item for the loss
             outputs = (loss, *outputs) if isinstance(outputs, tuple) else (loss, outputs)
         return (loss, outputs) if return_outputs else loss
