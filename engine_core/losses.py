@@ -80,13 +80,15 @@ def with_reduction(loss_fn: Any, reduction: str) -> Callable[..., Any] | None:
         >>> with_reduction(lambda outputs, targets: outputs.mean(), "none") is None
         True
     """
+    while isinstance(loss_fn, nn.Module) and (inner := _inner(loss_fn)) is not None:
+        loss_fn = inner  # what torch.compile wraps; the wrapper passes on whatever is set on it, or given to it
     if isinstance(getattr(loss_fn, "reduction", None), str):
         twin: Any = copy.copy(loss_fn)
         twin.reduction = reduction
         return twin  # type: ignore[no-any-return]
     try:
         inspect.signature(getattr(loss_fn, "forward", loss_fn)).bind(None, None, reduction=reduction)
-    except TypeError:
+    except (TypeError, ValueError):  # a builtin may have no signature
         return None
     return functools.partial(loss_fn, reduction=reduction)
 

@@ -85,9 +85,16 @@ def counter_of(loss_fn: Any) -> Counter | None:
     return count_rows_of
 
 
+def ignored_by(loss_fn: Any) -> int | None:
+    """Return the class that one of torch's losses ignores, None for a loss of which that is not known."""
+    if not is_torch_loss(loss_fn, _CLASSES):
+        return None
+    ignored = loss_setting(loss_fn, "ignore_index")
+    return _IGNORED if ignored is None else ignored
+
+
 def _count_classes(loss_fn: Any) -> Counter:
-    ignored, weight = loss_setting(loss_fn, "ignore_index"), loss_setting(loss_fn, "weight")
-    ignored = _IGNORED if ignored is None else ignored
+    ignored, weight = ignored_by(loss_fn), loss_setting(loss_fn, "weight")
 
     def count(outputs: Any, targets: Any, _: Any, __: Batches) -> Count:
         if targets.is_floating_point() or targets.shape == outputs.shape:  # probabilities, or one-hot integers

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ..batch import get_item
 from ..errors import ArgumentError, BatchKeyError
 from .loss import Loss
@@ -26,6 +24,7 @@ class ModelLoss(Objective):
         check: see `Objective`.
 
     Example:
+        >>> import torch
         >>> net = torch.nn.Linear(2, 1)
         >>> model = lambda x, y: (net(x), (net(x) - y).square().mean())
         >>> objective = ModelLoss(loss=1, outputs=0, targets=1, inputs="*")
@@ -60,13 +59,6 @@ class ModelLoss(Objective):
     def for_metrics(self, outputs: Any, batch: Any) -> tuple[Any, Any]:
         """Return the outputs and targets that metrics get."""
         return get_item(outputs, self.outputs_item), self.targets_of(batch)
-
-    def row_losses(self, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
-        """Raise: the forward computes one loss for all rows."""
-        raise ArgumentError(
-            f"{type(model).__name__} computes its loss in forward, one for all rows, so the loss of each row is not "
-            "known: give Objective(loss_fn, inputs=..., targets=...), or override ModelLoss.row_losses"
-        )
 
     def _no_loss(self, model: Any, why: str) -> ArgumentError:
         return ArgumentError(

@@ -12,8 +12,9 @@ from torch import nn
 from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..losses import base_loss, with_reduction
-from .counts import Counter, count_elements, count_nothing, count_rows_of, counter_of
+from .counts import Counter, count_elements, count_nothing, count_rows_of, counter_of, ignored_by
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
+from .rows import ElementsOfRows, dim_of_rows
 from .slips import are_samples, not_a_pair, note_slips
 
 Items: TypeAlias = "int | str | tuple[int | str, ...]"
@@ -51,7 +52,7 @@ class Objective:
         >>> batch = {"image": torch.zeros(4, 2), "label": torch.tensor([0, 1, 1, -100])}
         >>> model = nn.Linear(2, 3)
         >>> objective.loss(model, objective.forward(model, batch), batch).count
-        tensor(3)
+        3
     """
 
     batches: Batches = Batches()
@@ -79,6 +80,7 @@ class Objective:
         self._counters: dict[int, tuple[Any, Counter, bool, bool]] = {}
         self._suspects: dict[str, int] = {}
         self._seen = 0
+        self._trained: set[str] | None = None
         self._latest: Loss | None = None
 
     def __init_subclass__(cls) -> None:
@@ -150,13 +152,45 @@ class Objective:
         return outputs, self.targets_of(batch)
 
     def row_losses(self, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
-        """Return the loss of each row (n,): of its elements the mean, or the sum where the loss is a sum.
+        """Return the loss of each row (n,): the mean of its elements that count, or their sum where the loss is a sum.
 
         The loss function, or the model's own, is asked with `reduction="none"`.
 
         Raises:
             ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) where the loss of a row is not known.
         """
+        unreduced = self._unreduced(model)
+        taken = batch if self._loss_fn is None else self.targets_of(batch)
+        given = unreduced(outputs, taken)
+        parts = _parts(given) if isinstance(given, (Mapping, tuple, list)) else {"": given}
+        names = [name for name in _TOTALS if name in parts] or [*parts]
+        if len(names) > 1:
+            if self._trained is None:  # which parts have a gradient is not to be seen without one
+                with torch.enable_grad():
+                    parts_again = _parts(unreduced(map_batch(outputs, _with_gradient), taken))
+                self._trained = {name for name, part in parts_again.items() if getattr(part, "requires_grad", False)}
+            names = [name for name in names if name in self._trained] or names
+        counter, _, is_certain = self._counter_of(self._loss_fn)
+        kind = ElementsOfRows(
+            self.batches.rows(batch),
+            dim_of_rows(self.batches, batch, taken),
+            is_sum=counter is count_nothing or (is_certain and counter is count_rows_of),
+            ignored=ignored_by(self._loss_fn),
+        )
+        return functools.reduce(torch.add, (kind.losses(parts[name], taken, name) for name in names))
+
+    def check_row_losses(self, model: Any) -> None:
+        """Raise where `row_losses` would, as far as that can be said without running anything."""
+        if type(self).row_losses is Objective.row_losses:
+            self._unreduced(model)
+
+    def _unreduced(self, model: Any) -> Callable[..., Any]:
+        """Return the loss function, or the model's own, without its reduction."""
+        if type(self).given is not Objective.given and type(self).row_losses is Objective.row_losses:
+            raise ArgumentError(
+                f"{self.name_of_loss(model)} gives one loss for all rows, so that of each row is not known: override "
+                f"{type(self).__name__}.row_losses, or give Objective(loss_fn, inputs=..., targets=...)"
+            )
         own = getattr(model, "loss", None) if self._loss_fn is None else self._loss_fn
         unreduced = with_reduction(own, "none") if callable(own) else None
         if unreduced is None:
@@ -164,18 +198,11 @@ class Objective:
                 f"{self.name_of_loss(model)} takes no `reduction`, so it gives no loss for each row: let it take "
                 "reduction='mean' and return a tensor of shape (n,) for 'none', or override Objective.row_losses"
             )
-        losses = unreduced(outputs, batch if self._loss_fn is None else self.targets_of(batch))
-        rows = self.batches.rows(batch)
-        if not isinstance(losses, torch.Tensor) or losses.shape[:1] != (rows,):
-            found = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise ArgumentError(
-                f"the loss gives {found} with reduction='none' for {rows} rows; it has to be a tensor with the rows in "
-                f"dimension 0, ({rows},) or ({rows}, ...): override Objective.row_losses where they are elsewhere"
-            )
-        if losses.dim() == 1:
-            return losses
-        counter, *_ = self._counter_of(self._loss_fn)
-        return losses.flatten(1).sum(1) if counter is count_nothing else losses.flatten(1).mean(1)
+        return unreduced
+
+    def inputs_of(self, batch: Any) -> Any:
+        """Return what the model gets of a batch."""
+        return _items_of(batch, self.inputs)
 
     def targets_of(self, batch: Any) -> Any:
         """Return what the loss function gets of a batch."""
@@ -268,13 +295,13 @@ class Objective:
     def _total_of(self, given: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the total of a loss in parts, and its parts."""
         parts = {name: check_scalar(part, f"part {name!r} of the loss") for name, part in _parts(given).items()}
-        if len(totals := [name for name in _TOTALS if name in parts]) > 1:
-            raise ArgumentError(
-                "the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise"
-            )
-        if totals:
+        if totals := [name for name in _TOTALS if name in parts]:
             return parts.pop(totals[0]), parts
-        trained = {name: part for name, part in parts.items() if part.requires_grad} or parts
+        trained = {name: part for name, part in parts.items() if part.requires_grad}
+        if trained:
+            self._trained = {*trained}
+        else:  # without gradients, those that had one
+            trained = {name: part for name, part in parts.items() if name in (self._trained or ())} or parts
         if self._seen < _FIRST and torch.is_grad_enabled():
             self._look_for_total(trained)
         return functools.reduce(torch.add, trained.values()), parts
@@ -389,6 +416,8 @@ def _parts(loss: Any) -> dict[str, Any]:
         raise ArgumentTypeError(f"the loss is {loss!r:.80} ({type(loss).__name__}); it has to be a scalar tensor")
     if not parts:
         raise ArgumentError(f"the loss is an empty {type(loss).__name__}; it needs at least one scalar tensor")
+    if parts.keys() >= {*_TOTALS}:
+        raise ArgumentError("the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise")
     return parts
 
 
@@ -397,3 +426,8 @@ def _nothing_of(outputs: Any, loss: torch.Tensor) -> torch.Tensor:
     found: list[torch.Tensor] = []
     map_batch(outputs, lambda leaf: found.append(leaf) if getattr(leaf, "requires_grad", False) else None)
     return as_nothing(found[0].sum() if found else loss)
+
+
+def _with_gradient(leaf: Any) -> Any:
+    is_dense = isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+    return leaf.detach().requires_grad_() if is_dense else leaf

@@ -90,7 +90,7 @@ def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
             ValueError,
             r"3, 4 or 5 dimensions, but these have 2 \(shape \(8, 3\)\): set scale_factor=1",
         ),
-        ({"loss_fun": "mse"}, TypeError, "'mse' can't be called"),
+        ({"loss_fun": "mse"}, TypeError, r"loss_fun has to be callable as loss_fun\(outputs, targets\), not 'mse'"),
         ({"loss_fun": lambda a, b: a}, TypeError, "takes no `reduction`.*reduction='mean'"),
         ({"loss_fun": nn.Linear(1, 1)}, TypeError, "Linear takes no `reduction`"),
         ({"target": torch.zeros(7)}, ValueError, "input has 8 rows and target 7"),

@@ -247,10 +247,3 @@ def test_a_table_is_not_a_table_of_visits_and_a_refused_state_changes_nothing(en
         carried.load_state_dict({**stale.state_dict(), "table": torch.zeros(3, 3)})
     after = carried.state_dict()
     assert all(torch.equal(torch.as_tensor(before[name]), torch.as_tensor(after[name])) for name in before)
-
-
-def test_targets_that_are_not_paired_with_inputs_are_refused_without_scores_too(engine_of: Any, pruned: Any) -> None:
-    for given in ({"selector": "uniform"}, {"scorer": lambda batch, state: batch[0].sum(1)}):
-        engine = engine_of(SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, **given))
-        with pytest.raises(ArgumentError, match="each row needs one target"):
-            pruned(engine, (torch.randn(8, 3), torch.zeros(4).long()))

@@ -19,7 +19,8 @@ from sb_plugin import SelectiveBackprop
 def test_the_audit_finds_nothing(settings: dict[str, Any], scale_factor: float) -> None:
     x = torch.randn(32, 2, 8, 8)
     data = list(zip(x.split(8), (x.mean((1, 2, 3)) > 0).long().split(8), strict=True))
-    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    norm = nn.GroupNorm(2, 4) if "microbatch_size" in settings else nn.BatchNorm2d(4)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     audit = Audit(on_finding="error")
     trainer = Trainer(
         model,

@@ -1,4 +1,4 @@
-"""Which parts of a batch lose rows, whatever container it is."""
+"""Whatever a batch and a loss are, the kept rows are those that a plain pair keeps; or it says what to write."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -10,24 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from engine_core import Batches, Event, Loss, ModelLoss, Objective
+from engine_core.errors import ArgumentError
 from sb_plugin import SelectiveBackprop
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
-ALWAYS = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
-
-
-class OwnLoss(nn.Module):
-    """A model with its own loss, fed with whole batches in a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 4)
-
-    def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.linear(batch["x"])
-
-    def loss(self, outputs: Any, batch: Mapping[str, torch.Tensor], reduction: str = "mean") -> torch.Tensor:
-        return F.cross_entropy(outputs, batch["y"], reduction=reduction)
+ALWAYS: dict[str, Any] = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
+CE, KEYS = F.cross_entropy, {"input_key": "x", "target_key": "y"}
 
 
 class Pair(NamedTuple):
@@ -46,69 +35,179 @@ class Encoding(collections.UserDict[str, Any]):
     """As the tokenizers of Hugging Face give."""
 
 
-@pytest.mark.parametrize(
-    ("make", "keys"),
-    [
-        (lambda *xy: xy, (0, 1)),
-        (lambda x, y: [x, y], (0, 1)),
-        (Pair, (0, 1)),
-        (Pair, ("x", "y")),
-        (lambda x, y: {"x": x, "y": y, "ids": list("abcdefgh"), "epoch": 3}, ("x", "y")),
-        (lambda x, y: collections.OrderedDict(x=x, y=y), ("x", "y")),
-        (lambda x, y: Encoding({"x": x, "y": y}), ("x", "y")),
-        (Item, ("x", "y")),
-        (lambda x, y: (y, x, torch.zeros(3)), (1, 0)),
-        (lambda x, y: {"in": [x, {"more": x}], "y": y}, ((lambda b: b["in"][0], lambda b, v: None), "y")),
-    ],
-    ids=["tuple", "list", "namedtuple", "attributes", "dict", "ordered", "mapping", "dataclass", "swapped", "nested"],
-)
-def test_all_tensors_with_a_value_per_row_lose_the_same_rows(
-    engine_of: Any, pruned: Any, make: Callable[..., Any], keys: Any
-) -> None:
-    x = torch.arange(8.0).repeat(3, 1).T
-    batch, twin = make(x, torch.arange(8) % 4), make(x, torch.arange(8) % 4)
-    engine = engine_of(SelectiveBackprop(**ALWAYS, input_key=keys[0], target_key=keys[1]))
-    after = pruned(engine, batch)
-    engine.state.batch = after
-    kept, targets = engine.state.batch_get_item(keys[0]), engine.state.batch_get_item(keys[1])
+class Graphs:
+    """A batch of an unknown kind."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x, y
+
+
+OF_ITS_OWN = Batches(count=lambda batch: len(batch.x), take=lambda batch, rows: Graphs(batch.x[rows], batch.y[rows]))
+
+
+class Taking(nn.Module):
+    """Calls a linear layer with what a function takes out of its arguments."""
+
+    def __init__(self, take: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.linear, self.take = nn.Linear(3, 4), take
+
+    def forward(self, *batch: Any, **named: Any) -> torch.Tensor:
+        outputs: torch.Tensor = self.linear(self.take(*batch, **named))
+        return outputs
+
+
+class OwnLoss(Taking):
+    """With its own loss, fed with whole batches."""
+
+    def __init__(self, take: Callable[..., Any], target: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__(take)
+        self.target = target
+
+    def loss(self, outputs: Any, batch: Any, reduction: str = "mean") -> Any:
+        return F.cross_entropy(outputs, self.target(batch), reduction=reduction)
+
+
+class Whole(Objective):
+    """An objective of one's own."""
+
+    def forward(self, model: Any, batch: Any) -> Any:
+        return model(batch["x"])
+
+    def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+        return Loss(F.cross_entropy(outputs, batch["y"], reduction="sum"), len(outputs))
+
+    def row_losses(self, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
+        return F.cross_entropy(outputs, batch["y"], reduction="none")
+
+
+def parts(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> Any:
+    accuracy = (outputs.argmax(1) == targets).float() * 100
+    found = {"ce": F.cross_entropy(outputs, targets, reduction="none"), "accuracy": accuracy}
+    return found if reduction == "none" else {name: part.mean() for name, part in found.items()}
+
+
+def as_dict(x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+    return {"x": x, "y": y, "ids": list("abcdefgh"), "epoch": 3, "more": {"deep": x, "name": "kept"}}
+
+
+NAMED = Objective(CE, inputs="x", targets="y")
+BY_NAME = (lambda batch: batch["x"]), (lambda batch: batch["y"])
+Form = tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]
+FORMS: dict[str, Form] = {
+    "list": (lambda x, y: [x, y], {}, {}),
+    "named tuple": (Pair, {}, {}),
+    "attributes": (Pair, {}, KEYS),
+    "dict": (as_dict, {"objective": NAMED}, {}),
+    "keys": (as_dict, {}, KEYS),  # of a loop of the user's own, which has no objective
+    "ordered": (lambda x, y: collections.OrderedDict(x=x, y=y), {"objective": NAMED}, KEYS),
+    "mapping": (lambda x, y: Encoding({"x": x, "y": y}), {"objective": NAMED}, {}),
+    "dataclass": (Item, {"objective": NAMED}, {}),
+    "swapped": (lambda x, y: (y, x), {"objective": Objective(CE, inputs=1, targets=0)}, {}),
+    "nested": (lambda x, y: {"in": {"x": x}, "y": y}, {}, {**KEYS, "input_key": (lambda b: b["in"]["x"], print)}),
+    "several inputs": (
+        lambda x, y: (x[:, :1], x[:, 1:], y),
+        {"objective": Objective(CE, inputs=(0, 1), targets=2), "model": Taking(lambda a, b: torch.cat([a, b], 1))},
+        {},
+    ),
+    "own loss": (as_dict, {"model": OwnLoss(*BY_NAME), "loss_fn": None}, {}),
+    "own objective": (as_dict, {"objective": Whole()}, {}),
+    "parts": (lambda x, y: (x, y), {"loss_fn": parts}, {}),
+    "shared": (
+        lambda x, y: {"x": x, "y": y, "t": torch.ones(1)},
+        {"objective": NAMED, "batches": Batches(shared=("t",))},
+        {},
+    ),
+    "per row": (
+        lambda x, y: {"x": list(x), "y": y},
+        {
+            "objective": NAMED,
+            "model": Taking(torch.stack),
+            "batches": Batches(per_row=("x",)),
+        },
+        {},
+    ),
+    "dim": (
+        lambda x, y: {"x": x.T, "y": y},
+        {"objective": NAMED, "model": Taking(lambda x: x.T), "batches": Batches(dim={"x": 1})},
+        {},
+    ),
+    "samples": (
+        lambda x, y: [{"x": row, "y": int(target)} for row, target in zip(x, y, strict=True)],
+        {
+            "model": OwnLoss(
+                lambda batch: torch.stack([one["x"] for one in batch]),
+                lambda batch: torch.tensor([one["y"] for one in batch]),
+            ),
+            "loss_fn": None,
+            "batches": Batches(samples=True),
+        },
+        {},
+    ),
+    "a type of its own": (Graphs, {"objective": NAMED, "batches": OF_ITS_OWN}, {}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scorer", ["forward", lambda batch, state: X.sum(1), "uniform"])
+def test_the_kept_rows_are_those_of_a_plain_pair(engine_of: Any, pruned: Any, form: str, scorer: Any) -> None:
+    make, fields, given = FORMS[form]
+    arguments = {**ALWAYS, **({"selector": scorer} if scorer == "uniform" else {"scorer": scorer})}
+    plain = pruned(engine_of(SelectiveBackprop(**arguments), model=Taking(lambda x: x)))
+    model = fields.get("model", Taking(lambda x: x))
+    said = {"loss_fn": None} if "objective" in fields else {}
+    batch, twin = make(X, Y), make(X, Y)
+    after = pruned(engine_of(SelectiveBackprop(**arguments, **given), **{**said, **fields, "model": model}), batch)
+    expected = make(*plain)
     assert type(after) is type(twin)
-    assert kept.shape == (4, 3)
-    assert (kept[:, 0] % 4).tolist() == targets.tolist()
-    assert repr(batch) == repr(twin), "the loader's own batch must not change"
+    if form == "a type of its own":
+        after, expected, batch, twin = ((each.x, each.y) for each in (after, expected, batch, twin))
+    if isinstance(after, Mapping) and "ids" in after:
+        assert after["ids"] == ["abcdefgh"[row] for row in (X[:, None] == plain[0]).all(2).any(1).nonzero()[:, 0]]
+        after = {**after, "ids": expected["ids"]}
+    assert repr(after) == repr(expected)
+    assert repr(batch if isinstance(batch, tuple) else vars(batch) if hasattr(batch, "__dict__") else batch) == repr(
+        twin if isinstance(twin, tuple) else vars(twin) if hasattr(twin, "__dict__") else twin
+    ), "the loader's own batch must not change"
 
 
-def test_what_has_no_value_per_row_is_left(engine_of: Any, pruned: Any) -> None:
-    batch = {"x": X, "y": Y, "epoch": 3, "weights": torch.ones(5), "scalar": torch.tensor(1), "more": [X, {"deep": X}]}
-    after = pruned(engine_of(SelectiveBackprop(**ALWAYS, input_key="x", target_key="y")), batch)
-    assert [after["epoch"], after["weights"].shape, after["scalar"].item()] == [3, (5,), 1]
-    assert torch.equal(after["more"][0], after["x"])
-    assert torch.equal(after["more"][1]["deep"], after["x"])
+@pytest.mark.parametrize(
+    ("fields", "given", "message"),
+    [
+        ({"objective": ModelLoss()}, {}, r"ModelLoss.loss gives one loss for all rows"),
+        ({"loss_fn": lambda outputs, targets: Loss(outputs.sum(), 8)}, {}, "takes no `reduction`"),
+        ({"batch": {"x": X, "t": torch.ones(1)}}, {}, r"Batches\(shared=\('t',\)\)"),
+        ({"batch": [(x, y) for x, y in zip(X, Y, strict=True)]}, {}, r"Batches\(samples=True\)"),
+        ({"batch": Graphs(X, Y)}, {}, r"Batches\(count=..., take=...\)"),
+        ({"batch": Graphs(X, Y), "batches": Batches(count=lambda batch: 8)}, {}, "in no tensor or list"),
+        ({"objective": NAMED, "batch": as_dict(X, Y)}, {"log_by": "class"}, "target_key=1: .* set target_key"),
+        (
+            {"objective": NAMED, "batch": as_dict(X, Y)},
+            {"target_key": "x"},
+            "'x' is not item 'y' .* set target_key='y'",
+        ),
+        ({"batch": (X, Y, X + 1)}, {"input_key": 2}, r"input_key=2 is not item 0 .*Objective\(loss_fn, inputs=2\)"),
+        ({"objective": Objective(CE, inputs=1, targets=0), "batch": (Y, X)}, {"scale_factor": 0.5}, "0 is not item 1"),
+    ],
+)
+def test_what_can_not_be_right_is_refused_at_the_first_batch(
+    engine_of: Any, fields: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
+    said = {"loss_fn": None} if "objective" in fields else {}
+    engine = engine_of(SelectiveBackprop(**{**ALWAYS, **given}), **{**said, **fields})
+    with pytest.raises((ValueError, TypeError, LookupError), match=message):
+        engine.run_event(Event.AFTER_DATALOADER)
 
 
-def test_a_model_with_its_own_loss_gets_the_whole_batch(engine_of: Any, pruned: Any) -> None:
-    batch = {"x": X, "y": Y, "mask": torch.arange(8)}
-    after = pruned(engine_of(SelectiveBackprop(**ALWAYS), model=OwnLoss(), loss_fn=None), batch)
-    assert torch.equal(after["x"], X[after["mask"]])
-    assert torch.equal(after["y"], Y[after["mask"]])
+def test_losses_of_an_objective_of_ones_own_have_to_be_one_for_each_row(engine_of: Any) -> None:
+    class Wrong(Whole):
+        def row_losses(self, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
+            return outputs
 
-
-class OwnLossOfSamples(nn.Module):
-    """A model with its own loss, fed with lists of samples."""
-
-    def forward(self, batch: list[Any]) -> torch.Tensor:
-        return torch.stack([x.mean() for x, _ in batch])
-
-    def loss(self, outputs: Any, batch: list[Any], reduction: str = "mean") -> torch.Tensor:
-        return F.l1_loss(outputs, torch.stack([target["y"].sum() for _, target in batch]), reduction=reduction)
-
-
-@pytest.mark.parametrize("n", [3, 6, 8])
-def test_a_list_of_samples_loses_whole_samples(engine_of: Any, pruned: Any, n: int) -> None:
-    """Three is also the number of channels, six that of targets in a sample."""
-    batch = [(torch.randn(3, 4, 4), {"y": torch.ones(6)}) for _ in range(n)]
-    after = pruned(engine_of(SelectiveBackprop(**ALWAYS), model=OwnLossOfSamples(), loss_fn=None), batch)
-    assert len(after) == n // 2
-    assert [id(sample) for sample in batch if any(sample is kept for kept in after)] == list(map(id, after))
+    engine = engine_of(SelectiveBackprop(**ALWAYS), objective=Wrong(), loss_fn=None, batch=as_dict(X, Y))
+    with pytest.raises(ArgumentError, match=r"Wrong.row_losses gave shape \(8, 4\), not \(8,\)"):
+        engine.run_event(Event.AFTER_DATALOADER)
 
 
 class OwnImageLoss(nn.Module):

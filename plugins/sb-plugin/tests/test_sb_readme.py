@@ -29,7 +29,7 @@ def test_docstrings_of_the_module_run(name: str) -> None:
 
 
 def test_there_are_examples_for_all_ways_to_use_it() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 7
 
 
 def test_the_table_gives_every_argument_and_default() -> None:

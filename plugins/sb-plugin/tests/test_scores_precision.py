@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from engine_core import Objective
 from sb_plugin import select_using_loss
-from sb_plugin.losses import per_sample
-from sb_plugin.scoring import Manner, Objective, autocast_of, score
+from sb_plugin.scoring import Manner, autocast_of, score
 
 CPU = torch.device("cpu")
 X, Y = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
@@ -32,13 +32,13 @@ def test_scores_are_single_precision_under_autocast() -> None:
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         reduced = model(X)
-        found, _ = score(Objective(per_sample(loss)), model, (X, Y), 0)
+        found, _ = score(Objective(loss), model, (X, Y), 0)
     assert (reduced.dtype, seen, found.dtype) == (torch.bfloat16, [torch.float32], torch.float32)
     assert torch.equal(found, F.cross_entropy(reduced.float() @ mixing, Y, reduction="none"))
 
 
 def test_scores_of_a_model_in_half_precision_are_single_precision() -> None:
-    found, _ = score(Objective(per_sample(F.cross_entropy)), net().bfloat16(), (X.bfloat16(), Y), 0)
+    found, _ = score(Objective(F.cross_entropy), net().bfloat16(), (X.bfloat16(), Y), 0)
     assert found.dtype == torch.float32
 
 
@@ -57,7 +57,7 @@ def test_autocast_remembers_nothing_of_the_scoring_forward() -> None:
     model, remembered = net(), list[bool]()
     model.register_forward_hook(lambda *_: remembered.append(torch.is_autocast_cache_enabled()))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        score(Objective(per_sample(F.cross_entropy)), model, (X, Y), 0)
-        score(Objective(per_sample(F.cross_entropy)), model, (X, Y), 0, Manner(autocast=autocast_of("amp_bf16", CPU)))
+        score(Objective(F.cross_entropy), model, (X, Y), 0)
+        score(Objective(F.cross_entropy), model, (X, Y), 0, Manner(autocast=autocast_of("amp_bf16", CPU)))
         assert torch.is_autocast_cache_enabled()
     assert remembered == [False, False]

@@ -169,10 +169,10 @@ def per_pixel(outputs: Any, targets: Any, reduction: str = "mean") -> torch.Tens
     return F.mse_loss(outputs, targets, reduction=reduction)
 
 
-def test_losses_per_element_are_refused_with_the_remedy() -> None:
-    x = torch.randn(8, 5)
-    with pytest.raises(ValueError, match=r"\(8, 5\), not \(8,\).*take the mean over the rest"):
-        select_using_loss(x, x, nn.Identity(), per_pixel)
+def test_losses_per_element_count_by_their_mean() -> None:
+    x = torch.arange(40.0).view(8, 5)
+    kept, _ = select_using_loss(x, torch.zeros(8, 5), nn.Identity(), per_pixel, selector="topk")
+    assert torch.equal(kept, x[4:])
 
 
 @pytest.mark.parametrize("selector", ["cdf", "topk"])

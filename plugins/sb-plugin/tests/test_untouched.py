@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from engine_core import Objective
 from sb_plugin import select_using_loss
-from sb_plugin.losses import per_sample
-from sb_plugin.scoring import Objective, score
+from sb_plugin.scoring import score
 
 X, Y = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 
@@ -28,7 +28,7 @@ def select(model: Callable[..., Any], seed: int = 0) -> tuple[torch.Tensor, torc
 
 
 def scores(model: Callable[..., Any], seed: int = 0) -> torch.Tensor:
-    return score(Objective(per_sample(F.cross_entropy)), model, (X, Y), seed)[0]
+    return score(Objective(F.cross_entropy), model, (X, Y), seed)[0]
 
 
 class Raises(nn.Module):

@@ -39,8 +39,8 @@ class SelectiveBackprop(Algorithm):
         keep: the fraction of rows that is kept, in (0, 1].
         scale_factor: the factor for the spatial size of the input in the scoring forward, in (0, 1].
         interrupt: make every `interrupt`-th batch of an epoch an ordinary step; 0: none.
-        input_key, target_key: where inputs and targets are in a batch. A model with its own loss gets the whole
-            batch; then `input_key` says what `scale_factor` scales, and `target_key` is for `log_by` alone.
+        input_key, target_key: where inputs and targets are in a batch, for `scale_factor` and `log_by`; with a
+            `loss_fn` these are what the objective gives the model and the loss.
         selector: how rows are drawn: `"composer"`, `"cdf"` (the paper's), `"topk"`, `"uniform"` (without scores), or a
             function `(scores, k, generator) -> rows`.
         scorer: `"forward"`: a forward without gradients; `"stale"`: one for each example every `refresh` visits;
@@ -151,9 +151,11 @@ class SelectiveBackprop(Algorithm):
         if self.keep == 1:
             return
         run = self._run_of(state)
+        scales = self.scale_factor != 1 and self.selector != "uniform" and self.scorer in ("forward", "stale")
+        run.subject.check_keys(scales=scales, logs=self.log_by == "class")
         run.scorer.check(run.subject, state.batch)
         if self.log_by == "class":
-            check_classes(state.batch, self.target_key, run.scorer.count(run.subject, state.batch))
+            check_classes(state.batch, self.target_key, run.subject.count(state.batch))
         if state.get_elapsed_duration() is None and (self.start, self.end) != (0, 1):
             raise ArgumentError(
                 f"max_duration is not known, so start={self.start} and end={self.end} can't be located in it: "

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from engine_core.batch import take_rows
+from engine_core import Objective
 from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.objective import check_loss_fn
 from engine_core.randomness import private_unless
 
 from .arguments import (
@@ -22,8 +23,7 @@ from .arguments import (
     check_selection,
     check_selector,
 )
-from .losses import per_sample
-from .scoring import Manner, Objective, check_scalable, score
+from .scoring import Manner, check_scalable, score
 from .select import draw_rows, draw_uniform, number_kept
 from .untouched import fresh_seed
 
@@ -73,7 +73,8 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     if check_scale_factor(scale_factor) != 1:
         check_scalable(input)
     check_selection(check_selector(selector), check_floor(floor))
-    objective = Objective(per_sample(loss_fun), holder=loss_fun)
+    objective = Objective(check_loss_fn(loss_fun, "loss_fun"))
+    objective.check_row_losses(model)
     own = _private_generator(input.device, os.getpid()) if generator is None else private_unless(generator)
     if k == n:
         return input, target
@@ -82,7 +83,7 @@ def select_using_loss(  # noqa: PLR0913  the reference has these
     else:
         losses, _ = score(objective, model, (input, target), fresh_seed(own), Manner(scale_factor))
         rows = draw_rows(losses, k, keep, own, selector, floor)
-    kept: tuple[torch.Tensor, torch.Tensor] = take_rows((input, target), n, rows)
+    kept: tuple[torch.Tensor, torch.Tensor] = objective.batches.part((input, target), rows)
     return kept
 
 

@@ -1,4 +1,4 @@
-"""The scoring forward: the loss of each row of a batch, without side effects. Independent of the engine."""
+"""The scoring forward: the loss of each row of a batch, without side effects. Independent of State."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core.arguments import item_at
-from engine_core.batch import BatchKey, count_rows, get_item, map_batch, set_item, take_rows
-from engine_core.errors import ArgumentError
+from engine_core import Objective
+from engine_core.batch import BatchKey, get_item, map_batch, set_item
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.messages import warn
 
-from .losses import Loss, check_losses, in_fp32
 from .untouched import frozen_buffers, own_randomness
 
 __all__ = [
     "Manner",
-    "Objective",
+    "as_scores",
     "autocast_of",
     "check_scalable",
     "leaving_no_trace",
     "no_autocast",
     "rank_correlation",
+    "row_losses",
     "score",
     "summary_of",
 ]
@@ -37,69 +37,6 @@ T = TypeVar("T")
 
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 _REDUCED = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Objective:
-    """How a model and its loss see a batch.
-
-    Args:
-        loss: gives the loss of each row; None if nothing is scored.
-        whole_batch: do model and loss get the whole batch, instead of inputs and targets?
-        holder: the loss as it was given; if that is a module, its buffers are held too.
-    """
-
-    loss: Loss | None
-    input_key: BatchKey = 0
-    target_key: BatchKey = 1
-    whole_batch: bool = False
-    holder: object = None
-
-    def check(self, batch: Any, scale_factor: float) -> None:
-        """Raise if rows of this batch can't be scored and dropped; run nothing."""
-        if not count_rows(batch if self.whole_batch else self._item(batch, "input_key")):
-            raise ArgumentError("the first batch has no rows to choose from: leave empty batches out of the loader")
-        if not self.whole_batch:
-            self._check_pair(batch)
-        if scale_factor != 1:
-            check_scalable(self._item(batch, "input_key"))
-
-    def received(self, batch: Any, scale_factor: float = 1) -> Any:
-        """Return what the model gets, with the input scaled."""
-        if self.whole_batch:
-            return batch if scale_factor == 1 else self._with_small_input(batch, scale_factor)
-        inputs = get_item(batch, self.input_key)
-        return inputs if scale_factor == 1 else _scaled(inputs, scale_factor)
-
-    def is_given(self, item: object, batch: Any) -> bool:
-        """Is this, by identity, what the model or its loss gets of a batch that is a pair?"""
-        keys = () if self.whole_batch else (self.input_key, self.target_key)
-        return any(item is get_item(batch, key) for key in keys)
-
-    def losses(self, outputs: Any, received: Any, batch: Any) -> Any:
-        """Return the loss of each row, as the loss gives it."""
-        assert self.loss is not None
-        return in_fp32(self.loss, outputs, received if self.whole_batch else get_item(batch, self.target_key))
-
-    def _with_small_input(self, batch: Any, scale_factor: float) -> Any:
-        twin = map_batch(copy.copy(batch), lambda leaf: leaf)  # a user's setter may write to its argument
-        return set_item(twin, self.input_key, _scaled(get_item(batch, self.input_key), scale_factor))
-
-    def _check_pair(self, batch: Any) -> None:
-        """Raise unless inputs and targets have the same rows, and taking rows of the batch takes them from both."""
-        rows, others = (count_rows(self._item(batch, which)) for which in ("input_key", "target_key"))
-        if others != rows:
-            raise ArgumentError(f"the inputs have {rows} rows and the targets {others}: each row needs one target")
-        first = take_rows(batch, rows, torch.zeros(1, dtype=torch.long))
-        for which in ("input_key", "target_key"):
-            if count_rows(self._item(first, which)) != 1:
-                raise ArgumentError(
-                    f"rows can't be taken from what {which}={getattr(self, which)!r} finds in a batch of type "
-                    f"{type(batch).__name__}: make it of tuples, lists, mappings and dataclasses"
-                )
-
-    def _item(self, batch: Any, which: str) -> Any:
-        return item_at(batch, which, getattr(self, which))
 
 
 def check_scalable(inputs: Any) -> None:
@@ -113,8 +50,9 @@ def check_scalable(inputs: Any) -> None:
         )
 
 
-def _scaled(inputs: torch.Tensor, scale_factor: float) -> torch.Tensor:
-    return F.interpolate(inputs, scale_factor=scale_factor, mode=_MODES[inputs.dim()])
+def _with_scaled_input(batch: Any, key: BatchKey, scale_factor: float) -> Any:
+    twin, inputs = map_batch(copy.copy(batch), lambda leaf: leaf), get_item(batch, key)  # a setter may write to it
+    return set_item(twin, key, F.interpolate(inputs, scale_factor=scale_factor, mode=_MODES[inputs.dim()]))
 
 
 def autocast_of(precision: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -135,25 +73,28 @@ class Manner:
         scale_factor: for the spatial size of the input, in (0, 1].
         bn: see `frozen_buffers`.
         autocast: the context for its precision; None: the surrounding one.
+        input_key: where the input is that is scaled.
     """
 
     scale_factor: float = 1
     bn: str = "frozen"
     autocast: AbstractContextManager[Any] | None = None
+    input_key: BatchKey = 0
 
 
 PLAIN = Manner()
 
 
-def leaving_no_trace(block: Callable[[], T], model: object, loss: object, seed: int, manner: Manner = PLAIN) -> T:
+def leaving_no_trace(
+    block: Callable[[], T], model: object, objective: Objective, seed: int, manner: Manner = PLAIN
+) -> T:
     """Return what a block returns, run without a graph, recorded statistics or a draw from a global generator.
 
-    Dropout within it draws from `seed`. If the loss is a module, it is held too.
+    Dropout within it draws from `seed`. Modules that the objective has, such as its loss, are held too.
     """
     holds: list[own_randomness | frozen_buffers | _ForgottenCasts]
     holds = [own_randomness(seed), frozen_buffers(model, manner.bn), _ForgottenCasts()]
-    if isinstance(loss, nn.Module):
-        holds.append(frozen_buffers(loss))
+    holds += [frozen_buffers(each) for each in vars(objective).values() if isinstance(each, nn.Module)]
 
     def release() -> None:
         for hold in holds:
@@ -189,41 +130,73 @@ class _ForgottenCasts:
         torch.set_autocast_cache_enabled(self._was_enabled)
 
 
+def row_losses(objective: Objective, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
+    """Return the loss of each row (n,) in single precision, even if autocast made the outputs."""
+    tensors: list[torch.Tensor] = []
+    map_batch(outputs, lambda leaf: tensors.append(leaf) if isinstance(leaf, torch.Tensor) else None)
+    reduced: AbstractContextManager[Any] = nullcontext()
+    if tensors and torch.is_autocast_enabled(tensors[0].device.type):
+        outputs, reduced = map_batch(outputs, _to_fp32), no_autocast(tensors[0].device)
+    with reduced:
+        losses: Any = objective.row_losses(model, outputs, batch)
+    return as_scores(losses, objective.batches.rows(batch), f"{type(objective).__name__}.row_losses")
+
+
+def as_scores(given: Any, n: int, who: str) -> torch.Tensor:
+    """Return what the user's code gave for scores (n,), in single precision.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) if it is something else.
+    """
+    if not isinstance(given, torch.Tensor):
+        raise ArgumentTypeError(f"{who} gave a {type(given).__name__}, not a tensor of shape ({n},)")
+    if given.shape != (n,):
+        raise ArgumentError(f"{who} gave shape {tuple(given.shape)}, not ({n},), a score for each row")
+    return given.detach().float()
+
+
+def _to_fp32(leaf: Any) -> Any:
+    is_reduced = isinstance(leaf, torch.Tensor) and leaf.dtype in _REDUCED.values()
+    return leaf.float() if is_reduced else leaf
+
+
 def score(
-    objective: Objective, model: Callable[[Any], Any], batch: Any, seed: int, manner: Manner = PLAIN
+    objective: Objective, model: Any, batch: Any, seed: int, manner: Manner = PLAIN, holder: Any = None
 ) -> tuple[torch.Tensor, bool]:
     """Return the loss of each row (n,) in single precision, and whether the model took the input as scaled.
 
     The model runs as it is, with dropout drawn from `seed`, and leaves no trace. If it can't take a scaled input, like
     a net with a fixed input size, it gets the full one, with a warning.
+
+    Args:
+        holder: has the loss, if a model has it; None: this one.
     """
 
-    def run(factor: float) -> Any:
-        received = objective.received(batch, factor)
-        return leaving_no_trace(
-            lambda: objective.losses(model(received), received, batch), model, objective.holder, seed, manner
-        )
+    def run(factor: float) -> torch.Tensor:
+        given = batch if factor == 1 else _with_scaled_input(batch, manner.input_key, factor)
 
-    scale_factor = manner.scale_factor
-    refusal: str | None = None
-    losses: Any = None
-    if scale_factor != 1:
-        try:
-            losses = run(scale_factor)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001  a model may raise anything here; at full size it is not caught
-            refusal = f"{type(error).__name__}: {error}"
-    if scale_factor == 1 or refusal is not None:
-        losses = run(1)
-    if refusal is not None:
-        name = type(model).__name__
-        warn(
-            f"{name} can't take inputs scaled by scale_factor={scale_factor} ({refusal}); "
-            "rows are scored at full size: set scale_factor=1",
-            UserWarning,
-        )
-    return check_losses(losses, count_rows(objective.received(batch))), refusal is None
+        def losses() -> torch.Tensor:
+            outputs = objective.forward(model, given)
+            return row_losses(objective, model if holder is None else holder, outputs, given)
+
+        return leaving_no_trace(losses, model, objective, seed, manner)
+
+    factor = manner.scale_factor
+    if factor == 1:
+        return run(1), True
+    try:
+        return run(factor), True
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  a model may raise anything here; at full size it is not caught
+        refusal = f"{type(error).__name__}: {error}"
+    losses = run(1)
+    warn(
+        f"{type(model).__name__} can't take inputs scaled by scale_factor={factor} ({refusal}); "
+        "rows are scored at full size: set scale_factor=1",
+        UserWarning,
+    )
+    return losses, False
 
 
 def rank_correlation(scores: torch.Tensor, others: torch.Tensor) -> float:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from engine_core import Event
-from engine_core.batch import count_rows
 from engine_core.errors import ArgumentError
 from engine_core.messages import warn
 
@@ -51,10 +50,11 @@ class Reuse:
         if self._is_demanded:
             self._decline_if(_why_not(model, precision))
 
-    def recorded(self, block: Callable[[], T], model: Any, batch: Any, precision: str) -> T:
+    def recorded(self, block: Callable[[], T], model: Any, n: int, precision: str) -> T:
         """Return what a block returns, with the outputs of the linear layers of `model` recorded meanwhile.
 
         Args:
+            n: the rows of the batch.
             precision: that of the run.
         """
         if self.awaited is not None:
@@ -66,7 +66,6 @@ class Reuse:
             self._decline_if(_why_not(model, precision))
         if self._is_off:
             return block()
-        n = count_rows(batch)
         self._numbers = n, 0
         try:
             with self._outputs.recording(model, n):

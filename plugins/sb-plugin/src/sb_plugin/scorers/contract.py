@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import torch
 
 from engine_core import Event, State
-from engine_core.batch import count_rows
 from engine_core.ranks import Ranks
 
 from ..subject import Subject
@@ -31,17 +30,13 @@ class Scorer:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 
-    def count(self, subject: Subject, batch: Any) -> int:
-        """Return the number of rows; of a placeholder 1."""
-        return count_rows(batch)
-
     def number(self, subject: Subject, state: State, batch: Any) -> int:
         """Return how many rows of this rank count."""
-        return 0 if state.is_placeholder else self.count(subject, batch)
+        return 0 if state.is_placeholder else subject.count(batch)
 
     def check(self, subject: Subject, batch: Any) -> None:
         """Raise if the rows of this batch can't be scored, or dropped; run nothing."""
-        subject.rows.check(batch, 1)
+        subject.check_rows(batch)
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return the score of each row of all ranks (n,); further figures go into `log`, if there is one.
@@ -76,10 +71,7 @@ class Scorer:
 class ByLoss(Scorer):
     """Scores that are row losses, as the run's loss gives them."""
 
-    def count(self, subject: Subject, batch: Any) -> int:
-        """Return the number of rows that the model gets."""
-        return count_rows(subject.objective.received(batch))
-
     def check(self, subject: Subject, batch: Any) -> None:
         """Raise also if there is no loss per row."""
-        subject.objective.check(batch, 1)
+        super().check(subject, batch)
+        subject.check_loss(batch)

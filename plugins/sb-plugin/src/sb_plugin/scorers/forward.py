@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from engine_core import Event, State
+from engine_core.arguments import item_at
 from engine_core.messages import warn
 from engine_core.ranks import Ranks
 
 from ..reuse import Reuse
-from ..scoring import rank_correlation
+from ..scoring import check_scalable, rank_correlation
 from ..subject import Subject
 from ..untouched import fresh_seed
 from .contract import ByLoss, Log
@@ -38,9 +39,11 @@ class ByForward(ByLoss):
 
     def check(self, subject: Subject, batch: Any) -> None:
         """Raise also if the input can't be scaled, or reuse is demanded but impossible."""
-        subject.objective.check(batch, subject.manner.scale_factor)
+        super().check(subject, batch)
+        if subject.manner.scale_factor != 1:
+            check_scalable(item_at(batch, "input_key", subject.manner.input_key))
         if self._reuse is not None:
-            self._reuse.check(subject.model, subject.precision)
+            self._reuse.check(subject.state.model, subject.precision)
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return the losses; the first time compare those of scaled inputs with the true ones."""
@@ -71,7 +74,7 @@ class ByForward(ByLoss):
         if reuse is None or not number:
             losses, took = first()
         else:
-            losses, took = reuse.recorded(first, subject.model, batch, subject.precision)
+            losses, took = reuse.recorded(first, subject.state.model, subject.count(batch), subject.precision)
         if factor != 1 and not self._refuses_scaled:
             self._refuses_scaled = ranks.any(not took)
             if self._refuses_scaled and took:  # the scores of all ranks have to be of one size

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from engine_core import State
-from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.ranks import Ranks
 
+from ..scoring import as_scores
 from ..subject import Subject
 from ..untouched import fresh_seed
 from .contract import Log, Scorer
@@ -27,12 +27,8 @@ class ByFunction(Scorer):
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return what the function returns, in single precision."""
-        n = self.count(subject, batch)
+        n = subject.count(batch)
         name = getattr(self._function, "__qualname__", type(self._function).__name__)
         seed = fresh_seed(generator) + self.ranks.rank
         scores = subject.untouched(lambda: self._function(batch, state), seed)
-        if not isinstance(scores, torch.Tensor):
-            raise ArgumentTypeError(f"the scorer {name} gave a {type(scores).__name__}, not a tensor of shape ({n},)")
-        if scores.shape != (n,):
-            raise ArgumentError(f"the scorer {name} gave shape {tuple(scores.shape)}, not ({n},), a score for each row")
-        return self.ranks.gather(scores.detach().float()[: self.number(subject, state, batch)])[0]
+        return self.ranks.gather(as_scores(scores, n, f"the scorer {name}")[: self.number(subject, state, batch)])[0]

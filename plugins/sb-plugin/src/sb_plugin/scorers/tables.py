@@ -10,7 +10,7 @@ import torch
 
 from engine_core import Event, State
 from engine_core.arguments import item_at
-from engine_core.batch import BatchKey, take_rows
+from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError, EngineError
 from engine_core.ranks import Ranks
 
@@ -36,18 +36,12 @@ class ByTable(ByLoss):
     def check(self, subject: Subject, batch: Any) -> None:
         """Raise also unless each row has an id that is taken along with it."""
         super().check(subject, batch)
-        n = self.count(subject, batch)
+        n = subject.count(batch)
         ids = self.ids_in(batch, n)
         check_ids(ids)
-        if subject.objective.is_given(ids, batch):
+        if subject.is_given(ids, batch):
             raise ArgumentError(f"index_key={self._index_key!r} finds the inputs or the targets, not ids; {REMEDY}")
-        try:
-            self.ids_in(take_rows(batch, n, torch.zeros(1, dtype=torch.long)), 1)
-        except ArgumentTypeError as error:
-            raise ArgumentError(
-                f"rows can't be taken from what index_key={self._index_key!r} finds in a batch of type "
-                f"{type(batch).__name__}: make it of tuples, lists, mappings and dataclasses"
-            ) from error
+        self.ids_in(subject.take(batch, torch.zeros(1, dtype=torch.long)), 1)
 
     def ids_in(self, batch: Any, n: int) -> torch.Tensor:
         """Return the ids of the examples of a batch (n,)."""
@@ -58,14 +52,14 @@ class ByTable(ByLoss):
         if not isinstance(ids, torch.Tensor) or ids.shape != (n,):
             found = f"a tensor {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else f"{ids!r:.80}"
             raise ArgumentTypeError(
-                f"index_key={self._index_key!r} finds {found}, not a tensor ({n},) with the id of each example; "
-                + REMEDY
+                f"index_key={self._index_key!r} finds {found}, not a tensor ({n},) with the id of each of so many "
+                f"examples; {REMEDY}"
             )
         return ids
 
     def gathered_ids(self, subject: Subject, state: State, batch: Any) -> tuple[torch.Tensor, slice]:
         """Return the ids of all ranks, and where this rank's are."""
-        ids = self.ids_in(batch, self.count(subject, batch))
+        ids = self.ids_in(batch, subject.count(batch))
         return self.ranks.gather(ids[: self.number(subject, state, batch)])
 
 
@@ -84,7 +78,7 @@ class Stale(ByTable):
 
     def scores(self, subject: Subject, state: State, batch: Any, generator: torch.Generator, log: Log) -> torch.Tensor:
         """Return what is kept, with the rows that are due scored again."""
-        n = self.count(subject, batch)
+        n = subject.count(batch)
         ids, own = self.gathered_ids(subject, state, batch)
         due = self._kept.due(ids)
         if log is not None:
@@ -92,7 +86,7 @@ class Stale(ByTable):
         losses = torch.empty(0, device=ids.device)
         if due.shape[0]:
             here = due[(due >= own.start) & (due < own.stop)] - own.start
-            part = batch if here.shape[0] == n else take_rows(batch, n, _filled_up(here, n))
+            part = batch if here.shape[0] == n else subject.take(batch, _filled_up(here, n))
             losses = self._forward.scores_of(subject, part, here.shape[0], generator, log)
         return self._kept.scores(ids, due, losses)
 
