@@ -1,9 +1,7 @@
 """The law that losses of parts add up: what it finds, where it is silent, when it is measured, and no trace of it."""
 
-import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,18 +228,17 @@ def test_it_is_measured_at_the_first_and_then_ever_more_rarely_batches_of_severa
     assert len(at) == 4 * 3
 
 
-def test_an_evaluation_warns_once_for_each_loader_at_its_second_batch_and_marks_the_result(tmp_path: Path) -> None:
+def test_an_evaluation_warns_once_for_each_loader_at_its_second_batch_and_marks_the_result() -> None:
     loaders = {"one": batches(8), "two": batches(8, 8), "other": batches(8, 4)}
-    run = trainer(loss_fn=by_tokens, eval_dataloader=loaders, callbacks=[("run_files", {"folder": str(tmp_path)})])
+    run = trainer(loss_fn=by_tokens, eval_dataloader=loaders)
     with pytest.warns(UserWarning, match="approximate") as told:
         run.eval()
     assert [str(each.message).partition(":")[0] for each in told] == [
         "two/loss is approximate",
         "other/loss is approximate",
     ]
-    with run:
-        run.eval()  # silent
-    written = json.loads((tmp_path / "results.json").read_text())
+    run.eval()  # silent
+    written = run.state.results.to_json()  # that is results.json
     assert [name for name, entry in written.items() if entry.get("approximate")] == ["two/loss", "other/loss"]
 
 
