@@ -61,7 +61,7 @@ def test_losses_of_one_batch_are_added_and_scaled_and_those_of_parts_merged(
         (lambda: trainer(loss_fn=None, objective=nn.MSELoss()), r"objective has to be an engine_core\.Objective"),
         (
             lambda: trainer(loss_fn=None).fit(),
-            r"no loss: give Trainer\(loss_fn=\.+\), or the model a method loss\(.*Trainer\(objective=engine_core\.Model",
+            r"no loss: give Trainer\(loss_fn=\.+\), or the model a method loss\(.*Trainer\(objective=engine_core\.M",
         ),
     ],
 )
