@@ -95,7 +95,7 @@ class Objective:
 
     @loss_fn.setter
     def loss_fn(self, loss_fn: Any) -> None:
-        self._loss_fn = loss_fn
+        self._loss_fn, self._latest = loss_fn, None
 
     def forward(self, model: Any, batch: Any) -> Any:
         """Return the model's outputs for a batch."""
