@@ -315,8 +315,8 @@ class _LossFnField:
         return state.objective.loss_fn if self._objective.is_made(state) else None
 
     def __set__(self, state: State, value: Any) -> None:
-        # While State is made, after its objective and before what follows, None is only the default.
-        if value is not None or (self._objective.is_made(state) and hasattr(state, "ranks")):
+        # While State is made, None is what was not given: an objective keeps its own. `extra` comes last.
+        if value is not None or (self._objective.is_made(state) and hasattr(state, "extra")):
             state.objective.loss_fn = value
 
 

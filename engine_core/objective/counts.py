@@ -58,6 +58,11 @@ def count_elements(outputs: Any, targets: Any, _: Any, __: Batches) -> Count:
     return whole.numel()
 
 
+def count_outputs(outputs: Any, _: Any, __: Any, ___: Batches) -> Count:
+    """Return the elements of the outputs."""
+    return outputs.numel()  # type: ignore[no-any-return]
+
+
 def count_nothing(_: Any, __: Any, ___: Any, ____: Batches) -> Count:
     """Return None: a sum is divided by nothing."""
     return None

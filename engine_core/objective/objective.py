@@ -12,7 +12,7 @@ from torch import nn
 from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..losses import base_loss, with_reduction
-from .counts import Counter, count_elements, count_nothing, count_rows_of, counter_of, ignored_by
+from .counts import Counter, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
 from .rows import ElementsOfRows, dim_of_rows
 from .slips import are_samples, not_a_pair, note_slips
@@ -20,7 +20,7 @@ from .slips import are_samples, not_a_pair, note_slips
 Items: TypeAlias = "int | str | tuple[int | str, ...]"
 """Where something is in a batch: an index, key or attribute, several of these, `*` for all, or `**` for all by name."""
 
-_COUNTS: Mapping[str, Counter] = {"rows": count_rows_of, "elements": count_elements, "sum": count_nothing}
+_COUNTS: Mapping[str, Counter] = {"rows": count_rows_of, "elements": count_outputs, "sum": count_nothing}
 _TOTALS = ("total", "loss")
 _FIRST = 3
 """In so many batches a part has to be the sum of all others before it is taken for a total."""
@@ -85,6 +85,8 @@ class Objective:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "given" in vars(cls):
+            cls._asked = cls.given
         if "loss" in vars(cls):
             cls.given = cls.loss  # type: ignore[method-assign]
 
@@ -95,7 +97,7 @@ class Objective:
 
     @loss_fn.setter
     def loss_fn(self, loss_fn: Any) -> None:
-        self._loss_fn = loss_fn
+        self._loss_fn, self._latest = loss_fn, None
 
     def forward(self, model: Any, batch: Any) -> Any:
         """Return the model's outputs for a batch."""
@@ -136,9 +138,12 @@ class Objective:
             note_slips(error, self, batch, outputs)
             raise
 
+    _asked = given
+    """By `loss`, which a subclass may call where `given` is its own `loss`."""
+
     def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
         """Return the loss of a batch, or of a part of it, with what it counts."""
-        return self.counted(self.given(model, outputs, batch), outputs, batch)
+        return self.counted(self._asked(model, outputs, batch), outputs, batch)
 
     def eval_loss(self, model: Any, outputs: Any, batch: Any) -> Loss | None:
         """Return the loss of a batch of an evaluation; None where evaluations have none."""
@@ -226,7 +231,7 @@ class Objective:
         if isinstance(given, Loss):
             return given
         mean, parts = self.scalar(given)
-        count = self.count_of(outputs, batch, loss_fn)
+        count = self._counted_by(outputs, batch, self._loss_fn if loss_fn is None else loss_fn)
         if count is None:
             return Loss(mean, None, parts)
         if isinstance(count, torch.Tensor) and count.device.type == "cpu":
@@ -235,17 +240,19 @@ class Objective:
             return Loss(_nothing_of(outputs, mean), 0, {name: as_nothing(part) for name, part in parts.items()})
         return Loss(weighted(mean, count), count, {name: weighted(part, count) for name, part in parts.items()})
 
-    def count_of(self, outputs: Any, batch: Any, loss_fn: Any = None) -> Count:
-        """Return what a scalar is divided by in a batch, or a part of it; None for a sum.
+    def count_of(self, outputs: Any, batch: Any) -> Count:
+        """Return what the loss of the current batch is divided by, None for a sum.
 
         Where losses are given as `Loss`, it is the count of the latest that `scalar` has seen.
 
         Raises:
             ArgumentError: (a ValueError) if it is divided by rows that can't be counted, with the line to write.
         """
-        if self._latest is not None and loss_fn is None:
-            return self._latest.count
-        counter, needs_targets, _ = self._counter_of(self._loss_fn if loss_fn is None else loss_fn)
+        return self._counted_by(outputs, batch, self._loss_fn) if self._latest is None else self._latest.count
+
+    def _counted_by(self, outputs: Any, batch: Any, loss_fn: Any) -> Count:
+        """Return what a scalar that a loss function returned is divided by in a batch, or a part of it."""
+        counter, needs_targets, _ = self._counter_of(loss_fn)
         return counter(outputs, self.targets_of(batch) if needs_targets else None, batch, self.batches)
 
     def is_certain(self, loss_fn: Any = None) -> bool:

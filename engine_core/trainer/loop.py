@@ -207,6 +207,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if not isinstance(factor, float) or factor != 1:
             scale_gradients(state.optimizers, factor)
         state.loss_weight, state.loss = total.count, total.mean
+        if total.count is None:
+            objective.scalar(total)  # so that it knows of the sum, also where its loss function returns Losses
         return state.loss, total.means
 
     def microbatch(nominal: float | None, losses: Any = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, Callback, LoggerDestination, State, Trainer
+from engine_core import Algorithm, Callback, LoggerDestination, Loss, State, Trainer
 from engine_core.batch import count_rows
 from engine_core.parallel import DDP, join
 from engine_core.registry import Registry
@@ -59,6 +59,17 @@ MIXED: dict[str, dict[str, Any]] = {
     "progressive_resizing": {"mode": "crop", "size_increment": 2},
 }
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)
+
+
+def mean_of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+    """Say what counts: the targets that are not class 0."""
+    return Loss(F.cross_entropy(outputs, targets, ignore_index=0, reduction="sum"), (targets != 0).sum())
+
+
+def soft(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, F.one_hot(targets, 10) * 0.9 + 0.01)
+
+
 LOOPS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipping": {"grad_clip_norm": 0.1},
@@ -71,6 +82,8 @@ LOOPS: dict[str, dict[str, Any]] = {
     "dict of losses": {
         "loss_fn": lambda o, t: {"a": F.cross_entropy(o, t), "b": o.square().mean(), "total": F.cross_entropy(o, t)}
     },
+    "mean of tokens": {"loss_fn": mean_of_tokens, "microbatch_size": 3},
+    "soft targets": {"loss_fn": soft, "microbatch_size": 3},
     "fewer rows than ranks": {"rows": 17},
     "two workers": {"num_workers": 2},
     "a list of batches": {"as_list": True},

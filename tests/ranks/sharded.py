@@ -20,12 +20,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Callback, State, Trainer
+from engine_core import Callback, Loss, State, Trainer
 from engine_core.errors import UnsupportedError
 from engine_core.parallel import FSDP, gathered, is_sharded
 
 sys.path.insert(0, str(Path(__file__).parent))
-from equality import ALONE, CARRIED, MIXED, SB, SB_CASES, Logs, algorithm
+from equality import ALONE, CARRIED, IGNORING, MIXED, SB, SB_CASES, Logs, algorithm, mean_of_tokens
 from wrapped import with_averaged_batch_norm, with_batch_norm, with_mixed_precision, with_unused
 
 LAYER = "TransformerEncoderLayer"
@@ -40,6 +40,9 @@ LOOPS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipping": {"grad_clip_norm": 0.1, "callbacks": ["gradient_norm"]},
     "microbatches": {"microbatch_size": 2},
+    "mean of tokens": {"loss_fn": mean_of_tokens, "microbatch_size": 2},
+    "sums": {"loss_fn": lambda o, t: Loss(F.cross_entropy(o, t, reduction="sum") / 10, None)},
+    "ignored and weighted": {"loss_fn": IGNORING, "microbatch_size": 2},
     "fewer rows than ranks": {"rows": 17},
     "a class as block": {"blocks": [nn.TransformerEncoderLayer]},
     "blocks in blocks": {"blocks": [LAYER, "TransformerEncoder", "Linear"]},
@@ -196,7 +199,7 @@ def run(name: str, **more: Any) -> dict[str, Any]:
         model,
         DataLoader(data, batch_size=8, shuffle=True),
         max_duration="2ep",
-        loss_fn=None if isinstance(model, WithLoss) else nn.CrossEntropyLoss(),
+        loss_fn=None if isinstance(model, WithLoss) else options.pop("loss_fn", nn.CrossEntropyLoss()),
         optimizers=optimizers,
         eval_dataloader={"a": DataLoader(data, batch_size=20), "b": DataLoader(data, batch_size=17)},
         algorithms=algorithms,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, Loss, State, Trainer
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
 from engine_core.testing import ThreadRanks
 from engine_core.trainer.agreement import Agreement
 from engine_core.trainer.data.index_order import IndexOrder
+
+from .parts import Memory, at, batches, linear, trainer
 
 
 class Interrupted(Ranks):
@@ -121,3 +126,87 @@ def test_what_is_done_before_backward_counts_for_the_step_on_all_ranks(made: typ
     expected_weights, expected_losses = trained(None, made)
     assert weights == same_weights == pytest.approx(expected_weights)
     assert losses == same_losses == pytest.approx(expected_losses)
+
+
+WEIGHT = torch.tensor([0.2, 1.0, 5.0])
+
+
+def mean_of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+    """Say what counts: the targets that are not class 1."""
+    return Loss(F.cross_entropy(outputs, targets, ignore_index=1, reduction="sum"), (targets != 1).sum())
+
+
+LOSSES: dict[str, Any] = {
+    "mean of tokens": mean_of_tokens,
+    "class weights": nn.CrossEntropyLoss(WEIGHT),
+    "ignored targets": nn.CrossEntropyLoss(WEIGHT, ignore_index=1),
+    "rows": lambda outputs, targets: 2 * F.cross_entropy(outputs, targets),
+    "soft targets": nn.CrossEntropyLoss(),
+    "sums": nn.CrossEntropyLoss(reduction="sum"),
+    "own sums": lambda o, t: Loss(F.cross_entropy(o, t, reduction="sum"), None),
+    "parts": lambda o, t: {"ce": F.cross_entropy(o, t), "l2": o.square().mean(), "rest": o.detach().mean()},
+    "squares": nn.MSELoss(),
+}
+
+
+def run_of(name: str, microbatch_size: int | None, ranks: Ranks | None = None) -> tuple[Any, Any, Any]:
+    """Return weights, the losses logged, and the evaluation of two epochs with uneven batches, one of a single row."""
+    data = batches(8, 5, 1, 3)
+    if name in ("soft targets", "squares"):
+        data = [(inputs, F.one_hot(targets, 3) * 0.8 + 0.1) for inputs, targets in data]
+    memory, model = Memory(), linear()
+    with trainer(
+        data,
+        model,
+        loss_fn=LOSSES[name],
+        optimizers=lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+        microbatch_size=microbatch_size,
+        parallel=ranks,
+        loggers=memory,
+        eval_dataloader=data,
+        max_duration="2ep",
+    ) as made:
+        made.fit()
+        return torch.cat([p.detach().flatten() for p in model.parameters()]), memory.metrics, made.state.metrics
+
+
+@pytest.mark.parametrize("microbatch_size", [None, 2])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_run_is_the_same_on_one_two_and_four_ranks(name: str, microbatch_size: int | None) -> None:
+    weights, logs, results = run_of(name, None)
+    runs = [of for size in (2, 4) for of in ThreadRanks.run(lambda ranks: run_of(name, microbatch_size, ranks), size)]
+    for of_weights, of_logs, of_results in [run_of(name, microbatch_size), *runs]:
+        torch.testing.assert_close(of_weights, weights, rtol=0, atol=2e-6)
+        assert of_results == pytest.approx(results, rel=1e-5)
+        if of_logs:  # rank 0's
+            assert of_logs == [(step, pytest.approx(metrics, rel=1e-5, abs=1e-6)) for step, metrics in logs]
+
+
+class Counting(ThreadRanks):
+    """Counts the messages that it sends."""
+
+    sent = 0
+
+    def table(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return the numbers of each rank."""
+        self.sent += 1
+        return super().table(numbers)
+
+
+@pytest.mark.parametrize("microbatch_size", [None, 2])
+@pytest.mark.parametrize("name", ["class weights", "sums", "rows"])
+def test_a_step_sends_one_message_also_in_microbatches(name: str, microbatch_size: int | None) -> None:
+    def program(ranks: Any) -> list[int]:
+        sent: list[int] = []
+        note = at("batch_start", lambda state: sent.append(ranks.sent))
+        with trainer(
+            batches(8, 8, 8, 8),
+            loss_fn=LOSSES[name],
+            parallel=ranks,
+            microbatch_size=microbatch_size,
+            callbacks=note,
+        ) as made:
+            made.fit()
+        return [after - before for before, after in pairwise(sent[1:])]  # an epoch begins with more
+
+    assert Counting.run(program) == [[1, 1], [1, 1]]

@@ -1,12 +1,17 @@
 """What an evaluation gives, and when it runs."""
 
+import math
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from engine_core import State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
 from .parts import Memory, at, batches, linear, rows, trainer, writing_down
 
@@ -157,3 +162,33 @@ def test_eval_forward_gives_outputs_and_targets_to_loss_and_metrics() -> None:
     outputs = 2 * model.net(batch["x"])
     assert results == {"eval/loss": pytest.approx(sum(model.loss(outputs, batch).values()).item()), "eval/seen": 1.0}
     assert torch.equal(received[0][0], outputs) and received[0][1] is batch["y"]
+
+
+def test_a_loss_that_is_nan_although_targets_count_makes_the_set_nan() -> None:
+    bad = torch.full((2, 4), math.nan), torch.zeros(2, dtype=torch.long)
+    assert math.isnan(trainer().eval([rows(4), bad])["eval/loss"])
+
+
+def test_an_evaluation_that_was_interrupted_keeps_the_losses_it_has_even_a_nan(tmp_path: Path) -> None:
+    loss, nothing = nn.CrossEntropyLoss(ignore_index=1), (torch.randn(4, 4), torch.ones(4, dtype=torch.long))
+    loaders = {"none": [nothing], "first": batches(3, 4), "second": batches(4, 4, 1)}
+    once = iter([True])
+
+    def pause(state: State) -> None:
+        if state.dataloader_label == "second" and next(once, False):
+            state.pause_training()
+
+    def made(**settings: Any) -> Any:
+        saver = CheckpointSaver(tmp_path / "run", "100ba")
+        callbacks = [at("eval_batch_end", pause), saver]
+        return trainer(batches(4), loss_fn=loss, eval_dataloader=loaders, callbacks=callbacks, **settings)
+
+    with made() as paused:
+        paused.fit()
+    memory = Memory()
+    with made(autoresume=True, loggers=memory) as resumed:
+        resumed.fit()
+        again = resumed.eval()
+    assert [name for _, metrics in memory.metrics[:1] for name in metrics] == ["second/loss"]
+    assert math.isnan(resumed.state.metrics["none/loss"])
+    assert resumed.state.metrics == pytest.approx(again, nan_ok=True)

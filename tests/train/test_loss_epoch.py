@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, Objective, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
 from .parts import Memory, at, batches, rows, trainer
@@ -32,7 +32,7 @@ def test_it_is_the_mean_over_the_rows_of_the_epoch(settings: dict[str, Any]) -> 
     ]
 
 
-def test_it_weighs_batches_as_the_loss_of_an_evaluation_does_and_a_sum_gives_the_mean_over_rows() -> None:
+def test_it_weighs_batches_as_the_loss_of_an_evaluation_does_and_sums_add_up() -> None:
     (inputs, targets), still = rows(8), {"optimizers": lambda p: torch.optim.SGD(p, lr=0.0)}
     targets[:3] = -100
     data = [(inputs[:4], targets[:4]), (inputs[4:], targets[4:])]
@@ -40,7 +40,7 @@ def test_it_weighs_batches_as_the_loss_of_an_evaluation_does_and_a_sum_gives_the
     made.fit()
     assert memory.values(MEAN)[0][1] == pytest.approx(made.eval(data)["eval/loss"])
     summed, means = logged(batches(8, 2), loss_fn=nn.CrossEntropyLoss(reduction="sum"), **still)
-    assert means == [(2, pytest.approx(sum(summed) / 10))]
+    assert means == [(2, pytest.approx(sum(summed)))]
 
 
 class KeepFive(Algorithm):
@@ -100,10 +100,13 @@ def test_a_resumed_run_logs_the_mean_of_the_run_that_was_not_interrupted(batch: 
 def test_a_checkpoint_from_before_there_was_a_mean_can_be_resumed() -> None:
     readings = trainer()._session.readings
     readings.load_state_dict({"was_finite": True})
-    assert readings.state_dict() == {"was_finite": True, "epoch_loss": [0.0, 0.0]}
+    assert readings.state_dict() == {"was_finite": True, "epoch_loss": [0.0, 0.0], "is_sum": False}
 
 
-def test_without_loggers_no_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trainer(loss_fn=F.cross_entropy)
-    monkeypatch.setattr("engine_core.trainer.loss_log.weight_of", pytest.fail)
-    made.fit()
+def test_a_loss_is_asked_for_what_it_counts_only_where_the_mean_is_logged() -> None:
+    asked: list[int] = []
+    for loggers in ((), Memory()):
+        count = Objective(F.cross_entropy, count=lambda outputs, _: asked.append(1) or len(outputs))
+        trainer(batches(4), loss_fn=None, objective=count, loggers=loggers).fit()
+        asked.append(0)
+    assert asked == [0, 1, 0]

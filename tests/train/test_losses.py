@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core.embed.objective import divisor_of
 from engine_core.losses import base_loss, is_torch_loss, loss_setting, with_reduction
 
 CROSS_ENTROPY = {nn.CrossEntropyLoss: F.cross_entropy}
@@ -160,13 +159,6 @@ class Meter:
 def test_a_method_of_anything_but_a_module_is_the_loss_itself():
     loss = Meter().forward
     assert base_loss(loss) is loss
-
-
-@pytest.mark.parametrize(
-    ("given", "is_one"), [({}, False), ({"size_average": False}, True), ({"reduction": "sum"}, True)]
-)
-def test_a_sum_is_one_in_either_spelling(given, is_one):
-    assert (divisor_of(partial(F.cross_entropy, **given)) is None) is is_one
 
 
 @pytest.mark.parametrize(

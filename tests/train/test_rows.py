@@ -13,7 +13,6 @@ from engine_core.callbacks import facts, progress
 from engine_core.callbacks.facts import Facts
 from engine_core.callbacks.json_lines import JsonLines
 from engine_core.callbacks.progress import ProgressBar
-from engine_core.embed import objective
 
 from .parts import Memory, at, batches, trainer
 
@@ -40,23 +39,6 @@ def test_the_loss_in_a_row_is_the_mean_that_is_logged_for_the_epoch(
     (row,) = rows_of(made, capsys)
     ((_, mean),) = memory.values("train/loss_epoch")
     assert f"  train/loss {mean:.4g}  " in row
-
-
-def test_a_loss_is_asked_for_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    divisor_of = objective.divisor_of
-
-    def ask(loss_fn: Any) -> Any:
-        asked.append(loss_fn)
-        return divisor_of(loss_fn)
-
-    monkeypatch.setattr(objective, "divisor_of", ask)
-    first, second = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum")
-    made = trainer(batches(4, 4, 4), max_duration="2ep", loss_fn=first, loggers=Memory())
-    made.fit("1ep")
-    made.state.loss_fn = second
-    made.fit()
-    assert asked == [first, second]
 
 
 def test_the_time_left_of_a_resumed_run_is_judged_by_this_attempt(
@@ -87,7 +69,7 @@ class Half:
 
 def test_a_second_evaluation_at_the_same_step_is_no_better_than_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
-    settings = {"eval_dataloader": batches(3), "metrics": {"half": Half()}, "callbacks": JsonLines(lines.append)}
+    settings = {"eval_dataloader": batches(3), "metrics": {"accuracy": Half()}, "callbacks": JsonLines(lines.append)}
     with trainer(progress_bar="lines", **settings) as made:
         made.eval()
         made.eval()
@@ -97,7 +79,7 @@ def test_a_second_evaluation_at_the_same_step_is_no_better_than_the_first(capsys
     loss = made.results["eval/loss"]["last"]
     assert [found for found in starred if found] == [["1.617*", "0.5*"], [f"{loss:.4g}*"]]
     told = [fact["improved"] for fact in map(json.loads, lines) if fact["kind"] == "evaluation"]
-    assert told == [["eval/loss", "eval/half"], [], [], ["eval/loss"]]
+    assert told == [["eval/loss", "eval/accuracy"], [], [], ["eval/loss"]]
 
 
 def test_an_evaluation_with_the_last_batch_of_an_epoch_is_one_after_that_epoch(

@@ -1,4 +1,4 @@
-"""The loss as it is shown: smoothed without bias, meant over rows, and read from a device without waiting."""
+"""The loss over batches: smoothed without bias, a mean of what counts, and read from a device without waiting."""
 
 import math
 from typing import ClassVar
@@ -6,50 +6,54 @@ from typing import ClassVar
 import pytest
 import torch
 
-from engine_core.callbacks.running_loss import RunningLoss
+from engine_core.objective import LossMeter
+
+
+def meter(*taken):
+    """Return one that has taken these losses and counts."""
+    losses = LossMeter()
+    for value, count in taken:
+        losses.take(torch.tensor(value), count)
+    return losses
 
 
 def test_the_smoothed_loss_is_the_exponential_mean_without_the_bias_of_its_start():
-    losses, values = RunningLoss(), [4.0, 1.0, 7.0, 2.0]
-    assert losses.smoothed is None
-    for value in values:
-        losses.take(torch.tensor(value), weight=1)
+    values = [4.0, 1.0, 7.0, 2.0]
     weights = [0.98 ** (len(values) - 1 - place) for place in range(len(values))]
     expected = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
-    assert losses.smoothed == pytest.approx(expected, rel=1e-12)
+    assert meter(*((value, 1) for value in values)).smoothed == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_mean_counts_each_batch_by_its_rows_and_restarts():
-    losses = RunningLoss()
-    losses.take(torch.tensor(1.0), weight=4)
-    losses.take(torch.tensor(4.0), weight=2)
-    assert losses.total / losses.weight == 2
+@pytest.mark.parametrize(
+    ("taken", "mean"),
+    [
+        ([], None),
+        ([(1.0, 4), (4.0, torch.tensor(2))], 2),
+        ([(3.0, torch.tensor(4.5)), (math.nan, torch.tensor(0))], 3),
+        ([(math.nan, 0)], None),
+        ([(3.0, None), (4.0, None)], 7),
+    ],
+)
+def test_the_mean_is_the_sum_of_all_by_what_counts_and_of_sums_their_sum(taken, mean):
+    losses = meter(*taken)
+    assert losses.mean == mean
     losses.restart()
-    assert (losses.total, losses.weight) == (0, 0)
-
-
-def test_a_batch_in_which_no_target_counts_does_not_count():
-    losses = RunningLoss()
-    losses.take(torch.tensor(3.0), torch.tensor(4))
-    losses.take(torch.tensor(math.nan), torch.tensor(0))
-    assert losses.total / losses.weight == 3
+    assert losses.mean is None
 
 
 def test_a_loss_that_is_not_finite_is_shown_and_the_next_one_starts_anew():
-    losses = RunningLoss()
-    losses.take(torch.tensor(1.0), weight=1)
-    losses.take(torch.tensor(math.nan), weight=1)
+    losses = meter((1.0, 1), (math.nan, 1))
     assert math.isnan(losses.smoothed)
-    losses.take(torch.tensor(3.0), weight=1)
+    losses.take(torch.tensor(3.0), 1)
     assert losses.smoothed == pytest.approx(3)
-    assert math.isnan(losses.total)
+    assert math.isnan(losses.mean)
 
 
 @pytest.mark.parametrize("loss", [None, (torch.tensor(1.0),), {"a": 1.0}, torch.ones(2)])
 def test_what_is_not_one_number_is_passed_over(loss):
-    losses = RunningLoss()
-    losses.take(loss, weight=1)
-    assert (losses.smoothed, losses.weight) == (None, 0)
+    losses = LossMeter()
+    losses.take(loss, 1)
+    assert (losses.smoothed, losses.mean) == (None, None)
 
 
 class Event:
@@ -96,15 +100,15 @@ class OnDevice:
 def test_a_loss_on_a_gpu_is_read_when_its_copy_is_there_and_waited_for_only_by_flush(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    Event.made, losses = [], RunningLoss()
-    losses.take(OnDevice(1.0), weight=1)
-    losses.take(OnDevice([7.0, 7.0], elements=2), weight=1)  # passed over
-    losses.take(OnDevice(2.0), weight=1)
-    assert losses.weight == 0
+    Event.made, losses = [], LossMeter()
+    losses.take(OnDevice(1.0), 1)
+    losses.take(OnDevice([7.0, 7.0], elements=2), 1)  # passed over
+    losses.take(OnDevice(2.0), 1)
+    assert losses.count == 0
     Event.made[0].is_reached = True
-    losses.take(OnDevice(3.0), weight=1)
-    assert (losses.weight, losses.total) == (1, 1)
+    losses.take(OnDevice(3.0), 1)
+    assert (losses.count, losses.total) == (1, 1)
     losses.flush()
-    assert (losses.weight, losses.total) == (3, 6)
+    assert (losses.count, losses.total) == (3, 6)
     assert [event.waits for event in Event.made] == [0, 1, 1]
     assert {event.stream for event in Event.made} == {"stream of cuda:0"}
