@@ -1,5 +1,6 @@
 """The seam between an engine and a training loop: one method for each moment of the loop. Knows no loop."""
 
+from .accumulated import Accumulated, factor_of, scale_gradients
 from .adapter import check_batches, check_names, make_loop
 from .covers import cover
 from .loop import EmbeddedLoop
@@ -10,6 +11,7 @@ from .view import batch_view
 from .written import WrittenStep
 
 __all__ = [
+    "Accumulated",
     "EmbeddedLoop",
     "Phase",
     "RunStatus",
@@ -21,9 +23,11 @@ __all__ = [
     "check_names",
     "check_saved",
     "cover",
+    "factor_of",
     "make_loop",
     "read_part",
     "read_state",
+    "scale_gradients",
     "state_of",
     "states_of",
     "write_part",

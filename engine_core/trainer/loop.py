@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from ..batch import move_batch
-from ..embed import backward_with_first_graph
+from ..embed import backward_with_first_graph, factor_of, scale_gradients
 from ..errors import EngineError, add_note
 from ..objective import Loss
 from ..time import Time, Timestamp
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted
-from .microbatches import factor_of, place_of, take_part
-from .optimizers import clip_gradients, pass_for_stepped, scale_gradients
+from .microbatches import place_of, take_part
+from .optimizers import clip_gradients, pass_for_stepped
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
 

@@ -1,4 +1,4 @@
-"""Microbatches of a step: by what their gradients are multiplied, and what is said where one fails."""
+"""Microbatches of a step: what is said where one fails, and what runs while other ranks have more."""
 
 from __future__ import annotations
 
@@ -8,23 +8,8 @@ from typing import Any
 import torch
 
 from ..batch import Batches
-from ..objective import Loss, as_nothing
+from ..objective import as_nothing
 from ..state import State
-
-
-def factor_of(total: Loss, divided_by: float) -> float | torch.Tensor:
-    """Return what makes gradients of `sum / divided_by` those of the mean: 0 where nothing counts.
-
-    Example:
-        >>> factor_of(Loss(torch.tensor(6.0), 8), 4.0)
-        0.5
-    """
-    count = total.count
-    if count is None:
-        return float(divided_by)
-    if isinstance(count, torch.Tensor):  # it need not be there yet
-        return torch.where(count > 0, divided_by / count, 0.0)
-    return divided_by / count if count else 0.0
 
 
 def place_of(number: int, pieces: Sequence[Any], batches: Batches) -> str:

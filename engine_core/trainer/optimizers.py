@@ -41,17 +41,6 @@ def clip_gradients(optimizers: Iterable[torch.optim.Optimizer], norm: float) -> 
     return former.full_tensor() if is_sharded(former) else former  # type: ignore[no-any-return]
 
 
-def scale_gradients(optimizers: Iterable[torch.optim.Optimizer], factor: float | torch.Tensor) -> None:
-    """Multiply all gradients by a number, or a scalar tensor whose value need not be there yet."""
-    trained = {p: None for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    dense = [p.grad for p in trained if p.grad is not None and p.grad.layout is torch.strided]
-    if dense:
-        torch._foreach_mul_(dense, factor)
-    for parameter in trained:
-        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
-            parameter.grad.mul_(factor)
-
-
 def pass_for_stepped(optimizer: torch.optim.Optimizer) -> None:
     """Keep schedulers from warning that they step before an optimizer that skipped a step or was loaded."""
     optimizer.__dict__["_opt_called"] = True

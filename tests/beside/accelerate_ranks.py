@@ -15,7 +15,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from engine_core import Callback
 from engine_core.errors import UnsupportedError
-from tests.beside.accelerate_runs import Run, make_accelerator
+from tests.beside.accelerate_runs import Run, make_accelerator, train_words
 from tests.beside.cases import SB, make_algorithms, make_data
 
 Loader = torch.utils.data.DataLoader
@@ -66,11 +66,17 @@ def surgery() -> dict[str, Any]:
 
 
 def averaged(steps: int = 1) -> dict[str, Any]:
-    """Gradients are those of the rows of all processes, clipped together; samples are this process's."""
+    """Gradients are those of the rows of all processes, clipped together; so are samples."""
     run = Run("label_smoothing", accelerator=make_accelerator(steps), loaders=loaders(), max_grad_norm=0.5)
     with run.fit():
         run.epoch()
     return {"weights": weights(run), "clock": run.state.timestamp[:3]}
+
+
+def words(steps: int = 1) -> dict[str, Any]:
+    """Places that count are uneven between processes, and between the batches of a step."""
+    weights, clock = train_words(steps)
+    return {"weights": weights, "clock": clock}
 
 
 def refused() -> dict[str, Any]:
@@ -160,7 +166,7 @@ def resumed() -> dict[str, Any]:
 def main() -> None:
     """Run all, and let rank 0 write what each rank returns."""
     found = {run.__name__: run() for run in (surgery, averaged, refused, chosen, frozen, asked_by_one, uneven, resumed)}
-    found["accumulated"] = averaged(2)
+    found |= {"accumulated": averaged(2), "words": words(), "words of two": words(2)}
     together = gather_object([found])
     accelerator = make_accelerator()
     if accelerator.is_main_process:

@@ -115,6 +115,45 @@ def make_algorithms(case: str, keys: Mapping[str, Any] | None = None) -> list[Al
     return found
 
 
+class Words(nn.Module):
+    """Predicts a class for each of a few places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(x).transpose(1, 2)
+        return logits  # (N, classes, places)
+
+
+def make_words(rows: int = 24) -> TensorDataset:
+    """Return rows of 6 places, of which 1 to 6 count, in blocks of 4 with as many."""
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.arange(rows)[:, None] // 4 % 6 + 1
+    targets = torch.randint(5, (rows, 6), generator=generator)
+    return TensorDataset(
+        torch.randn(rows, 6, 4, generator=generator), targets.where(torch.arange(6) < counts, -100), torch.arange(rows)
+    )
+
+
+def weights_of_words(batch: int) -> tuple[list[float], tuple[int, ...]]:
+    """Return what our Trainer makes of the words in an epoch with batches of so many rows, and its clock."""
+    net = Words()
+    with Trainer(
+        net,
+        DataLoader(make_words(), batch_size=batch),
+        loss_fn=nn.CrossEntropyLoss(),
+        optimizers=torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
+        max_duration="1ep",
+        device="cpu",
+        progress_bar=False,
+    ) as trainer:
+        trainer.fit()
+        return net.net.weight.flatten().tolist(), tuple(trainer.state.timestamp[:3])
+
+
 class Differentiated(Algorithm):
     """Looks at gradients that can be differentiated."""
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from .cases import LEARNING_RATE, MOMENTUM, make_data, make_net
+from .cases import LEARNING_RATE, MOMENTUM, make_data, make_net, weights_of_words
 
 PROGRAM = Path(__file__).with_name("accelerate_ranks.py")
 ROOT = PROGRAM.parents[2]
@@ -72,7 +72,14 @@ def test_gradients_are_those_of_all_processes(seen, how, steps):
         optimizer.step()
     sums = [p.detach().double().sum().item() for p in net.parameters()]
     assert seen[0][how]["weights"] == pytest.approx(sums, rel=1e-5, abs=1e-6)
-    assert [rank[how]["clock"] for rank in seen] == [[1, 8 // count, 16]] * 2
+    assert [rank[how]["clock"] for rank in seen] == [[1, 8 // count, 32]] * 2
+
+
+@pytest.mark.parametrize(("how", "steps"), [("words", 1), ("words of two", 2)])
+def test_what_counts_and_the_clock_are_those_of_our_trainer(seen, how, steps):
+    weights, clock = weights_of_words(8 * steps)
+    assert seen[0][how]["weights"] == pytest.approx(weights, rel=1e-5, abs=1e-7)
+    assert [tuple(rank[how]["clock"]) for rank in seen] == [clock] * 2
 
 
 def test_rows_are_chosen_in_each_process_only(seen):
@@ -93,13 +100,13 @@ def test_freezing_needs_a_ddp_that_looks_for_parameters_without_gradients(seen):
 
 def test_what_one_process_asks_for_all_do(seen):
     assert [rank["asked_by_one"]["skipped"] for rank in seen] == [True, True]
-    assert [rank["asked_by_one"]["clock"] for rank in seen] == [[0, 3, 12]] * 2
+    assert [rank["asked_by_one"]["clock"] for rank in seen] == [[0, 3, 24]] * 2
     assert [rank["asked_by_one"]["stops"] for rank in seen] == [True, True]
 
 
 def test_loaders_are_dealt_by_accelerate(seen):
     """13 rows are 4 batches, of which each process gets two; the last ones are filled up with rows from the first."""
-    assert [rank["uneven"]["clocks"] for rank in seen] == [[[1, 2, 8, 2], [1, 2, 7, 2]]] * 2
+    assert [rank["uneven"]["clocks"] for rank in seen] == [[[1, 2, 16, 2], [1, 2, 14, 2]]] * 2
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(seen):

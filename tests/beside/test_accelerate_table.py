@@ -1,11 +1,10 @@
 """Each of the 17 algorithms in a loop with Accelerate does what it does in our Trainer, or is refused by name."""
 
 import pytest
-import torch
 
 from . import accelerate_runs
-from .accelerate_runs import DIFFERS, EVEN, SETTINGS, Run, cell, make_accelerator
-from .cases import ALONE, BATCH, CASES, check_page, differences, make_loaders, make_net, train_ours
+from .accelerate_runs import DIFFERS, EVEN, SETTINGS, Run, cell, make_accelerator, train_words
+from .cases import ALONE, BATCH, CASES, check_page, differences, make_loaders, train_ours, weights_of_words
 
 REFUSED = {"step": set(), "accumulation": {"sam", "gradient_penalty", "carried"}}
 
@@ -28,17 +27,12 @@ def test_a_reason_says_what_to_do():
     )
 
 
-def test_losses_count_as_accelerate_weighs_them():
-    """A step of a whole batch and half a batch: both count half."""
-    loaders, own = make_loaders(batch=BATCH // 2, rows=6), make_net()
-    run = Run(accelerator=make_accelerator(2), loaders=loaders)
-    run.train(1)
-    optimizer = torch.optim.SGD(own.parameters(), lr=0.05, momentum=0.9)
-    for inputs, targets, _ in loaders[0]:
-        (torch.nn.functional.cross_entropy(own(inputs), targets) / 2).backward()
-    optimizer.step()
-    assert run.state.timestamp[:3] == (1, 1, 6)
-    assert all(torch.equal(value, run.net.state_dict()[name]) for name, value in own.state_dict().items())
+@pytest.mark.parametrize("steps", [1, 2, 4])  # 6 batches: the last of two steps of 4 has half
+def test_places_count_alike_in_batches_of_which_few_count(steps):
+    weights, clock = weights_of_words(4 * steps)
+    theirs, their_clock = train_words(steps)
+    assert theirs == pytest.approx(weights, rel=1e-5, abs=1e-7)
+    assert their_clock == clock
 
 
 def test_clipping_is_ours():

@@ -10,10 +10,10 @@ from typing import Any
 import accelerate  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import torch
 
-from engine_core import embed
+from engine_core import Batches, Objective, embed
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentTypeError, CheckpointError, EngineError, UnsupportedError
-from engine_core.objective import check_objective, check_own_objective
+from engine_core.objective import check_objective
 from engine_core.randomness import check_seed
 from engine_core.state import length_of
 
@@ -45,16 +45,14 @@ class EngineLoop:
         loggers: Any = (),
         algorithm_passes: Any = None,
         loss_fn: Callable[[Any, Any], Any] | None = None,
-        objective: Any = None,
-        batches: Any = None,
+        objective: Objective | None = None,
+        batches: Batches | None = None,
         max_duration: Any = None,
         max_grad_norm: float | None = None,
         seed: int | None = None,
     ) -> None:
         embed.check_names("engine-core-accelerate", "accelerate", [f"accelerate.{name}" for name in NAMES])
         _check_accelerator(accelerator)
-        if objective is not None:
-            check_own_objective(objective, loss_fn)
         if max_grad_norm is not None:
             check_number("max_grad_norm", max_grad_norm, "(0, inf)", "the norm that gradients are clipped to")
         self.accelerator, self.max_grad_norm = accelerator, max_grad_norm
@@ -68,6 +66,7 @@ class EngineLoop:
         self.loop = embed.make_loop(offers, device=accelerator.device, **given)
         self.engine, self.state, self.close = self.loop.engine, self.loop.state, self.loop.close
         self._several = accelerator.num_processes > 1
+        self._step = embed.Accumulated(self.state, accelerator.reduce if self._several else None)
         self._autocast: Any = nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast
         self._loops: list[EngineLoop] = vars(accelerator).setdefault("engine_loops", [])
         self._mark_name = f"engine-core{len(self._loops) or ''}.json"  # holds what is checked before anything is loaded
@@ -138,7 +137,8 @@ class EngineLoop:
             if self._begins:
                 self.accelerator.step = 0  # that of a step that was cut short, or loaded
                 loop.begin_step(loop.clear_gradients)
-                batch, self._begins, self._total = state.batch, False, 0
+                batch, self._begins = state.batch, False
+                self._step.begin(self._nominal)
             self._given, self._accumulated = batch, self.accelerator.step
             yield batch
             self._settle("batches()")
@@ -160,8 +160,8 @@ class EngineLoop:
             with accelerator.accumulate(self._wrapped):
                 loss = self._microbatch(batch)
             if accelerator.sync_gradients:
+                self._loaded = self._step.end(self.loop.samples, self.loop.tokens)
                 self._clip()
-                state.loss = self._total
                 self.loop.end_gradients()
                 if self._agree("skip_requested"):
                     self.loop.leave_out_step()
@@ -172,30 +172,27 @@ class EngineLoop:
         return loss
 
     def _microbatch(self, batch: Any) -> torch.Tensor:
-        """Run a batch of the loader; return its loss, which counts for a share of the step's."""
-        loop, state, accelerator, count = self.loop, self.state, self.accelerator, self._count
+        """Run a batch of the loader; return its mean loss."""
+        loop, state, accelerator, step = self.loop, self.state, self.accelerator, self._step
         try:
             loop.begin_forward(batch)
             loop.end_forward(state.objective.forward(self._wrapped, state.batch))
             loop.begin_loss()
             with self._autocast():
                 given = state.objective.given(state.model, state.outputs, state.batch)
-            loss, _ = state.objective.scalar(loop.end_loss(given))
-            share = loss if count == 1 else loss / count
-            taken = loop.begin_backward(share)
-            loss = loss if taken is share else taken * count
+            taken = loop.begin_backward(step.scalar(loop.end_loss(given)))
+            loss = step.add(taken)
             if self.engine.may_create_graph and self.engine.backwards_create_graph:
                 embed.backward_with_first_graph(accelerator.scaler.scale(taken) if accelerator.scaler else taken, None)
             else:
-                accelerator.backward(loss)  # which divides by the count
+                accelerator.backward(taken if self._count == 1 else taken * self._count)  # which divides by the count
             loop.end_backward()
         except BaseException as error:
             loop.undo_microbatch(error)
             raise
         finally:
             state.batch = batch
-        self._total = self._total + taken.detach()
-        return loss.detach()
+        return loss
 
     def _again(self) -> torch.Tensor:
         self.loop.clear_gradients()
@@ -246,6 +243,10 @@ class EngineLoop:
         state, length = self.state, length_of(loader)
         state.train_dataloader = state.dataloader = loader
         state.dataloader_label, state.dataloader_len = "train", length and -(-length // self._count)
+        size = getattr(loader, "total_batch_size", None) or getattr(loader, "batch_size", None) or 1
+        self._nominal: float | None = None  # a step is one batch of one process
+        if self._several or self._count > 1:  # about the rows of a process, the same number on all
+            self._nominal = accelerate.utils.broadcast_object_list([size])[0] / state.world_size * self._count
 
     def _agree(self, request: str) -> bool:
         """Let a field of State ask if it does so on any process, since all have to do the same; return it."""
@@ -259,7 +260,7 @@ class EngineLoop:
         self._check(called)
         if self._is_stepped:
             self._is_stepped, self._saves = False, True
-            self.loop.end_step()
+            self.loop.end_step(**self._loaded)
         if self._saves and saves:
             self._saves = False
             self.loop.batch_checkpoint()
