@@ -7,7 +7,6 @@ from .loop import EmbeddedLoop
 from .saving import algorithms_of, check_saved, read_part, read_state, state_of, states_of, write_part, write_state
 from .status import Phase, RunStatus
 from .step import backward_with_first_graph
-from .view import batch_view
 from .written import WrittenStep
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "WrittenStep",
     "algorithms_of",
     "backward_with_first_graph",
-    "batch_view",
     "check_batches",
     "check_names",
     "check_saved",

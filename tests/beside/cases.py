@@ -138,20 +138,26 @@ def make_words(rows: int = 24) -> TensorDataset:
     )
 
 
-def weights_of_words(batch: int) -> tuple[list[float], tuple[int, ...]]:
-    """Return what our Trainer makes of the words in an epoch with batches of so many rows, and its clock."""
-    net = Words()
+def weights_of_words(batch: int) -> tuple[list[float], tuple[int, ...], list[float]]:
+    """Return what our Trainer makes of the words in an epoch with batches of so many rows, its clock, and the loss of each."""
+    net, losses = Words(), list[float]()
+
+    class Losses(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            losses.append(state.loss.item())
+
     with Trainer(
         net,
         DataLoader(make_words(), batch_size=batch),
         loss_fn=nn.CrossEntropyLoss(),
         optimizers=torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
         max_duration="1ep",
+        callbacks=[Losses()],
         device="cpu",
         progress_bar=False,
     ) as trainer:
         trainer.fit()
-        return net.net.weight.flatten().tolist(), tuple(trainer.state.timestamp[:3])
+        return net.net.weight.flatten().tolist(), tuple(trainer.state.timestamp[:3]), losses
 
 
 class Differentiated(Algorithm):

@@ -77,7 +77,7 @@ def test_gradients_are_those_of_all_processes(seen, how, steps):
 
 @pytest.mark.parametrize(("how", "steps"), [("words", 1), ("words of two", 2)])
 def test_what_counts_and_the_clock_are_those_of_our_trainer(seen, how, steps):
-    weights, clock = weights_of_words(8 * steps)
+    weights, clock, _ = weights_of_words(8 * steps)
     assert seen[0][how]["weights"] == pytest.approx(weights, rel=1e-5, abs=1e-7)
     assert [tuple(rank[how]["clock"]) for rank in seen] == [clock] * 2
 

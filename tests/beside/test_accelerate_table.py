@@ -29,7 +29,7 @@ def test_a_reason_says_what_to_do():
 
 @pytest.mark.parametrize("steps", [1, 2, 4])  # 6 batches: the last of two steps of 4 has half
 def test_places_count_alike_in_batches_of_which_few_count(steps):
-    weights, clock = weights_of_words(4 * steps)
+    weights, clock, _ = weights_of_words(4 * steps)
     theirs, their_clock = train_words(steps)
     assert theirs == pytest.approx(weights, rel=1e-5, abs=1e-7)
     assert their_clock == clock

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-from engine_core import Callback, Trainer
-from engine_core.embed import batch_view
+from engine_core import Callback, Objective, Trainer
 from engine_core_accelerate import EngineLoop
 
 from .accelerate_runs import Run, make_accelerator
@@ -140,14 +139,11 @@ def texts():
     ]  # fmt: skip
 
 
-def view_of(model):
-    def loss(outputs, batch, reduction="mean"):
-        return F.cross_entropy(outputs, batch["labels"], reduction=reduction)
-
-    return batch_view(model, lambda call, batch: call(batch["ids"], batch["mask"]), loss)
+def tagged():
+    return Objective(torch.nn.CrossEntropyLoss(), inputs=("ids", "mask"), targets="labels")
 
 
-def test_a_batch_that_is_a_dict_trains_through_a_view():
+def test_a_batch_that_is_a_dict_trains_with_an_objective():
     keys = {"input_key": "ids", "target_key": "labels"}
     algorithms = [
         ("selective_backprop", {**SB, **keys, "scale_factor": 1}),
@@ -155,9 +151,9 @@ def test_a_batch_that_is_a_dict_trains_through_a_view():
         ("ema", {"decay": 0.9}),
     ]
     theirs, ours, loader = Tagger(), Tagger(), DataLoader(texts(), batch_size=8)
-    loop = EngineLoop(make_accelerator(), algorithms=algorithms, max_duration="2ep", seed=3)
-    view = loop.init(view_of(theirs))
-    model, optimizer, batches = loop.accelerator.prepare(view, torch.optim.SGD(view.parameters(), lr=0.5), loader)
+    loop = EngineLoop(make_accelerator(), objective=tagged(), algorithms=algorithms, max_duration="2ep", seed=3)
+    loop.init(theirs)
+    model, optimizer, batches = loop.accelerator.prepare(theirs, torch.optim.SGD(theirs.parameters(), lr=0.5), loader)
     with loop.fit(model, optimizer, batches):
         for _ in range(2):
             for batch in loop.batches(batches):
@@ -165,7 +161,7 @@ def test_a_batch_that_is_a_dict_trains_through_a_view():
                 optimizer.step()
     optimizer = torch.optim.SGD(ours.parameters(), lr=0.5)
     given = {"optimizers": optimizer, "algorithms": algorithms, "seed": 3, "progress_bar": False}
-    with Trainer(view_of(ours), loader, max_duration="2ep", **given) as trainer:
+    with Trainer(ours, loader, objective=tagged(), max_duration="2ep", **given) as trainer:
         trainer.fit()
     assert all(map(torch.equal, theirs.parameters(), ours.parameters()))
     assert not torch.equal(theirs.tag.weight, Tagger().tag.weight)

@@ -1,4 +1,4 @@
-"""A small BERT with attention masks: in Hugging Face's Trainer, and in ours through `batch_view`."""
+"""A small BERT with attention masks: in Hugging Face's Trainer, and in ours with the same objective."""
 
 import torch
 import transformers
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import engine_core
-from engine_core.embed import batch_view
+from engine_core_transformers.objective import LogitsLoss
 
 from . import cases
 from .cases import EPOCHS, LEARNING_RATE, MOMENTUM, SEED, make_algorithms
@@ -70,22 +70,18 @@ def in_transformers(folder, rows, **given):
 
 
 def in_ours(rows):
-    """Return a model that our Trainer trained through a view of it, and the losses of its evaluations."""
+    """Return a model that our Trainer trained and the losses of its evaluations."""
     model, losses = bert(), []
 
     class Keep(engine_core.Callback):
         def eval_end(self, state, logger):
             losses.append(state.metrics["eval/loss"])
 
-    view = batch_view(
-        model,
-        lambda call, batch: call(**{key: value for key, value in batch.items() if key != "labels"}),
-        loss=lambda outputs, batch, reduction: F.cross_entropy(outputs.logits, batch["labels"], reduction=reduction),
-    )
     with engine_core.Trainer(
-        view,
+        model,
         DataLoader(rows, batch_size=8),
         eval_dataloader=DataLoader(rows[:10], batch_size=8),
+        objective=LogitsLoss(nn.CrossEntropyLoss(), "labels"),
         max_duration=f"{EPOCHS}ep",
         optimizers=sgd(model),
         algorithms=make_algorithms("three", keys=KEYS),

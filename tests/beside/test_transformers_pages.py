@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
     ("program", "printed"),
     [
         ("transformers_trainer.py", r"loss of the averaged weights: 0\.\d{3}\nat batch 72\n"),
-        ("transformers_view.py", r"BertForSequenceClassification\n"),
+        ("transformers_objective.py", r"BertForSequenceClassification\n"),
     ],
 )
 def test_a_program_of_the_page_is_a_screenful_and_trains(program, printed, tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .cases import BATCH
+from .cases import BATCH, weights_of_words
 from .transformers_runs import make_trainer
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_ranks_keep_the_same_weights(run, ranks):
     assert first == second
     assert ranks[0][run]["wrapped"] == "DistributedDataParallel"
     assert [rank[run]["ranks"] for rank in ranks] == [[0, 2, "Ranks"], [1, 2, "Ranks"]]
-    assert ranks[0][run]["clock"] == [0, 4, 16]  # the samples are those of one process
+    assert ranks[0][run]["clock"] == [0, 4, 32]
 
 
 def test_surgery_comes_before_the_model_is_wrapped(ranks):
@@ -54,6 +54,16 @@ def test_two_processes_make_the_step_of_one(ranks, tmp_path):
     for name in ("net.10.weight", "net.8.weight", "net.7.weight"):
         # BatchNorm sees the rows of each process alone
         assert ranks[0]["plain"]["weights"][name] == pytest.approx(alone[name], abs=0.05)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_counts_and_the_clock_are_those_of_our_trainer(ranks, steps):
+    weights, clock, losses = weights_of_words(8 * steps)
+    for rank in ranks:
+        theirs, their_clock, _ = rank[f"words {steps}"]
+        assert theirs == pytest.approx(weights, rel=1e-5, abs=1e-7)
+        assert tuple(their_clock) == clock
+    assert ranks[0][f"words {steps}"][2] == pytest.approx(sum(losses) / len(losses), rel=1e-3)
 
 
 def test_each_process_draws_its_own_for_each_row(ranks):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core import Objective, Algorithm, AlgorithmMetadata, Event
 from engine_core.callbacks.gradient_norm import GradientNorm
 from engine_core.testing import RecordingDestination
 from engine_core.testing.probes import at_events
@@ -173,7 +173,7 @@ def test_items_are_counted_on_the_batches_as_algorithms_leave_them(tmp_path):
 
 
 @pytest.mark.parametrize("model", [Net, Counted])
-def test_a_loss_of_ones_own_is_divided_by_the_batches_of_a_step_whatever_the_model_takes(model, tmp_path):
+def test_a_loss_of_ones_own_is_divided_by_what_it_counts_whatever_the_model_takes(model, tmp_path):
     args = {"gradient_accumulation_steps": 2, **QUIET}
     made = model()
     trainer, _ = run(tmp_path, model=made, args=args)
@@ -181,6 +181,15 @@ def test_a_loss_of_ones_own_is_divided_by_the_batches_of_a_step_whatever_the_mod
     ours = train_ours("none", batch=16, microbatch_size=8)
     assert all(torch.equal(net.net.state_dict()[name], weight) for name, weight in ours.weights.items())
     assert trainer.engine_state.timestamp[:3] == (2, 8, 106)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])  # 6 batches: the last of two steps of 4 has half
+def test_places_count_alike_in_batches_of_which_few_count(steps, tmp_path):
+    weights, clock, losses = weights_of_words(4 * steps)
+    theirs, their_clock, logged = train_words(tmp_path, steps)
+    assert theirs == pytest.approx(weights, rel=1e-5, abs=1e-7)
+    assert their_clock == clock
+    assert logged == pytest.approx(sum(losses) / len(losses), rel=1e-3)
 
 
 def test_half_an_epoch_is_a_horizon_in_steps(tmp_path):
@@ -225,6 +234,6 @@ def test_the_backward_builds_a_graph_for_who_asks_for_it_without_a_warning(tmp_p
 def test_a_graph_is_not_offered_to_who_scales_the_loss(tmp_path):
     args = make_trainer(tmp_path).args
     args.fp16 = True
-    offers = offers_of("5", args, nn.CrossEntropyLoss())
+    offers = offers_of("5", args, Objective(nn.CrossEntropyLoss()))
     assert {"closure", "create_graph"}.isdisjoint(offers.gives)
     assert offers.why["create_graph"] == offers.why["closure"] == "the scaler of fp16 scales once a step; set bf16=True"

@@ -59,6 +59,8 @@ def main(folder: Path) -> None:
     found: dict[str, Any] = {}
     plain, _ = trained(folder / "plain", ())
     found["plain"] = facts(plain)
+    for steps in (1, 2):
+        found[f"words {steps}"] = train_words(folder, steps, ddp_backend="gloo")
     algorithms = [*make_algorithms("squeeze_excite"), *make_algorithms("cutout", keys=KEYS)]
     surgery, found["drawn"] = trained(folder / "surgery", algorithms)
     found["surgery"] = facts(surgery)

@@ -24,11 +24,13 @@ from .cases import (
     ROWS,
     SEED,
     Ended,
+    Words,
     differences,
     ended,
     make_algorithms,
     make_data,
     make_net,
+    make_words,
     train_ours,
 )
 
@@ -132,6 +134,26 @@ def make_trainer(
         "loss_fn": nn.CrossEntropyLoss(),
     }
     return kind(args=arguments(folder, **(args or {})), **{**own, **given})
+
+
+def train_words(folder: Any, steps: int = 1, **args: Any) -> tuple[list[float], tuple[int, ...], float]:
+    """Train on the words in batches of 4; return the weights, the clock, and the mean loss that was logged."""
+
+    class Logits(Words):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"logits": super().forward(x)}
+
+    net, rows = Logits(), make_words()
+    given = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": steps, "num_train_epochs": 1, **args}
+    trainer = make_trainer(
+        folder,
+        model=net,
+        args={**given, "eval_strategy": "no", "logging_strategy": "epoch"},
+        train_dataset=[dict(zip(("x", "labels"), row[:2], strict=True)) for row in rows],
+    )
+    trainer.train()
+    logged = next(log["loss"] for log in trainer.state.log_history if "loss" in log)
+    return net.net.weight.flatten().tolist(), tuple(trainer.engine_state.timestamp[:3]), logged
 
 
 def left_by(trainer: Any, losses: Losses) -> Ended:

@@ -196,9 +196,11 @@ class EngineLoop:
 
     def _again(self) -> torch.Tensor:
         self.loop.clear_gradients()
+        self._step.begin(self._nominal)
         loss = self._microbatch(self.state.batch)
+        self._step.end()
         self._clip()
-        return loss
+        return loss if self._nominal is None else self.state.loss
 
     def _clip(self) -> None:
         if self.max_grad_norm is not None:

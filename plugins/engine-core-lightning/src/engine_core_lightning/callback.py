@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine_core import LoggerDestination
+from engine_core import Batches, LoggerDestination, Objective
 from engine_core.callback import is_used_on
 from engine_core.embed import Phase, WrittenStep, check_names, cover, make_loop
 from engine_core.errors import ArgumentError, EngineError, UnsupportedError
@@ -45,6 +45,8 @@ class EngineCallback(_Base):
         algorithm_passes: your own passes, see `Engine`.
         model: the attribute that `training_step` calls, with dots for one further down; None: the LightningModule.
         loss_fn: the one that it calls as `self.<loss_fn>(outputs, targets)`; None: the step is a black box.
+        objective: where model and loss are in a batch, for algorithms that call them; the step's loss is `loss_fn`.
+        batches: what a row of a batch is, where its tensors do not tell.
         seed: what the draws of algorithms derive from.
     """
 
@@ -63,9 +65,12 @@ class EngineCallback(_Base):
         algorithm_passes: Any = None,
         model: str | None = None,
         loss_fn: str | None = None,
+        objective: Objective | None = None,
+        batches: Batches | None = None,
         seed: int | None = None,
     ) -> None:
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers, "seed": seed}
+        given |= {"objective": objective, "batches": batches}
         # Who needs more than a run offers is refused when the run is known, all at once.
         self.loop = make_loop(EVERYTHING, algorithm_passes=algorithm_passes, **given)
         self.engine, self.state = self.loop.engine, self.loop.state

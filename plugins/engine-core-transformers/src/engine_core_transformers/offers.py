@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from engine_core import ModelLoss, Objective
 from engine_core.errors import UnsupportedError
 from engine_core.losses import with_reduction
 from engine_core.needs import EVERYTHING, Offers
+
+from .objective import LogitsLoss
 
 SPLIT_OFFERS = (
     replace(EVERYTHING, loop="transformers")
@@ -26,10 +29,10 @@ TRANSFORMERS_OFFERS = SPLIT_OFFERS.without(
 """By default: the model computes its own loss."""
 
 
-def offers_of(version: str, args: Any, loss_fn: Any) -> Offers:
-    """Return what one run offers, by its TrainingArguments and its loss."""
-    offers = replace(TRANSFORMERS_OFFERS if loss_fn is None else SPLIT_OFFERS, loop=f"transformers {version}")
-    if loss_fn is not None and with_reduction(loss_fn, "none") is None:
+def offers_of(version: str, args: Any, objective: Objective | None) -> Offers:
+    """Return what one run offers, by its TrainingArguments and what computes its loss, if not the model's forward."""
+    offers = replace(TRANSFORMERS_OFFERS if objective is None else SPLIT_OFFERS, loop=f"transformers {version}")
+    if objective is not None and not _gives_row_losses(objective):
         offers = offers.without("row_loss", why="loss_fn takes no `reduction`; let it, and give rows for 'none'")
     if args.gradient_accumulation_steps > 1:
         offers = offers.without("whole_batch", "closure", why="a step is several batches; don't accumulate gradients")
@@ -42,6 +45,12 @@ def offers_of(version: str, args: Any, loss_fn: Any) -> Offers:
             why = "DDP waits for the gradients of all parameters; don't set ddp_find_unused_parameters=False"
             offers = offers.without("partial_forward", "freezing", why=why)
     return offers
+
+
+def _gives_row_losses(objective: Objective) -> bool:
+    if type(objective).row_losses not in (Objective.row_losses, ModelLoss.row_losses, LogitsLoss.row_losses):
+        return True
+    return objective.loss_fn is not None and with_reduction(objective.loss_fn, "none") is not None
 
 
 def check_arguments(args: Any, kind: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -13,14 +12,15 @@ from typing import Any
 import torch
 import transformers
 
-from engine_core import LoggerDestination, embed
-from engine_core.batch import get_item, move_batch
+from engine_core import Batches, LoggerDestination, ModelLoss, Objective, embed
+from engine_core.batch import move_batch
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointWarning, EngineError, UnsupportedError
-from engine_core.losses import with_reduction
-from engine_core.messages import enumerated, warn
+from engine_core.messages import warn
+from engine_core.objective import check_own_objective
 from engine_core.state import length_of
 from engine_core.time import Time, Timestamp
 
+from .objective import LogitsLoss
 from .offers import check_arguments, offers_of
 
 # What is used of transformers and is not documented there; HELD is looked for in a trainer: its class has none of it.
@@ -39,6 +39,8 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     Args:
         loss_fn: the loss of logits and labels, asked with `reduction="none"` too; None: the model's, in its forward.
         label_key: where the labels are in a batch.
+        objective: what model and loss get of a batch instead, and what the loss counts.
+        batches: what a row of a batch is, where its tensors do not tell.
     """
 
     _loop: Any = None
@@ -53,44 +55,52 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         algorithm_passes: Any = None,
         loss_fn: Any = None,
         label_key: str = "labels",
+        objective: Objective | None = None,
+        batches: Batches | None = None,
         **kwargs: Any,
     ) -> None:
         _check_names("transformers", NAMES)
         super().__init__(*args, **kwargs)
         _check_names("transformers", [f"transformers:Trainer.{name}" for name in HELD if not hasattr(self, name)])
-        self._loss_fn, self._label_key, self._moment, self._ended_epoch = loss_fn, label_key, "", False
-        self._is_scaled = False
-        self._check()
-        if loss_fn is not None:
-            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), label_key])]
+        self._moment, self._ended_epoch, self._is_scaled = "", False, False
+        self._objective = self._check(loss_fn, label_key, objective)  # None: the model computes the loss, unseen
+        if self._objective is not None:
+            labels = self._objective.targets
+            keys = [key for key in (labels if isinstance(labels, tuple) else (labels,)) if isinstance(key, str)]
+            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *keys])]
             self.model_accepts_loss_kwargs = False  # the Trainer divides a mean by the batches
         own, listed = self.args, {"algorithms": algorithms, "callbacks": engine_callbacks, "loggers": engine_loggers}
         fields = {"device": own.device, "seed": own.seed, "rank": own.process_index, "world_size": own.world_size}
         fields["precision"] = "amp_bf16" if own.bf16 else "amp_fp16" if own.fp16 else "fp32"
         fields["max_duration"] = f"{own.max_steps}ba" if own.max_steps > 0 else f"{math.ceil(own.num_train_epochs)}ep"
-        offers = offers_of(transformers.__version__, own, loss_fn)
+        fields |= {"objective": self._objective or ModelLoss(targets=label_key), "batches": batches}
+        offers = offers_of(transformers.__version__, own, self._objective)
         self._loop = embed.make_loop(offers, algorithm_passes=algorithm_passes, **listed, **fields)
         self.engine, self.engine_state, self._logged = self._loop.engine, self._loop.state, _Logged()
         self.engine.logger.destinations.append(self._logged)
+        self._sums = embed.Accumulated(self.engine_state, self.accelerator.reduce if own.world_size > 1 else None)
+        self._loaded: dict[str, int] = {}
         self._init_model(self.model, self.optimizer)
 
-    def _check(self) -> None:
+    def _check(self, loss_fn: Any = None, label_key: str = "labels", objective: Any = None) -> Objective | None:
         check_arguments(self.args, self.accelerator.distributed_type.name)
-        if (loss_fn := self._loss_fn) is not None:
-            if not callable(loss_fn):
-                raise ArgumentTypeError(f"loss_fn is a function of logits and labels, not {loss_fn!r:.80}")
-            if self.compute_loss_func is not None or self.args.label_smoothing_factor:
-                raise ArgumentError("loss_fn is the loss: give no compute_loss_func and no label_smoothing_factor")
-            if (behind := super().compute_loss.__func__) is not transformers.Trainer.compute_loss:
-                raise ArgumentError(f"loss_fn is the loss, and {behind.__qualname__} is another: leave one of them out")
+        if objective is not None:
+            check_own_objective(objective, loss_fn)
+        elif loss_fn is None:
+            return None
+        elif not callable(loss_fn):
+            raise ArgumentTypeError(f"loss_fn is a function of logits and labels, not {loss_fn!r:.80}")
+        name = "objective" if loss_fn is None else "loss_fn"
+        if self.compute_loss_func is not None or self.args.label_smoothing_factor:
+            raise ArgumentError(f"{name} is the loss: give no compute_loss_func and no label_smoothing_factor")
+        if (behind := super().compute_loss.__func__) is not transformers.Trainer.compute_loss:
+            raise ArgumentError(f"{name} is the loss, and {behind.__qualname__} is another: leave one of them out")
+        return LogitsLoss(loss_fn, label_key) if objective is None else objective
 
     def _init_model(self, model: Any, optimizer: Any = None) -> Any:
-        state, loss_fn, takes = self.engine_state, self._loss_fn, inspect.signature(model.forward).parameters
-        key = None if loss_fn is None else self._label_key
-        all_ = key is None or any(each.kind is each.VAR_KEYWORD for each in takes.values())
-        self._call: Any = lambda to, batch: to(**{n: v for n, v in batch.items() if n != key and (all_ or n in takes)})
-        self._loss_of: Any = None if key is None else partial(_loss_of, type(model).__name__, loss_fn, key)
-        state.model = embed.batch_view(model, self._call, self._loss_of)  # methods would hold the trainer, in a cycle
+        state, state.model = self.engine_state, model
+        if isinstance(self._objective, LogitsLoss):
+            self._objective.look_at(model)
         state.optimizers = [] if optimizer is None else [optimizer]
         self._loop.init()
         self.optimizer: Any = state.optimizers[0] if state.optimizers else None
@@ -108,17 +118,25 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: Any, return_outputs: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002
         """Fire the events of forward and loss, or those that an evaluation has of them."""
         loop, moment, self._moment = self._loop, self._moment, ""  # the first call for a batch counts
-        if self._loss_fn is None:
+        if (objective := self._objective) is None:
             asks = return_outputs or moment == "evaluation"
             found = super().compute_loss(model, inputs, return_outputs=asks, **kwargs)
             moment == "evaluation" and loop.eval_outputs(found[1])
             return found[0] if asks and not return_outputs else found
-        outputs, trains = self._call(model, inputs), moment == "training"
+        own, trains = self.engine_state, moment == "training"
+        outputs = objective.forward(model, inputs)
         if moment:
             outputs = (loop.end_forward if trains else loop.eval_outputs)(outputs)
         trains and loop.begin_loss()
-        loss = self._loss_of(outputs, self.engine_state.batch if trains else inputs)
-        loss, _ = self.engine_state.objective.scalar(loop.end_loss(loss) if trains else loss)
+        if trains:
+            given = objective.given(own.model, outputs, own.batch)
+            loss = self._sums.scalar(loop.end_loss(given))
+            loss = loss if self._parts == 1 else loss * self._parts  # by which the Trainer divides it
+        elif type(objective).eval_loss is Objective.eval_loss and objective.eval_loss_fn is None:
+            loss, _ = objective.scalar(objective.given(own.model, outputs, inputs))
+        else:
+            found = objective.eval_loss(own.model, outputs, inputs)
+            loss = torch.tensor(math.nan) if found is None else found.mean
         if not isinstance(outputs, Mapping):  # then the Trainer takes the first item for the loss
             outputs = (loss, *outputs) if isinstance(outputs, tuple) else (loss, outputs)
         return (loss, outputs) if return_outputs else loss
@@ -133,24 +151,39 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """BATCH_START and BEFORE_TRAIN_BATCH, at the first batch of a step, then the events of each."""
         loop, own, own.batch, self._is_scaled = self._loop, self.engine_state, inputs, True
-        self._step or loop.begin_step()
+        if not self._step:
+            loop.begin_step()
+            self._begin_sums()
         inputs, self._moment = own.batch, "training"
         self._step = model, inputs, num_items_in_batch
         try:
-            batch = inputs if self._loss_fn is None else loop.begin_forward(inputs)
+            batch = inputs if self._objective is None else loop.begin_forward(inputs)
             loss = super().training_step(model, batch, num_items_in_batch)
         except BaseException as error:
             loop.undo_microbatch(error)
             raise
         finally:
             own.batch, idle, self._moment = inputs, self._moment, ""
-        if idle and self._loss_fn is not None:
+        if idle and self._objective is not None:
             name = f"{type(self).__name__}.compute_loss"
             raise EngineError(f"{name} hides the loss from algorithms: let it call super().compute_loss(...)")
-        return loss
+        self._shown, shown = self._shown + loss, self._shown
+        if not self.accelerator.sync_gradients:
+            return loss
+        self._loaded = self._sums.end(loop.samples, loop.tokens)
+        # The Trainer logs the sum of what is returned: the loss of the step.
+        return loss if self._objective is None or own.loss_weight is None else own.loss - shown
+
+    def _begin_sums(self) -> None:
+        """Begin the sums of a step: of one batch on one process, the mean is differentiated."""
+        own, self._shown = self.args, 0.0
+        self._parts = getattr(self, "current_gradient_accumulation_steps", own.gradient_accumulation_steps)
+        is_alone = self._parts == 1 and own.world_size == 1
+        self._sums.begin(None if is_alone else own.train_batch_size * self._parts)
 
     def _gradients_again(self) -> Any:
         self._step[0].zero_grad()
+        self._begin_sums()
         loss = EngineTrainerMixin.training_step(self, *self._step)
         if (self.args.max_grad_norm or 0) > 0:
             self.accelerator.clip_grad_norm_(self._step[0].parameters(), self.args.max_grad_norm)
@@ -158,6 +191,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def _backward(self, original: Callable[..., None], loss: Any, **kwargs: Any) -> None:
         loss = self._loop.begin_backward(loss)
+        self._sums.add(loss)
         if self.engine.backwards_create_graph:  # offered without a scaler only, so accelerate would do no more
             original, kwargs = embed.backward_with_first_graph, {"gradient": None}
         original(loss, **kwargs)
@@ -186,7 +220,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             "on_train_begin": self._begin_fit,
             "on_epoch_begin": lambda *_: own.timestamp.batch_in_epoch or loop.epoch_start(),  # unless in mid-epoch
             "on_pre_optimizer_step": lambda *_: unscale() or loop.end_gradients() or loop.leave_out_step(),
-            "on_step_end": lambda *_: (loop.end_step(), loop.batch_checkpoint()),
+            "on_step_end": lambda *_: (loop.end_step(**self._loaded), loop.batch_checkpoint()),
             "on_epoch_end": self._end_epoch,
             "on_train_end": lambda *_: (loop.fit_end(), self._logged.held and self.log({})),
         }
@@ -241,7 +275,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     def _begin_fit(self, args: Any, state: Any, control: Any) -> None:
         """FIT_START; and EPOCH_END, if the run was saved after the last batch of an epoch and before its end."""
         own, loader, epochs = self.engine_state, self.callback_handler.train_dataloader, args.num_train_epochs
-        self._loop.offer(offers_of(transformers.__version__, args, self._loss_fn))  # args may have changed
+        self._loop.offer(offers_of(transformers.__version__, args, self._objective))  # args may have changed
         if not hasattr(self.optimizer, "optimizer"):
             _check_names("accelerate", ["accelerate.optimizer:AcceleratedOptimizer.optimizer"])
         own.optimizers, own.schedulers = [self.optimizer.optimizer], [self.lr_scheduler]
@@ -269,13 +303,3 @@ class _Logged(LoggerDestination):
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         self.held = {**self.held, **metrics}
-
-
-def _loss_of(model: str, loss_fn: Any, labels: str, outputs: Any, batch: Any, reduction: str = "mean") -> Any:
-    if isinstance(outputs, Mapping):
-        if "logits" not in outputs:
-            gives = f"{model} gives {enumerated([*outputs])}, and loss_fn takes 'logits'"
-            raise ArgumentError(f"{gives}: let its forward give them, or leave loss_fn out if the loss is its own")
-        outputs = outputs["logits"]
-    loss_fn = loss_fn if reduction == "mean" else with_reduction(loss_fn, reduction)
-    return loss_fn(outputs[0] if isinstance(outputs, tuple) else outputs, get_item(batch, labels))

@@ -1,0 +1,72 @@
+"""What models of transformers get of a batch, and the loss of their logits. Knows no Trainer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from engine_core import Loss, Objective
+from engine_core.errors import ArgumentError
+from engine_core.messages import enumerated
+
+
+class LogitsLoss(Objective):
+    """A loss of logits and labels: the model gets the other items that it takes.
+
+    Args:
+        loss_fn: called with logits and labels.
+        label_key: where the labels are in a batch.
+
+    Example:
+        >>> import torch
+        >>> objective = LogitsLoss(torch.nn.CrossEntropyLoss(), "labels")
+        >>> batch = {"x": torch.zeros(2, 3), "labels": torch.tensor([1, -100])}
+        >>> outputs = objective.forward(lambda x: {"logits": x}, batch)
+        >>> objective.loss(None, outputs, batch).count
+        1
+    """
+
+    def __init__(self, loss_fn: Any, label_key: str) -> None:
+        super().__init__(loss_fn, inputs="**", targets=label_key)
+        self._taken: Any = None
+
+    def look_at(self, model: Any) -> None:
+        """Find out which items the model takes, before it is wrapped; by default all."""
+        parameters = inspect.signature(model.forward).parameters
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        self._taken = None if takes_all else {*parameters}
+
+    def forward(self, model: Any, batch: Any) -> Any:
+        """Return the outputs of the model, which gets no labels and computes no loss of its own."""
+        key, taken = self.targets, self._taken
+        return model(**{n: v for n, v in batch.items() if n != key and (taken is None or n in taken)})
+
+    def given(self, model: Any, outputs: Any, batch: Any) -> Any:
+        """Return what the loss function returns."""
+        return super().given(model, _logits(model, outputs), batch)
+
+    def counted(self, given: Any, outputs: Any, batch: Any, loss_fn: Any = None) -> Loss:
+        """Return what the loss function returned with what it counts."""
+        return super().counted(given, _logits(None, outputs), batch, loss_fn)
+
+    def count_of(self, outputs: Any, batch: Any) -> Any:
+        """Return what the loss is divided by."""
+        return super().count_of(_logits(None, outputs), batch)
+
+    def row_losses(self, model: Any, outputs: Any, batch: Any) -> Any:
+        """Return the loss of each row."""
+        return super().row_losses(model, _logits(model, outputs), batch)
+
+    def for_metrics(self, outputs: Any, batch: Any) -> tuple[Any, Any]:
+        """Return logits and labels."""
+        return super().for_metrics(_logits(None, outputs), batch)
+
+
+def _logits(model: Any, outputs: Any) -> Any:
+    if isinstance(outputs, Mapping):
+        if "logits" not in outputs:
+            gives = f"{type(model).__name__} gives {enumerated([*outputs])}, and loss_fn takes 'logits'"
+            raise ArgumentError(f"{gives}: let its forward give them, or leave loss_fn out if the loss is its own")
+        return outputs["logits"]
+    return outputs[0] if isinstance(outputs, tuple) else outputs
