@@ -3,6 +3,7 @@
 from .accumulated import Accumulated, factor_of, scale_gradients
 from .adapter import check_batches, check_names, make_loop
 from .covers import cover
+from .logits import LogitsLoss
 from .loop import EmbeddedLoop
 from .saving import algorithms_of, check_saved, read_part, read_state, state_of, states_of, write_part, write_state
 from .status import Phase, RunStatus
@@ -12,6 +13,7 @@ from .written import WrittenStep
 __all__ = [
     "Accumulated",
     "EmbeddedLoop",
+    "LogitsLoss",
     "Phase",
     "RunStatus",
     "WrittenStep",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from ..batch import Batches
 from ..objective import as_nothing
 from ..state import State

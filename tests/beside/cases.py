@@ -139,7 +139,7 @@ def make_words(rows: int = 24) -> TensorDataset:
 
 
 def weights_of_words(batch: int) -> tuple[list[float], tuple[int, ...], list[float]]:
-    """Return what our Trainer makes of the words in an epoch with batches of so many rows, its clock, and the loss of each."""
+    """Return what our Trainer makes of an epoch in batches of so many rows: weights, clock, losses."""
     net, losses = Words(), list[float]()
 
     class Losses(Callback):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
 from engine_core import Callback, Objective, Trainer

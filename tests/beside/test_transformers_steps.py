@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import Objective, Algorithm, AlgorithmMetadata, Event
+from engine_core import Algorithm, AlgorithmMetadata, Event, Objective
 from engine_core.callbacks.gradient_norm import GradientNorm
 from engine_core.testing import RecordingDestination
 from engine_core.testing.probes import at_events
 from engine_core_transformers.offers import offers_of
 
 from . import cases
-from .cases import LEARNING_RATE, MOMENTUM, differences, make_algorithms, train_ours
-from .transformers_runs import KEYS, Digits, Losses, Net, left_by, make_trainer
+from .cases import LEARNING_RATE, MOMENTUM, differences, make_algorithms, train_ours, weights_of_words
+from .transformers_runs import KEYS, Digits, Losses, Net, left_by, make_trainer, train_words
 
 QUIET = {"eval_strategy": "no"}
 

@@ -15,7 +15,7 @@ from engine_core.event import Event
 from engine_core.testing.probes import at_events
 
 from .cases import SB, make_algorithms
-from .transformers_runs import KEYS, Trainer, make_trainer
+from .transformers_runs import KEYS, Trainer, make_trainer, train_words
 
 ARGS = {"ddp_backend": "gloo", "per_device_train_batch_size": 4, "eval_strategy": "no", "max_steps": 4}
 

@@ -12,6 +12,7 @@ sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 model = BertForSequenceClassification(BertConfig(vocab_size=50, max_position_embeddings=8, num_labels=2, **sizes))
 rows = [{"input_ids": words, "labels": words[0] % 2} for words in torch.randint(1, 50, (192, 8))]
 
+
 def cross_entropy(outputs, labels, reduction="mean"):
     """Return the loss of the logits; label smoothing gives it probabilities."""
     return functional.cross_entropy(outputs.logits, labels, reduction=reduction)

@@ -29,8 +29,7 @@ class EngineLoop:
 
     Args:
         accelerator: the user's; from now on its checkpoints hold the states of algorithms and callbacks.
-        loss_fn: called with the model's outputs and item 1 of the batch. None: the model's `loss(outputs, batch)`.
-        objective, batches: what model and loss get of a batch, and what its rows are, as for the Trainer.
+        loss_fn, objective, batches: the loss, what it and the model get of a batch, and what rows are, see `Trainer`.
         max_duration: how long the loop will train, such as `"10ep"`. It tells algorithms, and ends nothing.
         max_grad_norm: `gradients` clips to it, before AFTER_TRAIN_BATCH.
         seed: of the algorithms' random draws; it seeds nothing else.
@@ -58,15 +57,14 @@ class EngineLoop:
         self.accelerator, self.max_grad_norm = accelerator, max_grad_norm
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers}
         given |= {"algorithm_passes": algorithm_passes, "loss_fn": loss_fn, "max_duration": max_duration}
-        given |= {"objective": objective, "batches": batches}
-        given |= {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
+        given |= {"objective": objective, "batches": batches, "rank": accelerator.process_index}
         given["precision"] = {"bf16": "amp_bf16", "fp16": "amp_fp16"}.get(str(accelerator.mixed_precision), "fp32")
         given["seed"] = accelerate.utils.broadcast_object_list([check_seed(seed)])[0]
         offers = offers_of(accelerator, accelerate.__version__, max_duration)
-        self.loop = embed.make_loop(offers, device=accelerator.device, **given)
+        self.loop = embed.make_loop(offers, device=accelerator.device, world_size=accelerator.num_processes, **given)
         self.engine, self.state, self.close = self.loop.engine, self.loop.state, self.loop.close
         self._several = accelerator.num_processes > 1
-        self._step = embed.Accumulated(self.state, accelerator.reduce if self._several else None)
+        self._step = embed.Accumulated(self.loop, accelerator.reduce if self._several else None)
         self._autocast: Any = nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast
         self._loops: list[EngineLoop] = vars(accelerator).setdefault("engine_loops", [])
         self._mark_name = f"engine-core{len(self._loops) or ''}.json"  # holds what is checked before anything is loaded
@@ -138,7 +136,7 @@ class EngineLoop:
                 self.accelerator.step = 0  # that of a step that was cut short, or loaded
                 loop.begin_step(loop.clear_gradients)
                 batch, self._begins = state.batch, False
-                self._step.begin(self._nominal)
+                self._step.begin(self._count)
             self._given, self._accumulated = batch, self.accelerator.step
             yield batch
             self._settle("batches()")
@@ -151,7 +149,7 @@ class EngineLoop:
 
     def gradients(self, batch: Any) -> torch.Tensor:
         """Run forward, loss and backward of the batch that `batches` gave, and clip; return its loss."""
-        accelerator, state = self.accelerator, self.state
+        accelerator = self.accelerator
         self._check("gradients(batch)", batch)
         if accelerator.step != self._accumulated:
             raise EngineError("gradients(batch) accumulates by itself: take accelerator.accumulate() away")
@@ -160,7 +158,7 @@ class EngineLoop:
             with accelerator.accumulate(self._wrapped):
                 loss = self._microbatch(batch)
             if accelerator.sync_gradients:
-                self._loaded = self._step.end(self.loop.samples, self.loop.tokens)
+                self._step.end()
                 self._clip()
                 self.loop.end_gradients()
                 if self._agree("skip_requested"):
@@ -196,11 +194,11 @@ class EngineLoop:
 
     def _again(self) -> torch.Tensor:
         self.loop.clear_gradients()
-        self._step.begin(self._nominal)
-        loss = self._microbatch(self.state.batch)
+        self._step.again()
+        self._microbatch(self.state.batch)
         self._step.end()
         self._clip()
-        return loss if self._nominal is None else self.state.loss
+        return self.state.loss.detach()  # type: ignore[no-any-return]
 
     def _clip(self) -> None:
         if self.max_grad_norm is not None:
@@ -245,10 +243,6 @@ class EngineLoop:
         state, length = self.state, length_of(loader)
         state.train_dataloader = state.dataloader = loader
         state.dataloader_label, state.dataloader_len = "train", length and -(-length // self._count)
-        size = getattr(loader, "total_batch_size", None) or getattr(loader, "batch_size", None) or 1
-        self._nominal: float | None = None  # a step is one batch of one process
-        if self._several or self._count > 1:  # about the rows of a process, the same number on all
-            self._nominal = accelerate.utils.broadcast_object_list([size])[0] / state.world_size * self._count
 
     def _agree(self, request: str) -> bool:
         """Let a field of State ask if it does so on any process, since all have to do the same; return it."""
@@ -262,7 +256,7 @@ class EngineLoop:
         self._check(called)
         if self._is_stepped:
             self._is_stepped, self._saves = False, True
-            self.loop.end_step(**self._loaded)
+            self.loop.end_step()
         if self._saves and saves:
             self._saves = False
             self.loop.batch_checkpoint()

@@ -45,8 +45,7 @@ class EngineCallback(_Base):
         algorithm_passes: your own passes, see `Engine`.
         model: the attribute that `training_step` calls, with dots for one further down; None: the LightningModule.
         loss_fn: the one that it calls as `self.<loss_fn>(outputs, targets)`; None: the step is a black box.
-        objective: where model and loss are in a batch, for algorithms that call them; the step's loss is `loss_fn`.
-        batches: what a row of a batch is, where its tensors do not tell.
+        objective, batches: what algorithms that call model and loss give them, and what rows are; see `Trainer`.
         seed: what the draws of algorithms derive from.
     """
 
@@ -70,9 +69,10 @@ class EngineCallback(_Base):
         seed: int | None = None,
     ) -> None:
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers, "seed": seed}
-        given |= {"objective": objective, "batches": batches}
         # Who needs more than a run offers is refused when the run is known, all at once.
-        self.loop = make_loop(EVERYTHING, algorithm_passes=algorithm_passes, **given)
+        self.loop = make_loop(
+            EVERYTHING, algorithm_passes=algorithm_passes, objective=objective, batches=batches, **given
+        )
         self.engine, self.state = self.loop.engine, self.loop.state
         self._names = {"model": model, "loss_fn": loss_fn}
         self._module: Any = None

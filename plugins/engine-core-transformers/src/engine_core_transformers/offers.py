@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from engine_core import ModelLoss, Objective
+from engine_core.embed import LogitsLoss
 from engine_core.errors import UnsupportedError
 from engine_core.losses import with_reduction
 from engine_core.needs import EVERYTHING, Offers
-
-from .objective import LogitsLoss
 
 SPLIT_OFFERS = (
     replace(EVERYTHING, loop="transformers")
@@ -32,7 +31,8 @@ TRANSFORMERS_OFFERS = SPLIT_OFFERS.without(
 def offers_of(version: str, args: Any, objective: Objective | None) -> Offers:
     """Return what one run offers, by its TrainingArguments and what computes its loss, if not the model's forward."""
     offers = replace(TRANSFORMERS_OFFERS if objective is None else SPLIT_OFFERS, loop=f"transformers {version}")
-    if objective is not None and not _gives_row_losses(objective):
+    plain = type(objective) in (LogitsLoss, ModelLoss, Objective)
+    if plain and with_reduction(objective.loss_fn, "none") is None:  # type: ignore[union-attr]
         offers = offers.without("row_loss", why="loss_fn takes no `reduction`; let it, and give rows for 'none'")
     if args.gradient_accumulation_steps > 1:
         offers = offers.without("whole_batch", "closure", why="a step is several batches; don't accumulate gradients")
@@ -45,12 +45,6 @@ def offers_of(version: str, args: Any, objective: Objective | None) -> Offers:
             why = "DDP waits for the gradients of all parameters; don't set ddp_find_unused_parameters=False"
             offers = offers.without("partial_forward", "freezing", why=why)
     return offers
-
-
-def _gives_row_losses(objective: Objective) -> bool:
-    if type(objective).row_losses not in (Objective.row_losses, ModelLoss.row_losses, LogitsLoss.row_losses):
-        return True
-    return objective.loss_fn is not None and with_reduction(objective.loss_fn, "none") is not None
 
 
 def check_arguments(args: Any, kind: str) -> None:

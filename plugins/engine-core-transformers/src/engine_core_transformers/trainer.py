@@ -20,7 +20,6 @@ from engine_core.objective import check_own_objective
 from engine_core.state import length_of
 from engine_core.time import Time, Timestamp
 
-from .objective import LogitsLoss
 from .offers import check_arguments, offers_of
 
 # What is used of transformers and is not documented there; HELD is looked for in a trainer: its class has none of it.
@@ -39,8 +38,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     Args:
         loss_fn: the loss of logits and labels, asked with `reduction="none"` too; None: the model's, in its forward.
         label_key: where the labels are in a batch.
-        objective: what model and loss get of a batch instead, and what the loss counts.
-        batches: what a row of a batch is, where its tensors do not tell.
+        objective, batches: what model and loss get of a batch, and what its rows are, as for our Trainer.
     """
 
     _loop: Any = None
@@ -78,8 +76,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         self._loop = embed.make_loop(offers, algorithm_passes=algorithm_passes, **listed, **fields)
         self.engine, self.engine_state, self._logged = self._loop.engine, self._loop.state, _Logged()
         self.engine.logger.destinations.append(self._logged)
-        self._sums = embed.Accumulated(self.engine_state, self.accelerator.reduce if own.world_size > 1 else None)
-        self._loaded: dict[str, int] = {}
+        self._sums = embed.Accumulated(self._loop, self.accelerator.reduce if own.world_size > 1 else None)
         self._init_model(self.model, self.optimizer)
 
     def _check(self, loss_fn: Any = None, label_key: str = "labels", objective: Any = None) -> Objective | None:
@@ -95,11 +92,11 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             raise ArgumentError(f"{name} is the loss: give no compute_loss_func and no label_smoothing_factor")
         if (behind := super().compute_loss.__func__) is not transformers.Trainer.compute_loss:
             raise ArgumentError(f"{name} is the loss, and {behind.__qualname__} is another: leave one of them out")
-        return LogitsLoss(loss_fn, label_key) if objective is None else objective
+        return embed.LogitsLoss(loss_fn, label_key) if objective is None else objective
 
     def _init_model(self, model: Any, optimizer: Any = None) -> Any:
         state, state.model = self.engine_state, model
-        if isinstance(self._objective, LogitsLoss):
+        if isinstance(self._objective, embed.LogitsLoss):
             self._objective.look_at(model)
         state.optimizers = [] if optimizer is None else [optimizer]
         self._loop.init()
@@ -129,14 +126,10 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             outputs = (loop.end_forward if trains else loop.eval_outputs)(outputs)
         trains and loop.begin_loss()
         if trains:
-            given = objective.given(own.model, outputs, own.batch)
-            loss = self._sums.scalar(loop.end_loss(given))
-            loss = loss if self._parts == 1 else loss * self._parts  # by which the Trainer divides it
-        elif type(objective).eval_loss is Objective.eval_loss and objective.eval_loss_fn is None:
-            loss, _ = objective.scalar(objective.given(own.model, outputs, inputs))
+            given = loop.end_loss(objective.given(own.model, outputs, own.batch))
+            loss = self._sums.scalar(given) * self._sums.batches  # by which the Trainer divides it
         else:
-            found = objective.eval_loss(own.model, outputs, inputs)
-            loss = torch.tensor(math.nan) if found is None else found.mean
+            loss = self._sums.evaluated(outputs, inputs)
         if not isinstance(outputs, Mapping):  # then the Trainer takes the first item for the loss
             outputs = (loss, *outputs) if isinstance(outputs, tuple) else (loss, outputs)
         return (loss, outputs) if return_outputs else loss
@@ -153,7 +146,8 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         loop, own, own.batch, self._is_scaled = self._loop, self.engine_state, inputs, True
         if not self._step:
             loop.begin_step()
-            self._begin_sums()
+            batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+            self._sums.begin(batches)
         inputs, self._moment = own.batch, "training"
         self._step = model, inputs, num_items_in_batch
         try:
@@ -167,23 +161,11 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         if idle and self._objective is not None:
             name = f"{type(self).__name__}.compute_loss"
             raise EngineError(f"{name} hides the loss from algorithms: let it call super().compute_loss(...)")
-        self._shown, shown = self._shown + loss, self._shown
-        if not self.accelerator.sync_gradients:
-            return loss
-        self._loaded = self._sums.end(loop.samples, loop.tokens)
-        # The Trainer logs the sum of what is returned: the loss of the step.
-        return loss if self._objective is None or own.loss_weight is None else own.loss - shown
-
-    def _begin_sums(self) -> None:
-        """Begin the sums of a step: of one batch on one process, the mean is differentiated."""
-        own, self._shown = self.args, 0.0
-        self._parts = getattr(self, "current_gradient_accumulation_steps", own.gradient_accumulation_steps)
-        is_alone = self._parts == 1 and own.world_size == 1
-        self._sums.begin(None if is_alone else own.train_batch_size * self._parts)
+        return self._sums.shown(loss, is_last=self.accelerator.sync_gradients)
 
     def _gradients_again(self) -> Any:
         self._step[0].zero_grad()
-        self._begin_sums()
+        self._sums.again()
         loss = EngineTrainerMixin.training_step(self, *self._step)
         if (self.args.max_grad_norm or 0) > 0:
             self.accelerator.clip_grad_norm_(self._step[0].parameters(), self.args.max_grad_norm)
@@ -220,7 +202,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             "on_train_begin": self._begin_fit,
             "on_epoch_begin": lambda *_: own.timestamp.batch_in_epoch or loop.epoch_start(),  # unless in mid-epoch
             "on_pre_optimizer_step": lambda *_: unscale() or loop.end_gradients() or loop.leave_out_step(),
-            "on_step_end": lambda *_: (loop.end_step(**self._loaded), loop.batch_checkpoint()),
+            "on_step_end": lambda *_: (loop.end_step(), loop.batch_checkpoint()),
             "on_epoch_end": self._end_epoch,
             "on_train_end": lambda *_: (loop.fit_end(), self._logged.held and self.log({})),
         }

@@ -1,4 +1,4 @@
-"""What models of transformers get of a batch, and the loss of their logits. Knows no Trainer."""
+"""The objective for models as those of Hugging Face are, whose logits a loss function gets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from engine_core import Loss, Objective
-from engine_core.errors import ArgumentError
-from engine_core.messages import enumerated
+from ..errors import ArgumentError
+from ..messages import enumerated
+from ..objective import Loss, Objective
 
 
 class LogitsLoss(Objective):
