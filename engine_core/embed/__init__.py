@@ -3,7 +3,7 @@
 from .accumulated import Accumulated, factor_of, scale_gradients
 from .adapter import check_batches, check_names, make_loop
 from .covers import cover
-from .logits import LogitsLoss
+from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
 from .saving import algorithms_of, check_saved, read_part, read_state, state_of, states_of, write_part, write_state
 from .status import Phase, RunStatus
@@ -30,6 +30,7 @@ __all__ = [
     "scale_gradients",
     "state_of",
     "states_of",
+    "target_keys",
     "write_part",
     "write_state",
 ]

@@ -32,7 +32,7 @@ class Accumulated:
         >>> for values in torch.tensor([1.0, 3.0]), torch.tensor([5.0]):
         ...     state.batch, state.outputs = (values, 0 * values), weight * values
         ...     scalar = step.scalar(state.objective.given(None, state.outputs, state.batch))
-        ...     step.add(scalar)
+        ...     mean = step.add(scalar)
         ...     scalar.backward()
         >>> step.end()
         >>> state.loss, weight.grad  # (1 + 9 + 25) / 3, and twice that

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..messages import enumerated
-from ..objective import Loss, Objective
+from ..objective import Loss, Objective, check_own_objective
 
 
 class LogitsLoss(Objective):
@@ -30,6 +30,16 @@ class LogitsLoss(Objective):
     def __init__(self, loss_fn: Any, label_key: str) -> None:
         super().__init__(loss_fn, inputs="**", targets=label_key)
         self._taken: Any = None
+
+    @classmethod
+    def unless_given(cls, loss_fn: Any, label_key: str, objective: Any) -> Objective | None:
+        """Return the user's objective, or one of the user's loss function; None if there is neither."""
+        if objective is not None:
+            check_own_objective(objective, loss_fn)
+            return objective  # type: ignore[no-any-return]
+        if loss_fn is not None and not callable(loss_fn):
+            raise ArgumentTypeError(f"loss_fn is a function of logits and labels, not {loss_fn!r:.80}")
+        return None if loss_fn is None else cls(loss_fn, label_key)
 
     def look_at(self, model: Any) -> None:
         """Find out which items the model takes, before it is wrapped; by default all."""
@@ -61,6 +71,12 @@ class LogitsLoss(Objective):
     def for_metrics(self, outputs: Any, batch: Any) -> tuple[Any, Any]:
         """Return logits and labels."""
         return super().for_metrics(_logits(None, outputs), batch)
+
+
+def target_keys(objective: Objective) -> list[str]:
+    """Return the keys of the targets in a batch."""
+    targets = objective.targets
+    return [key for key in (targets if isinstance(targets, tuple) else (targets,)) if isinstance(key, str)]
 
 
 def _logits(model: Any, outputs: Any) -> Any:

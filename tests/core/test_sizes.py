@@ -24,6 +24,7 @@ MORE_PARAMETERS = {
     "scaffold/creating.py:create_plugin": "what the author may say about a new plugin, each an option of the command",
     "engine-core-accelerate/src/engine_core_accelerate/loop.py:__init__": "what the Trainer takes of these",
     "engine-core-lightning/src/engine_core_lightning/callback.py:__init__": "likewise",
+    "engine-core-transformers/src/engine_core_transformers/trainer.py:__init__": "likewise",
     "sb-plugin/src/sb_plugin/algorithm.py:__init__": "the settings of the method, known by these names from elsewhere",
     "sb-plugin/src/sb_plugin/functional.py:select_using_loss": "the same, as a function",
     "augmentation-plugin/src/augmentation_plugin/progressive_resizing.py:__init__": "likewise the method's settings",

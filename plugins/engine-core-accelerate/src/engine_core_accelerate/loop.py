@@ -63,8 +63,7 @@ class EngineLoop:
         offers = offers_of(accelerator, accelerate.__version__, max_duration)
         self.loop = embed.make_loop(offers, device=accelerator.device, world_size=accelerator.num_processes, **given)
         self.engine, self.state, self.close = self.loop.engine, self.loop.state, self.loop.close
-        self._several = accelerator.num_processes > 1
-        self._step = embed.Accumulated(self.loop, accelerator.reduce if self._several else None)
+        self._step = embed.Accumulated(self.loop, accelerator.reduce if accelerator.num_processes > 1 else None)
         self._autocast: Any = nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast
         self._loops: list[EngineLoop] = vars(accelerator).setdefault("engine_loops", [])
         self._mark_name = f"engine-core{len(self._loops) or ''}.json"  # holds what is checked before anything is loaded
@@ -158,7 +157,6 @@ class EngineLoop:
             with accelerator.accumulate(self._wrapped):
                 loss = self._microbatch(batch)
             if accelerator.sync_gradients:
-                self._step.end()
                 self._clip()
                 self.loop.end_gradients()
                 if self._agree("skip_requested"):
@@ -179,28 +177,27 @@ class EngineLoop:
             with self._autocast():
                 given = state.objective.given(state.model, state.outputs, state.batch)
             taken = loop.begin_backward(step.scalar(loop.end_loss(given)))
-            loss = step.add(taken)
             if self.engine.may_create_graph and self.engine.backwards_create_graph:
                 embed.backward_with_first_graph(accelerator.scaler.scale(taken) if accelerator.scaler else taken, None)
             else:
                 accelerator.backward(taken if self._count == 1 else taken * self._count)  # which divides by the count
             loop.end_backward()
+            return step.add(taken)
         except BaseException as error:
             loop.undo_microbatch(error)
             raise
         finally:
             state.batch = batch
-        return loss
 
     def _again(self) -> torch.Tensor:
         self.loop.clear_gradients()
         self._step.again()
         self._microbatch(self.state.batch)
-        self._step.end()
         self._clip()
         return self.state.loss.detach()  # type: ignore[no-any-return]
 
     def _clip(self) -> None:
+        self._step.end()
         if self.max_grad_norm is not None:
             self.state.gradient_norm = self.accelerator.clip_grad_norm_(self._parameters(), self.max_grad_norm)
         elif self.accelerator.scaler is not None:
@@ -246,7 +243,7 @@ class EngineLoop:
 
     def _agree(self, request: str) -> bool:
         """Let a field of State ask if it does so on any process, since all have to do the same; return it."""
-        if self._several:
+        if self.state.world_size > 1:
             asks = torch.tensor(float(getattr(self.state, request)), device=self.accelerator.device)
             setattr(self.state, request, bool(self.accelerator.reduce(asks).item()))
         return getattr(self.state, request)  # type: ignore[no-any-return]

@@ -34,15 +34,13 @@ NAMES = (
     *(".strategies:Strategy.backward", ".strategies:Strategy.training_step"),
 )
 """What is used of Lightning and is not public, or not in its guide; besides, `OF_DDP`."""
-PRECISIONS = {"bf16-mixed": "amp_bf16", "16-mixed": "amp_fp16"}
 
 
 class EngineCallback(_Base):
     """Runs algorithms of engine-core in `lightning.Trainer(callbacks=[EngineCallback(["ema"])])`.
 
     Args:
-        algorithms, callbacks, loggers: instances, names of installed plugins, and `(name, arguments)` pairs.
-        algorithm_passes: your own passes, see `Engine`.
+        algorithms, callbacks, loggers, algorithm_passes: as of the Trainer, instances or names among others.
         model: the attribute that `training_step` calls, with dots for one further down; None: the LightningModule.
         loss_fn: the one that it calls as `self.<loss_fn>(outputs, targets)`; None: the step is a black box.
         objective, batches: what algorithms that call model and loss give them, and what rows are; see `Trainer`.
@@ -69,10 +67,9 @@ class EngineCallback(_Base):
         seed: int | None = None,
     ) -> None:
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers, "seed": seed}
+        given |= {"objective": objective, "batches": batches}
         # Who needs more than a run offers is refused when the run is known, all at once.
-        self.loop = make_loop(
-            EVERYTHING, algorithm_passes=algorithm_passes, objective=objective, batches=batches, **given
-        )
+        self.loop = make_loop(EVERYTHING, algorithm_passes=algorithm_passes, **given)
         self.engine, self.state = self.loop.engine, self.loop.state
         self._names = {"model": model, "loss_fn": loss_fn}
         self._module: Any = None
@@ -82,13 +79,12 @@ class EngineCallback(_Base):
         """Say what this run offers, which refuses who needs more; INIT follows when the module has its layers."""
         if stage != "fit":
             return
-        library: Any = next(
-            m for m in map(sys.modules.get, LIBRARIES) if isinstance(trainer, getattr(m, "Trainer", ()))
-        )
+        libraries = map(sys.modules.get, LIBRARIES)
+        library: Any = next(m for m in libraries if isinstance(trainer, getattr(m, "Trainer", ())))
         self._check(trainer, pl_module, library)
         state, heard, rank = self.state, self.engine.logger.destinations, trainer.global_rank
         state.rank, state.world_size, state.seed = rank, trainer.world_size, trainer.strategy.broadcast(state.seed)
-        state.precision = PRECISIONS.get(str(trainer.precision), "fp32")
+        state.precision = {"bf16-mixed": "amp_bf16", "16-mixed": "amp_fp16"}.get(str(trainer.precision), "fp32")
         state.max_duration = _horizon(trainer)
         state.callbacks[:] = [callback for callback in state.callbacks if is_used_on(rank, callback)]
         heard[:] = [d for d in heard if is_used_on(rank, d) and not isinstance(d, _Sink)]
@@ -172,8 +168,7 @@ class EngineCallback(_Base):
     def _configure_gradient_clipping(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
         self._clip_again, self.state.batch = partial(original, optimizer, *args, **kwargs), self._given[0]
-        if not self.loop.end_gradients():
-            self.loop.leave_out_step()
+        self.loop.end_gradients() or self.loop.leave_out_step()
 
     def _again(self) -> Any:
         """Compute the gradients of the batch again; what training_step logs was logged the first time."""

@@ -14,9 +14,8 @@ import transformers
 
 from engine_core import Batches, LoggerDestination, ModelLoss, Objective, embed
 from engine_core.batch import move_batch
-from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointWarning, EngineError, UnsupportedError
+from engine_core.errors import ArgumentError, CheckpointWarning, EngineError, UnsupportedError
 from engine_core.messages import warn
-from engine_core.objective import check_own_objective
 from engine_core.state import length_of
 from engine_core.time import Time, Timestamp
 
@@ -44,7 +43,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     _loop: Any = None
     _step: Any = ()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is one of our Trainer's
         self,
         *args: Any,
         algorithms: Any = (),
@@ -63,9 +62,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         self._moment, self._ended_epoch, self._is_scaled = "", False, False
         self._objective = self._check(loss_fn, label_key, objective)  # None: the model computes the loss, unseen
         if self._objective is not None:
-            labels = self._objective.targets
-            keys = [key for key in (labels if isinstance(labels, tuple) else (labels,)) if isinstance(key, str)]
-            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *keys])]
+            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *embed.target_keys(self._objective)])]
             self.model_accepts_loss_kwargs = False  # the Trainer divides a mean by the batches
         own, listed = self.args, {"algorithms": algorithms, "callbacks": engine_callbacks, "loggers": engine_loggers}
         fields = {"device": own.device, "seed": own.seed, "rank": own.process_index, "world_size": own.world_size}
@@ -81,23 +78,18 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def _check(self, loss_fn: Any = None, label_key: str = "labels", objective: Any = None) -> Objective | None:
         check_arguments(self.args, self.accelerator.distributed_type.name)
-        if objective is not None:
-            check_own_objective(objective, loss_fn)
-        elif loss_fn is None:
+        if (objective := embed.LogitsLoss.unless_given(loss_fn, label_key, objective)) is None:
             return None
-        elif not callable(loss_fn):
-            raise ArgumentTypeError(f"loss_fn is a function of logits and labels, not {loss_fn!r:.80}")
         name = "objective" if loss_fn is None else "loss_fn"
         if self.compute_loss_func is not None or self.args.label_smoothing_factor:
             raise ArgumentError(f"{name} is the loss: give no compute_loss_func and no label_smoothing_factor")
         if (behind := super().compute_loss.__func__) is not transformers.Trainer.compute_loss:
             raise ArgumentError(f"{name} is the loss, and {behind.__qualname__} is another: leave one of them out")
-        return embed.LogitsLoss(loss_fn, label_key) if objective is None else objective
+        return objective  # type: ignore[no-any-return]
 
     def _init_model(self, model: Any, optimizer: Any = None) -> Any:
         state, state.model = self.engine_state, model
-        if isinstance(self._objective, embed.LogitsLoss):
-            self._objective.look_at(model)
+        isinstance(self._objective, embed.LogitsLoss) and self._objective.look_at(model)
         state.optimizers = [] if optimizer is None else [optimizer]
         self._loop.init()
         self.optimizer: Any = state.optimizers[0] if state.optimizers else None
@@ -146,8 +138,9 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         loop, own, own.batch, self._is_scaled = self._loop, self.engine_state, inputs, True
         if not self._step:
             loop.begin_step()
-            batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-            self._sums.begin(batches)
+            self._sums.begin(
+                getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+            )
         inputs, self._moment = own.batch, "training"
         self._step = model, inputs, num_items_in_batch
         try:
