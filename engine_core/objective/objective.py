@@ -84,7 +84,7 @@ class Objective:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "given" in vars(cls):
-            cls._asked = cls.given  # type: ignore[method-assign]
+            cls._asked = cls.given
         if "loss" in vars(cls):
             cls.given = cls.loss  # type: ignore[method-assign]
 
