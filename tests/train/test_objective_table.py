@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Loss, Objective
+from engine_core.losses import with_reduction
 from engine_core.objective.counts import _ALL
 from engine_core.testing import ThreadRanks
 
@@ -208,6 +209,9 @@ def test_parts_add_up_to_the_whole_in_sum_and_count_and_its_mean_is_what_torch_g
     assert (whole.count is None) == (joined.count is None)
     assert whole.count is None or close(whole.count, joined.count)
     assert close(whole.sum, joined.sum, 2e-6)
+    if whole.count is not None and kind not in (nn.CTCLoss, nn.MarginRankingLoss, *OWN):
+        summed: Any = with_reduction(case.loss_fn, "sum")
+        assert close(whole.sum, summed(case.link(case.inputs), case.targets), 2e-6)
     assert close(whole.mean, by_hand(case)[0])
 
 
