@@ -11,7 +11,7 @@ from ..errors import ArgumentTypeError, UnsupportedError
 from ..logger import Logger
 from ..messages import enumerated
 from ..needs import Offers
-from ..objective import check_loss_fn
+from ..objective import check_loss_fn, check_own_objective
 from ..randomness import check_seed
 from ..registry import PREFIX, as_plugins, installed_distributions, installed_version, normalise
 from ..state import State
@@ -47,6 +47,8 @@ def make_loop(
     """
     rank = fields.get("rank", 0)
     check_loss_fn(fields.get("loss_fn"))
+    if (objective := fields.get("objective")) is not None:
+        check_own_objective(objective, fields.get("loss_fn"))
     check_seed(fields.get("seed"))
     state = State(
         batches=check_batches(batches),

@@ -13,7 +13,7 @@ import torch
 from engine_core import embed
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentTypeError, CheckpointError, EngineError, UnsupportedError
-from engine_core.objective import check_objective, check_own_objective
+from engine_core.objective import check_objective
 from engine_core.randomness import check_seed
 from engine_core.state import length_of
 
@@ -29,8 +29,7 @@ class EngineLoop:
 
     Args:
         accelerator: the user's; from now on its checkpoints hold the states of algorithms and callbacks.
-        loss_fn: called with the model's outputs and item 1 of the batch. None: the model's `loss(outputs, batch)`.
-        objective, batches: what model and loss get of a batch, and what its rows are, as for the Trainer.
+        loss_fn, objective, batches: as the Trainer takes them; with none of them the loss is `model.loss`.
         max_duration: how long the loop will train, such as `"10ep"`. It tells algorithms, and ends nothing.
         max_grad_norm: `gradients` clips to it, before AFTER_TRAIN_BATCH.
         seed: of the algorithms' random draws; it seeds nothing else.
@@ -53,21 +52,17 @@ class EngineLoop:
     ) -> None:
         embed.check_names("engine-core-accelerate", "accelerate", [f"accelerate.{name}" for name in NAMES])
         _check_accelerator(accelerator)
-        if objective is not None:
-            check_own_objective(objective, loss_fn)
         if max_grad_norm is not None:
             check_number("max_grad_norm", max_grad_norm, "(0, inf)", "the norm that gradients are clipped to")
         self.accelerator, self.max_grad_norm = accelerator, max_grad_norm
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers}
-        given |= {"algorithm_passes": algorithm_passes, "loss_fn": loss_fn, "max_duration": max_duration}
-        given |= {"objective": objective, "batches": batches}
+        given |= {"loss_fn": loss_fn, "objective": objective, "batches": batches, "max_duration": max_duration}
         given |= {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
         given["precision"] = {"bf16": "amp_bf16", "fp16": "amp_fp16"}.get(str(accelerator.mixed_precision), "fp32")
         given["seed"] = accelerate.utils.broadcast_object_list([check_seed(seed)])[0]
         offers = offers_of(accelerator, accelerate.__version__, max_duration)
-        self.loop = embed.make_loop(offers, device=accelerator.device, **given)
+        self.loop = embed.make_loop(offers, device=accelerator.device, algorithm_passes=algorithm_passes, **given)
         self.engine, self.state, self.close = self.loop.engine, self.loop.state, self.loop.close
-        self._several = accelerator.num_processes > 1
         self._autocast: Any = nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast
         self._loops: list[EngineLoop] = vars(accelerator).setdefault("engine_loops", [])
         self._mark_name = f"engine-core{len(self._loops) or ''}.json"  # holds what is checked before anything is loaded
@@ -249,7 +244,7 @@ class EngineLoop:
 
     def _agree(self, request: str) -> bool:
         """Let a field of State ask if it does so on any process, since all have to do the same; return it."""
-        if self._several:
+        if self.accelerator.num_processes > 1:
             asks = torch.tensor(float(getattr(self.state, request)), device=self.accelerator.device)
             setattr(self.state, request, bool(self.accelerator.reduce(asks).item()))
         return getattr(self.state, request)  # type: ignore[no-any-return]
@@ -282,9 +277,8 @@ class EngineLoop:
 def _unwrapped(given: Any, wrapper: type, name: str) -> list[Any]:
     items = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
     found = [getattr(item, name) if isinstance(item, wrapper) else item for item in items]
-    is_needed = name == "optimizer"
-    fit = [isinstance(item, torch.optim.Optimizer) if is_needed else hasattr(item, "step") for item in found]
-    if not all(fit) or (not found and is_needed):
+    fit = [isinstance(i, torch.optim.Optimizer) if name == "optimizer" else hasattr(i, "step") for i in found]
+    if not all(fit) or (not found and name == "optimizer"):
         raise ArgumentTypeError(f"fit() takes a torch {name}, or a list of them, not {given!r:.80}")
     return found
 
