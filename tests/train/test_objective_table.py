@@ -163,13 +163,16 @@ def ends(draw: Any, rows: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(cuts)]
 
 
-def by_hand(case: Case) -> tuple[float, torch.Tensor]:
-    """Return torch's loss of a whole batch, and the weights after a step of SGD; NaN and no step if nothing counts."""
+def by_hand(case: Case, *, alone: bool = True) -> tuple[float, torch.Tensor]:
+    """Return torch's loss of a whole batch, and the weights after a step of SGD.
+
+    If nothing counts the loss is NaN, and a step in parts none; alone it is torch's, whose gradient may be NaN too.
+    """
     model = case.model()
     given = case.loss_fn(model(case.inputs), case.targets)
     loss = given.mean if isinstance(given, Loss) else given
     loss.backward()
-    if loss.isfinite():
+    if loss.isfinite() or alone:
         model.scale.data -= 0.1 * model.scale.grad
     return loss.item() if loss.isfinite() else math.nan, model.scale.detach()  # inf where smoothing is all there is
 
@@ -226,7 +229,8 @@ def test_a_step_and_an_evaluation_are_those_of_the_whole_however_it_is_cut(
 ) -> None:
     """Into microbatches, uneven batches and ranks, of which some may be without rows."""
     sets = [(case.inputs[rows], case.targets[rows]) for rows in ends(draw, len(case.inputs))]
-    loss, weights = by_hand(case)
+    alone = world_size == 1 and (microbatch_size is None or microbatch_size >= len(case.inputs))
+    loss, weights = by_hand(case, alone=alone)
     if world_size == 1:
         found = [trained(case, microbatch_size, sets)]
     else:
