@@ -81,7 +81,7 @@ class Objective:
         self._suspects: dict[str, int] = {}
         self._seen = 0
         self._trained: set[str] | None = None
-        self._latest: Loss | None = None
+        self._latest: tuple[Count] | None = None  # of a `Loss`, whose graph is not kept alive
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -218,7 +218,7 @@ class Objective:
         if isinstance(given, torch.Tensor):
             return (given if not given.dim() else check_scalar(given, "the loss")), {}
         if isinstance(given, Loss):
-            self._latest = given
+            self._latest = (given.count,)
             return given.mean, given.means
         return self._total_of(given)
 
@@ -251,7 +251,7 @@ class Objective:
         Raises:
             ArgumentError: (a ValueError) if it is divided by rows that can't be counted, with the line to write.
         """
-        return self._counted_by(outputs, batch, self._loss_fn) if self._latest is None else self._latest.count
+        return self._counted_by(outputs, batch, self._loss_fn) if self._latest is None else self._latest[0]
 
     def _counted_by(self, outputs: Any, batch: Any, loss_fn: Any) -> Count:
         """Return what a scalar that a loss function returned is divided by in a batch, or a part of it."""
