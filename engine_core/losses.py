@@ -17,6 +17,9 @@ from .errors import ArgumentError
 __all__ = ["LateValue", "base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_setting", "with_reduction"]
 
 
+_REDUCTIONS = ("reduction", "size_average", "reduce")
+
+
 class LateValue:
     """The value of a tensor of one element, copied from a CUDA device in the order of its work.
 
@@ -80,17 +83,23 @@ def with_reduction(loss_fn: Any, reduction: str) -> Callable[..., Any] | None:
         >>> with_reduction(lambda outputs, targets: outputs.mean(), "none") is None
         True
     """
+    args: tuple[Any, ...] = ()
+    given: dict[str, Any] = {}
+    if isinstance(loss_fn, functools.partial):
+        given = {name: value for name, value in loss_fn.keywords.items() if name not in _REDUCTIONS}
+        args, loss_fn = loss_fn.args, loss_fn.func
     while isinstance(loss_fn, nn.Module) and (inner := _inner(loss_fn)) is not None:
         loss_fn = inner  # what torch.compile wraps; the wrapper passes on whatever is set on it, or given to it
     if isinstance(getattr(loss_fn, "reduction", None), str):
-        twin: Any = copy.copy(loss_fn)
-        twin.reduction = reduction
-        return twin  # type: ignore[no-any-return]
+        loss_fn = copy.copy(loss_fn)
+        loss_fn.reduction = reduction
+        return functools.partial(loss_fn, *args, **given) if args or given else loss_fn
     try:
-        inspect.signature(getattr(loss_fn, "forward", loss_fn)).bind(None, None, reduction=reduction)
+        call = functools.partial(getattr(loss_fn, "forward", loss_fn), *args, **given)
+        inspect.signature(call).bind(None, None, reduction=reduction)
     except (TypeError, ValueError):  # a builtin may have no signature
         return None
-    return functools.partial(loss_fn, reduction=reduction)
+    return functools.partial(loss_fn, *args, **given, reduction=reduction)
 
 
 def _inner(loss_fn: Any) -> Any:

@@ -16,7 +16,7 @@ class Accumulated:
     """The losses of a step. Sums over a nominal number are differentiated; after the last, one factor makes the mean.
 
     Attributes:
-        batches: of the step.
+        batches: of the step; a loop may divide by it what it differentiates.
 
     Args:
         loop: its State's objective counts, and State gets the loss of the step.

@@ -36,7 +36,7 @@ def make_loop(
         fields: those of State that are known.
 
     Raises:
-        ArgumentError, ArgumentTypeError: for a seed, a `loss_fn`, an `objective` or `batches` that is none.
+        ArgumentError, ArgumentTypeError: for a seed, a `loss_fn` or `batches` that is none.
         PluginError: for a name that is not installed, with the nearest.
         UnsupportedError: (an EngineError) if one of them needs what the loop does not offer.
 
@@ -47,8 +47,8 @@ def make_loop(
     """
     rank = fields.get("rank", 0)
     check_loss_fn(fields.get("loss_fn"))
-    if fields.get("objective") is not None:
-        check_own_objective(fields["objective"], fields.get("loss_fn"))
+    if (objective := fields.get("objective")) is not None:
+        check_own_objective(objective, fields.get("loss_fn"))
     check_seed(fields.get("seed"))
     state = State(
         batches=check_batches(batches),

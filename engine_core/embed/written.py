@@ -193,6 +193,8 @@ class WrittenStep:
         """Raise unless each algorithm that works on the loss has its `target_key` where the step's targets are."""
         batch = self.loop.state.batch
         paths = [path for path, item in _items_of(batch).items() if item is targets]
+        if paths and len(paths[0]) == 1:
+            self.loop.state.objective.targets = paths[0][0]
         for member in self.loop.engine.lineup[0]:
             key = getattr(member.algorithm, "target_key", None)
             if key is None or not _works_on_loss(member):

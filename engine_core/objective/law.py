@@ -61,9 +61,10 @@ class Law:
         is_broken = len(found) > 1 and None not in found and not _agree(found[0], found[1:], tolerance)
         if not self.any_rank(is_broken):
             return None
-        again = self._losses_of(parts[:1] * 2)[1:]  # the second: generators are put back before the first
+        again = self._losses_of(parts[:1] * 4)[1:]  # generators are put back before the first
         # If it draws, nothing can be said.
-        if not (is_broken and again and _are_close(again[0].sum, found[0].sum, again[0].sum.abs(), tolerance)):
+        is_same = [_are_close(each.sum, found[0].sum, each.sum.abs(), tolerance) for each in again if is_broken]
+        if not is_same or not all(is_same):
             return None
         together, apart = found[0].mean.item(), Loss.merged(found[1:]).mean.item()
         name = self.objective.name_of_loss(self.model)

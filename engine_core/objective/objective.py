@@ -11,7 +11,7 @@ from torch import nn
 
 from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
-from ..losses import base_loss, with_reduction
+from ..losses import base_loss, loss_setting, with_reduction
 from .counts import Counter, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
 from .rows import ElementsOfRows, dim_of_rows
@@ -81,7 +81,7 @@ class Objective:
         self._suspects: dict[str, int] = {}
         self._seen = 0
         self._trained: set[str] | None = None
-        self._latest: Loss | None = None
+        self._latest: tuple[Count] | None = None  # of a `Loss`, whose graph is not kept alive
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -218,7 +218,7 @@ class Objective:
         if isinstance(given, torch.Tensor):
             return (given if not given.dim() else check_scalar(given, "the loss")), {}
         if isinstance(given, Loss):
-            self._latest = given
+            self._latest = (given.count,)
             return given.mean, given.means
         return self._total_of(given)
 
@@ -231,12 +231,15 @@ class Objective:
         if isinstance(given, Loss):
             return given
         mean, parts = self.scalar(given)
-        count = self._counted_by(outputs, batch, self._loss_fn if loss_fn is None else loss_fn)
+        loss_fn = self._loss_fn if loss_fn is None else loss_fn
+        count = self._counted_by(outputs, batch, loss_fn)
         if count is None:
             return Loss(mean, None, parts)
         if isinstance(count, torch.Tensor) and count.device.type == "cpu":
             count = count.item()  # its value is there: nothing waits
         if not isinstance(count, torch.Tensor) and not count:  # NaN, as torch says; its gradient may be NaN too
+            if self.is_certain(loss_fn) and loss_setting(loss_fn, "label_smoothing"):  # of classes that weigh 0
+                return Loss(with_reduction(loss_fn, "sum")(outputs, self.targets_of(batch)), 0)  # type: ignore[misc]
             return Loss(_nothing_of(outputs, mean), 0, {name: as_nothing(part) for name, part in parts.items()})
         return Loss(weighted(mean, count), count, {name: weighted(part, count) for name, part in parts.items()})
 
@@ -248,7 +251,7 @@ class Objective:
         Raises:
             ArgumentError: (a ValueError) if it is divided by rows that can't be counted, with the line to write.
         """
-        return self._counted_by(outputs, batch, self._loss_fn) if self._latest is None else self._latest.count
+        return self._counted_by(outputs, batch, self._loss_fn) if self._latest is None else self._latest[0]
 
     def _counted_by(self, outputs: Any, batch: Any, loss_fn: Any) -> Count:
         """Return what a scalar that a loss function returned is divided by in a batch, or a part of it."""

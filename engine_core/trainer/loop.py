@@ -222,11 +222,12 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         seam.begin_forward(state.batch)
         seam.end_forward(forward(state.model if together is None else wrapping.called, state.batch))
         seam.begin_loss()
-        given = seam.end_loss(given_of(state.model, state.outputs, state.batch))
+        outputs = state.outputs
+        given = seam.end_loss(given_of(state.model, outputs, state.batch))
         if nominal is None:
             scalar, parts = objective.scalar(given)
         else:
-            own = session.counted(objective.counted(given, state.outputs, state.batch))
+            own = session.counted(objective.counted(given, outputs, state.batch))
             scalar, parts = own.sum / nominal, own.parts
         loss: Any = seam.begin_backward(scalar)
         if nominal is not None:

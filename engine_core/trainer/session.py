@@ -120,11 +120,11 @@ class Session:
         state, objective = self.state, self.state.objective
         if not objective.check or objective.is_certain() or state.timestamp.batch == self.measured_at:
             return
-        model = cast("Any", state.model)
-        if any(map(torch.nn.parameter.is_lazy, model.parameters())):  # the first forward gives it its shapes
+        is_due, model = self.measured + 1 in AT, cast("Any", state.model)
+        if is_due and any(map(torch.nn.parameter.is_lazy, model.parameters())):  # the first forward gives it its shapes
             return
         self.measured_at, self.measured = state.timestamp.batch, self.measured + 1
-        if self.measured not in AT:
+        if not is_due:
             return
         run = self.precision.wrap(lambda block: without_trace(state.model, self.device, block))
         tolerance = tolerance_of(state.precision, self.device)

@@ -66,6 +66,7 @@ def test_three_train_to_the_same_end_in_all_orders_of_the_list(three):
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize("other", [name for name in (*NAMES, *VARIANTS) if name != "sam"])
 def test_with_microbatches_a_second_pass_is_the_same_in_both_orders_of_the_list(other):
     ends = []

@@ -68,8 +68,8 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
 
 def test_the_public_names_are_the_promised_ones_and_are_listed():
     fixed = """Algorithm, AlgorithmMetadata, AlgorithmPass, Batches, Callback, Engine, Event, Logger, LoggerDestination,
-    Loss, ModelLoss, Objective, PassMetadata, State, Time, TimeUnit, Timestamp, Trace, Traces, Trainer, algorithm_pass, hookimpl, load_model,
-    passes"""
+    Loss, ModelLoss, Objective, PassMetadata, State, Time, TimeUnit, Timestamp, Trace, Traces, Trainer, algorithm_pass,
+    hookimpl, load_model, passes"""
     assert set(engine_core.__all__) == set(fixed.replace("\n", " ").replace(" ", "").split(","))
     assert set(engine_core.__all__) <= set(dir(engine_core))
 

@@ -105,14 +105,12 @@ def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callba
     (trainer,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Trainer"]
     (init,) = [node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
     assert [p.arg for p in init.args.args] == ["self", "model", "train_dataloader"]
-    assert (
-        " ".join(p.arg for p in init.args.kwonlyargs)
-        == (
-            "max_duration loss_fn optimizers schedulers eval_dataloader eval_interval metrics algorithms callbacks "
-            "loggers algorithm_passes microbatch_size grad_clip_norm precision device seed progress_bar run_name "
-            "load_path autoresume load_weights_only load_strict load_changed parallel "  # all needed before any event fires
-            "batches objective"  # no event fires before rows are counted and dealt, and nothing else knows what model and loss get
-        )
+    assert " ".join(p.arg for p in init.args.kwonlyargs) == (
+        "max_duration loss_fn optimizers schedulers eval_dataloader eval_interval metrics algorithms callbacks "
+        "loggers algorithm_passes microbatch_size grad_clip_norm precision device seed progress_bar run_name "
+        "load_path autoresume load_weights_only load_strict load_changed parallel "  # all needed before any event fires
+        "batches "  # no event fires before rows are counted, dealt to the ranks and cut into microbatches
+        "objective"  # nothing but the loop gives model and loss what they get of a batch
     )
 
 

@@ -162,8 +162,10 @@ MISSING: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no loss": (
         {"loss_fn": None},
-        "Linear has no loss: give Trainer(loss_fn=...), or the model a method loss(outputs, batch), or, if its forward "
-        "computes the loss, Trainer(objective=engine_core.ModelLoss())",
+        (
+            "Linear has no loss: give Trainer(loss_fn=...), or the model a method loss(outputs, batch), or, if its "
+            "forward computes the loss, Trainer(objective=engine_core.ModelLoss())"
+        ),
     ),
     "no duration": ({"max_duration": None}, "how long? give Trainer(max_duration='10ep') or fit('10ep')"),
 }

@@ -14,7 +14,7 @@ from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, S
 from engine_core.embed import EmbeddedLoop
 from engine_core.errors import ArgumentError, EngineError, UnsupportedError
 from engine_core.needs import EVERYTHING
-from engine_core.objective import check_objective
+from engine_core.objective import Objective, check_objective
 
 from .embedded import DATA, Loop, plugins
 from .parts import at, trainer, writing_down
@@ -223,7 +223,7 @@ def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
 
 def test_who_takes_the_loss_is_named() -> None:
     with pytest.raises(ArgumentError, match=r"^Linear has no loss: give Other\(loss_fn=\.\.\.\), or the model a"):
-        check_objective(State().objective, torch.nn.Linear(1, 1), "Other")
+        check_objective(Objective(), torch.nn.Linear(1, 1), "Other")
 
 
 def test_an_epoch_that_was_undone_starts_again() -> None:

@@ -162,16 +162,27 @@ def test_a_method_of_anything_but_a_module_is_the_loss_itself():
 
 
 @pytest.mark.parametrize(
-    "loss", [plain, partial(plain), nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"), F.cross_entropy]
+    "loss",
+    [
+        plain,
+        partial(plain),
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(reduction="sum"),
+        F.cross_entropy,
+        partial(F.cross_entropy, size_average=False),
+        partial(nn.CrossEntropyLoss(), target=torch.tensor([0, 1, 3])),
+    ],
 )
+@pytest.mark.filterwarnings("ignore:size_average and reduce args:UserWarning")
 def test_another_reduction_gives_the_loss_of_each_row_and_leaves_the_loss_as_it_is(loss):
-    outputs, targets = torch.randn(3, 4), torch.tensor([0, 1, 3])
-    before = loss(outputs, targets)
-    rows = with_reduction(loss, "none")(outputs, targets)
-    torch.testing.assert_close(rows, F.cross_entropy(outputs, targets, reduction="none"))
-    assert torch.equal(loss(outputs, targets), before)
+    targets = torch.tensor([0, 1, 3])
+    given = (torch.randn(3, 4), targets)[: 1 if "target" in getattr(loss, "keywords", ()) else 2]
+    before = loss(*given)
+    rows = with_reduction(loss, "none")(*given)
+    torch.testing.assert_close(rows, F.cross_entropy(given[0], targets, reduction="none"))
+    assert torch.equal(loss(*given), before)
 
 
-@pytest.mark.parametrize("loss", [Own().forward, lambda outputs, targets: outputs, OwnModule()])
+@pytest.mark.parametrize("loss", [Own().forward, lambda outputs, targets: outputs, OwnModule(), partial(OwnModule())])
 def test_a_loss_that_takes_no_reduction_has_no_other(loss):
     assert with_reduction(loss, "none") is None

@@ -321,8 +321,10 @@ def test_the_loss_function_of_state_is_the_objectives() -> None:
     objective = Objective(F.cross_entropy)
     state = State(objective=objective)
     assert state.loss_fn is F.cross_entropy
-    state.loss_fn = None
-    assert objective.loss_fn is None
+    objective.scalar(Loss(torch.ones(()), 5))
+    state.loss_fn = F.l1_loss
+    assert objective.loss_fn is F.l1_loss
+    assert objective.count_of(X, (X, X)) == 32  # not what the latest Loss of the former counted
     with Trainer(linear(), objective=Objective(F.mse_loss), progress_bar=False) as run:
         assert run.state.loss_fn is F.mse_loss
 

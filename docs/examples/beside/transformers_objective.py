@@ -1,5 +1,7 @@
 """A model of transformers in engine-core's own Trainer, with an objective."""
 
+from typing import Any
+
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -13,7 +15,7 @@ model = BertForSequenceClassification(BertConfig(vocab_size=50, max_position_emb
 rows = [{"input_ids": words, "labels": words[0] % 2} for words in torch.randint(1, 50, (192, 8))]
 
 
-def cross_entropy(outputs, labels, reduction="mean"):
+def cross_entropy(outputs: Any, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
     """Return the loss of the logits; label smoothing gives it probabilities."""
     return functional.cross_entropy(outputs.logits, labels, reduction=reduction)
 

@@ -19,6 +19,7 @@ def test_all_four_are_found_by_name() -> None:
     assert sorted((record.kind, record.name) for record in records) == [("callbacks", name) for name in names]
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize("callbacks", [*([each] for each in ALL), ALL], ids=[*"1234", "all"])
 @pytest.mark.parametrize("settings", [{}, {"precision": "amp_bf16", "microbatch_size": 3}], ids=["plain", "bf16"])
 def test_no_bit_of_a_run_changes(run: Any, callbacks: Any, settings: Any) -> None:

@@ -54,6 +54,7 @@ def test_in_a_run_it_is_logged_once_at_the_first_batch(run: Any) -> None:
     assert trainer.state.timestamp.batch == 8
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 def test_of_microbatches_the_first_one_is_seen(run: Any) -> None:
     _, seen = run(callbacks=ModelSummary(), microbatch_size=3)
     assert json.loads(seen.files[1][2])["modules"][0]["output"] == "[3, 3]"

@@ -140,6 +140,7 @@ def test_pairs_of_an_augmentation_are_fired_again_on_the_same_draw() -> None:
     assert torch.equal(batch[0], make_data()[0][0])
 
 
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
 @pytest.mark.parametrize("microbatch_size", [None, 4])
 def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(

@@ -29,7 +29,7 @@ class EngineLoop:
 
     Args:
         accelerator: the user's; from now on its checkpoints hold the states of algorithms and callbacks.
-        loss_fn, objective, batches: the loss, what it and the model get of a batch, and what rows are, see `Trainer`.
+        loss_fn, objective, batches: as the Trainer takes them; with none of them the loss is `model.loss`.
         max_duration: how long the loop will train, such as `"10ep"`. It tells algorithms, and ends nothing.
         max_grad_norm: `gradients` clips to it, before AFTER_TRAIN_BATCH.
         seed: of the algorithms' random draws; it seeds nothing else.
@@ -56,12 +56,12 @@ class EngineLoop:
             check_number("max_grad_norm", max_grad_norm, "(0, inf)", "the norm that gradients are clipped to")
         self.accelerator, self.max_grad_norm = accelerator, max_grad_norm
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers}
-        given |= {"algorithm_passes": algorithm_passes, "loss_fn": loss_fn, "max_duration": max_duration}
-        given |= {"objective": objective, "batches": batches, "rank": accelerator.process_index}
+        given |= {"loss_fn": loss_fn, "objective": objective, "batches": batches, "max_duration": max_duration}
+        given |= {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
         given["precision"] = {"bf16": "amp_bf16", "fp16": "amp_fp16"}.get(str(accelerator.mixed_precision), "fp32")
         given["seed"] = accelerate.utils.broadcast_object_list([check_seed(seed)])[0]
         offers = offers_of(accelerator, accelerate.__version__, max_duration)
-        self.loop = embed.make_loop(offers, device=accelerator.device, world_size=accelerator.num_processes, **given)
+        self.loop = embed.make_loop(offers, device=accelerator.device, algorithm_passes=algorithm_passes, **given)
         self.engine, self.state, self.close = self.loop.engine, self.loop.state, self.loop.close
         self._step = embed.Accumulated(self.loop, accelerator.reduce if accelerator.num_processes > 1 else None)
         self._autocast: Any = nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast
@@ -243,7 +243,7 @@ class EngineLoop:
 
     def _agree(self, request: str) -> bool:
         """Let a field of State ask if it does so on any process, since all have to do the same; return it."""
-        if self.state.world_size > 1:
+        if self.accelerator.num_processes > 1:
             asks = torch.tensor(float(getattr(self.state, request)), device=self.accelerator.device)
             setattr(self.state, request, bool(self.accelerator.reduce(asks).item()))
         return getattr(self.state, request)  # type: ignore[no-any-return]
@@ -276,9 +276,8 @@ class EngineLoop:
 def _unwrapped(given: Any, wrapper: type, name: str) -> list[Any]:
     items = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
     found = [getattr(item, name) if isinstance(item, wrapper) else item for item in items]
-    is_needed = name == "optimizer"
-    fit = [isinstance(item, torch.optim.Optimizer) if is_needed else hasattr(item, "step") for item in found]
-    if not all(fit) or (not found and is_needed):
+    fit = [isinstance(i, torch.optim.Optimizer) if name == "optimizer" else hasattr(i, "step") for i in found]
+    if not all(fit) or (not found and name == "optimizer"):
         raise ArgumentTypeError(f"fit() takes a torch {name}, or a list of them, not {given!r:.80}")
     return found
 

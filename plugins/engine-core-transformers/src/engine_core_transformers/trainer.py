@@ -112,14 +112,12 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             found = super().compute_loss(model, inputs, return_outputs=asks, **kwargs)
             moment == "evaluation" and loop.eval_outputs(found[1])
             return found[0] if asks and not return_outputs else found
-        own, trains = self.engine_state, moment == "training"
-        outputs = objective.forward(model, inputs)
+        own, trains, outputs = self.engine_state, moment == "training", objective.forward(model, inputs)
         if moment:
             outputs = (loop.end_forward if trains else loop.eval_outputs)(outputs)
         trains and loop.begin_loss()
         if trains:
-            given = loop.end_loss(objective.given(own.model, outputs, own.batch))
-            loss = self._sums.scalar(given) * self._sums.batches  # by which the Trainer divides it
+            loss = self._sums.scalar(loop.end_loss(objective.given(own.model, outputs, own.batch))) * self._sums.batches
         else:
             loss = self._sums.evaluated(outputs, inputs)
         if not isinstance(outputs, Mapping):  # then the Trainer takes the first item for the loss

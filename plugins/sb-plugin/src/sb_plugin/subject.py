@@ -66,7 +66,7 @@ class Subject:
     def objective(self) -> Objective:
         """That of the run; where it says nothing but a loss function, the keys say what model and loss get."""
         objective = self.state.objective
-        return objective if self._keys == (0, 1) or _says(objective) else _AtKeys(objective, *self._keys)
+        return objective if self._keys == (0, 1) or _says(self.state) else _AtKeys(objective, *self._keys)
 
     @property
     def _holder(self) -> Any:
@@ -101,7 +101,7 @@ class Subject:
         """Raise if there is no loss, or none for each row; run nothing."""
         check_objective(self.objective, self._holder)
         self.objective.check_row_losses(self._holder)
-        if not _says(self.state.objective):
+        if not _says(self.state):
             for name, key in zip(("input_key", "target_key"), self._keys, strict=True):
                 item_at(batch, name, key)
 
@@ -151,10 +151,12 @@ class _AtKeys(Objective):
         return model(self.inputs_of(batch))
 
 
-def _says(objective: Objective) -> bool:
-    """Does it say more than a loss function, for batches that are pairs?"""
+def _says(state: State) -> bool:
+    """Does the objective say more than a loss function? Of a step of the user's own it knows where the targets are."""
+    objective = state.objective
     is_plain = type(objective) is Objective and objective.loss_fn is not None
-    return not is_plain or (objective.inputs, objective.targets) != (0, 1)
+    is_pair = (objective.inputs, objective.targets) == (0, 1) or "loss_fn" not in state.offers.writes
+    return not (is_plain and is_pair)
 
 
 def _autocast(precision: str, of_run: str, device: torch.device) -> AbstractContextManager[Any]:
