@@ -69,7 +69,7 @@ class State(_Referable):
         results: the last and the best value of each result of the evaluations on `evaluators`.
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         is_placeholder: has this rank no row of the batch? It then takes part with a row that counts for nothing.
-        loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
+        loss: as the loss function returned it at AFTER_LOSS; one scalar from BEFORE_BACKWARD on, see `loss_weight`.
         loss_weight: what `loss` was divided by: until the last backward of a step in parts, that of each part; then
             that of the batch. None if the batch was computed at once: `count_of_loss` asks the objective.
         gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
