@@ -97,7 +97,7 @@ class State(_Referable):
     algorithms: list[Any] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
     batches: Batches = field(default_factory=Batches)
-    objective: Objective = None  # type: ignore[assignment]  # which is made when it is first asked for
+    objective: Objective = field(default=None, repr=False)  # type: ignore[assignment]  # made when it is asked for
     loss_fn: Callable[[Any, Any], Any] | None = None
     metric_objects: Mapping[str, Any] = field(default_factory=dict)
     max_duration: Time | str | None = None
