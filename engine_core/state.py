@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -279,7 +280,7 @@ class _ObservedField:
 
 
 class _ObjectiveField:
-    """A field of State that is there when it is asked for; State works without torch until then."""
+    """A field of State that is made when it is asked for; where nothing has imported torch, there is none yet."""
 
     def __init__(self, slot: Any) -> None:
         self._slot = slot
@@ -288,7 +289,7 @@ class _ObjectiveField:
         if state is None:
             return self
         found = self._slot.__get__(state, owner)
-        if found is None:
+        if found is None and "torch" in sys.modules:  # a copy of State asks for all of its fields
             found = objectives.Objective()
             self.__set__(state, found)
         return found
