@@ -96,17 +96,22 @@ def before_loss(event: Event, state: State, logger: Logger, traces: Traces) -> N
 
 @hookspec
 def after_loss(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when `state.loss` is what the loss function returned, a scalar, tuple or dict; it may be replaced."""
+    """Fire when `state.loss` is what the loss function returned, a scalar, tuple, dict or Loss; it may be replaced."""
 
 
 @hookspec
 def before_backward(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire when `state.loss` is one scalar, reduced and weighted by the microbatch's share; it may be replaced."""
+    """Fire when `state.loss` is one scalar, the mean loss of the batch; it may be replaced.
+
+    With microbatches or several processes it is the part's sum divided by `state.loss_weight`, the same for all parts.
+    """
 
 
 @hookspec
 def after_backward(event: Event, state: State, logger: Logger, traces: Traces) -> None:
     """Fire when the gradients of the microbatch have been accumulated, still scaled under `amp_fp16`.
+
+    With microbatches or several processes they are divided by `state.loss_weight`, not by what the loss counts.
 
     They may be changed, but AFTER_TRAIN_BATCH, where they are complete, is the better place.
     """

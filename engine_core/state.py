@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,7 @@ class State(_Referable):
         results: the last and the best value of each result of the evaluations on `evaluators`.
         awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         is_placeholder: has this rank no row of the batch? It then takes part with a row that counts for nothing.
-        loss: as the loss function returned it at AFTER_LOSS; one weighted scalar from BEFORE_BACKWARD on.
+        loss: as the loss function returned it at AFTER_LOSS; one scalar from BEFORE_BACKWARD on, see `loss_weight`.
         loss_weight: what `loss` was divided by: until the last backward of a step in parts, that of each part; then
             that of the batch. None if the batch was computed at once: `count_of_loss` asks the objective.
         gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
@@ -97,7 +98,7 @@ class State(_Referable):
     algorithms: list[Any] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
     batches: Batches = field(default_factory=Batches)
-    objective: Objective = None  # type: ignore[assignment]  # which is made when it is first asked for
+    objective: Objective = field(default=None, repr=False)  # type: ignore[assignment]  # made when it is asked for
     loss_fn: Callable[[Any, Any], Any] | None = None
     metric_objects: Mapping[str, Any] = field(default_factory=dict)
     max_duration: Time | str | None = None
@@ -279,7 +280,7 @@ class _ObservedField:
 
 
 class _ObjectiveField:
-    """A field of State that is there when it is asked for; State works without torch until then."""
+    """A field of State that is made when it is asked for; where nothing has imported torch, there is none yet."""
 
     def __init__(self, slot: Any) -> None:
         self._slot = slot
@@ -288,7 +289,7 @@ class _ObjectiveField:
         if state is None:
             return self
         found = self._slot.__get__(state, owner)
-        if found is None:
+        if found is None and "torch" in sys.modules:  # a copy of State asks for all of its fields
             found = objectives.Objective()
             self.__set__(state, found)
         return found

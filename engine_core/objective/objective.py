@@ -11,7 +11,7 @@ from torch import nn
 
 from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
-from ..losses import base_loss, loss_setting, with_reduction
+from ..losses import base_loss, with_reduction
 from .counts import Counter, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
 from .rows import ElementsOfRows, dim_of_rows
@@ -238,7 +238,7 @@ class Objective:
         if isinstance(count, torch.Tensor) and count.device.type == "cpu":
             count = count.item()  # its value is there: nothing waits
         if not isinstance(count, torch.Tensor) and not count:  # NaN, as torch says; its gradient may be NaN too
-            if self.is_certain(loss_fn) and loss_setting(loss_fn, "label_smoothing"):  # of classes that weigh 0
+            if self.is_certain(loss_fn):  # its sum has a gradient, and the term of smoothed targets
                 return Loss(with_reduction(loss_fn, "sum")(outputs, self.targets_of(batch)), 0)  # type: ignore[misc]
             return Loss(_nothing_of(outputs, mean), 0, {name: as_nothing(part) for name, part in parts.items()})
         return Loss(weighted(mean, count), count, {name: weighted(part, count) for name, part in parts.items()})

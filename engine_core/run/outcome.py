@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ class RunResults:
         seconds: wall-clock time in `fit`, evaluation included, of all attempts of a resumed run.
         samples_per_second: without evaluation; counted as loaded, before an algorithm prunes a batch.
         algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`, or `{"Noise": 0}` if never.
+        approximate: the evaluation results that depend on the size of batches, see `Objective`.
         is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
     """
 
@@ -44,6 +45,7 @@ class RunResults:
     best: Mapping[str, Any] = field(default_factory=dict)
     weights: str = "trained"
     checkpoints: Mapping[str, str | None] = field(default_factory=dict)
+    approximate: Sequence[str] = ()
     is_paused: bool = False
 
     def _repr_html_(self) -> str:
@@ -65,6 +67,8 @@ class RunResults:
     def to_json(self) -> dict[str, Any]:
         """Return what `results.json` holds: the last values under their names, then the rest."""
         told = {name: value for name, value in asdict(self).items() if name not in ("folder", "metrics", "is_paused")}
+        if not self.approximate:
+            del told["approximate"]
         return {**finite(self.metrics), **told}
 
 
@@ -127,6 +131,7 @@ def results_of(trainer: Trainer, files: RunFiles) -> RunResults:
         samples=now.sample,
         samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
         algorithms={**files.runs, **never},
+        approximate=sorted(trainer.state.results.approximate),
         is_paused=trainer.state.pause_requested,
     )
 

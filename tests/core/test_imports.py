@@ -14,7 +14,8 @@ from .tree import MODULES
 # All that needs no torch, what the plugins' list names, and what every pytest loads; but `__main__` runs the command.
 LIGHT = [*TORCH_FREE, "testing", "testing.plugin", *(name for name in MODULES if name.startswith("callbacks"))]
 LIGHT = ["engine_core", *(f"engine_core.{name}" for name in LIGHT if name != "__main__")]
-PUBLIC = [name for name in engine_core.__all__ if name not in ("Trainer", "load_model")]  # these need torch
+NEED_TORCH = ("Loss", "ModelLoss", "Objective", "Trainer", "load_model")
+PUBLIC = [name for name in engine_core.__all__ if name not in NEED_TORCH]
 
 
 def run(program):

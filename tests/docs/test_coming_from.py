@@ -13,7 +13,7 @@ from engine_core.registry import Registry
 from .conftest import DOCS
 
 PAGE = (DOCS / "howto" / "coming-from.md").read_text(encoding="utf-8")
-WORDS, MOMENTS = PAGE.partition("## Moments")[::2]
+_, WORDS, MOMENTS, _ = re.split(r"^## .*$", PAGE, flags=re.MULTILINE)
 PLUGINS = {record.name for record in Registry.scan().records}
 
 

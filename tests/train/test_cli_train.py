@@ -25,6 +25,9 @@ MODULE = """
     def net():
         return torch.nn.Linear(4, 3)
 
+    def largest(outputs, targets):
+        return outputs.max()
+
     def loader(batches=6):
         return [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(batches)]
 
@@ -132,6 +135,13 @@ def test_an_algorithm_that_never_ran_is_in_the_results(run, tmp_path):
 def test_a_metric_that_is_nan_is_null_in_the_results(run, tmp_path):
     run("--out", "out", config=CONFIG + "metrics: {nan: {target: 'nap:Nan'}}")
     assert read(tmp_path / "out" / "results.json")["eval/nan"] is None
+
+
+@pytest.mark.filterwarnings("default:eval/loss is approximate")
+def test_a_loss_that_depends_on_the_size_of_batches_is_marked_in_the_results(run, tmp_path):
+    own = CONFIG.replace("torch.nn:CrossEntropyLoss", "nap:largest").replace("batches: 1", "batches: 2")
+    assert run("--out", "out", config=own).exit_code == 0
+    assert read(tmp_path / "out" / "results.json")["approximate"] == ["eval/loss"]
 
 
 def test_the_manifest_holds_what_repeats_the_run(run, tmp_path):

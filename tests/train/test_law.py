@@ -238,7 +238,7 @@ def test_an_evaluation_warns_once_for_each_loader_at_its_second_batch_and_marks_
         "other/loss is approximate",
     ]
     run.eval()  # silent
-    written = run.state.results.to_json()  # that is results.json
+    written = run.state.results.to_json()
     assert [name for name, entry in written.items() if entry.get("approximate")] == ["two/loss", "other/loss"]
 
 
