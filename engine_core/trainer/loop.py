@@ -173,8 +173,6 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             raise
         finally:
             state.batch = whole
-        if scaler is not None and state.loss_weight is None:
-            session.unscale()
         if grad_clip_norm is not None:
             state.gradient_norm = clip_gradients(state.optimizers, grad_clip_norm)
         return loss, parts
@@ -242,6 +240,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         else:
             scaled.backward(create_graph=True)
         seam.end_backward()
+        if scaler is not None and nominal is None:
+            session.unscale()
         return loss, parts
 
     def end_epoch() -> None:
