@@ -40,7 +40,7 @@ class Law:
     in_eval: bool = False
 
     def broken_by(self, batch: Any) -> str | None:
-        """Return how the first rows of a batch break it, in words; None if they don't, or nothing can be said.
+        """Return how the first rows of a batch break it, in words: none if they don't. None: nothing can be said.
 
         The loss of the rows together is compared with that of their two halves.
 
@@ -58,9 +58,10 @@ class Law:
         half = rows // 2
         parts = [batches.part(batch, slice(*ends)) for ends in ((0, rows), (0, half), (half, rows))]
         found = self._losses_of(parts)
-        is_broken = len(found) > 1 and None not in found and not _agree(found[0], found[1:], tolerance)
+        is_measured = len(found) > 1 and None not in found
+        is_broken = is_measured and not _agree(found[0], found[1:], tolerance)
         if not self.any_rank(is_broken):
-            return None
+            return "" if is_measured else None
         again = self._losses_of(parts[:1] * 4)[1:]  # generators are put back before the first
         # If it draws, nothing can be said.
         is_same = [_are_close(each.sum, found[0].sum, each.sum.abs(), tolerance) for each in again if is_broken]

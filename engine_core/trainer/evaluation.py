@@ -219,16 +219,21 @@ class _Losses:
         measured = self._batches - 1  # that there is more than one batch is known at the second
         if measured not in AT or not objective.check or objective.is_certain(objective.eval_loss_fn):
             return
-        run = session.precision.wrap(lambda block: without_trace(state.model, session.device, block))
-        tolerance = tolerance_of(state.precision, session.device)
-        ranks = state.ranks
-        said = Law(objective, state.model, run, ranks.any, tolerance, in_eval=True).broken_by(state.batch)
-        if not ranks.any(said is not None):
+        said = law_of(session, in_eval=True).broken_by(state.batch)
+        if not state.ranks.any(said):
             return
         self.approximate.add(f"{self._label}/loss")
-        if said is not None and self._label not in session.told_of:
+        if said and self._label not in session.told_of:
             session.told_of.add(self._label)
             warn(f"{self._label}/loss is approximate: {said}; it depends on the size of batches", UserWarning)
+
+
+def law_of(session: Measured, *, in_eval: bool = False) -> Law:
+    """Return the law of the run's loss, in training or in evaluations."""
+    state: Any = session.engine.state
+    run = session.precision.wrap(lambda block: without_trace(state.model, session.device, block))
+    tolerance = tolerance_of(state.precision, session.device)
+    return Law(state.objective, state.model, run, state.ranks.any, tolerance, in_eval)
 
 
 def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) -> Any:

@@ -13,14 +13,14 @@ from ..embed import EmbeddedLoop, Phase, RunStatus
 from ..engine import Engine
 from ..errors import ObjectiveError
 from ..messages import warn
-from ..objective import AT, Law, Loss, as_nothing, couples_rows, tolerance_of
+from ..objective import AT, Loss, as_nothing, couples_rows
 from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
 from .averages import averaged_buffers
 from .data import Feed, deal
-from .evaluation import run_eval, without_trace
+from .evaluation import law_of, run_eval
 from .interruption import interruption
 from .loss_log import LossReader
 from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
@@ -44,6 +44,7 @@ class Session:
         has_told_of_coupled: was it said that layers look at several rows together?
         told_of: labels of the loaders of which it was said that their loss is approximate.
         own_pieces: how many microbatches of the current batch are this rank's.
+        law_held: was the law of the loss measured last, and held?
         measured: how many batches could have broken the law of the loss; `measured_at`: the clock at the latest.
         together: what the ranks agree on; None in one process.
     """
@@ -71,6 +72,7 @@ class Session:
     told_of: set[str] = field(default_factory=set, init=False)
     has_told_of_coupled: bool = field(default=False, init=False)
     own_pieces: int = field(default=1, init=False)
+    law_held: bool = field(default=False, init=False)
     measured: int = field(default=0, init=False)
     measured_at: int = field(default=-1, init=False)
 
@@ -126,10 +128,9 @@ class Session:
         self.measured_at, self.measured = state.timestamp.batch, self.measured + 1
         if not is_due:
             return
-        run = self.precision.wrap(lambda block: without_trace(state.model, self.device, block))
-        tolerance = tolerance_of(state.precision, self.device)
-        said = Law(objective, state.model, run, state.ranks.any, tolerance).broken_by(batch)
-        if state.ranks.any(said is not None):
+        said = law_of(self).broken_by(batch)
+        self.law_held = said == ""
+        if state.ranks.any(said):
             parts = "on several ranks" if self.microbatch_size is None else "in microbatches"
             raise ObjectiveError(
                 f"{said or 'another rank found that its loss does not add up'}; until then it can't be trained "
@@ -139,7 +140,7 @@ class Session:
     def adds_up(self) -> bool:
         """Is it known that microbatches give the gradients of the batch?"""
         objective = self.state.objective
-        return (objective.is_certain() or self.measured > 0) and not couples_rows(cast("Any", self.state.model))
+        return (objective.is_certain() or self.law_held) and not couples_rows(cast("Any", self.state.model))
 
     def end_test(self, end: Time) -> Callable[[], bool]:
         """Return a function that says whether the clock has reached `end`, or the run was asked to stop."""

@@ -55,6 +55,28 @@ def test_the_error_names_sizes_and_remedy(settings: Any, said: str) -> None:
     assert isinstance(error.value, MemoryError)
 
 
+class TrainsOnly(nn.Linear):
+    """Can't be measured, for it gives nothing in eval mode."""
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return super().forward(inputs) if self.training else None
+
+
+@pytest.mark.parametrize(("kind", "promises"), [(nn.Linear, True), (TrainsOnly, False)])
+def test_the_same_gradients_are_promised_where_the_law_was_measured_and_held(kind: Any, promises: bool) -> None:
+    def fill(_: Any) -> None:
+        raise MemoryError
+
+    def by_hand(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+    settings = {"microbatch_size": 4, "callbacks": at("after_forward", fill)}
+    made = trainer(batches(8), kind(4, 3), loss_fn=by_hand, **settings)
+    with made, pytest.raises(OutOfMemoryError) as error:
+        made.fit()
+    assert ("the same gradients" in str(error.value)) is promises
+
+
 def test_in_an_evaluation_it_names_the_loader() -> None:
     def evaluate(state: Any) -> None:
         if state.dataloader_label == "large":
