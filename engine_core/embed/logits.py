@@ -41,11 +41,12 @@ class LogitsLoss(Objective):
             raise ArgumentTypeError(f"loss_fn is a function of logits and labels, not {loss_fn!r:.80}")
         return None if loss_fn is None else cls(loss_fn, label_key)
 
-    def look_at(self, model: Any) -> None:
-        """Find out which items the model takes, before it is wrapped; by default all."""
+    def look_at(self, model: Any) -> set[str] | None:
+        """Find out which items the model takes, before it is wrapped, and return them; None: all."""
         parameters = inspect.signature(model.forward).parameters
         takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         self._taken = None if takes_all else {*parameters}
+        return self._taken
 
     def forward(self, model: Any, batch: Any) -> Any:
         """Return the outputs of the model, which gets no labels and computes no loss of its own."""

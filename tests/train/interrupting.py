@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,20 +22,28 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Jumps(Places):
-    """A trace function that counts the other places: jumps backward, at which a line comes that is not the next."""
+    """A trace function that counts the other places: jumps backward, at which a line comes that is not the next.
+
+    The end of a `with` comes back to its line too, and is none: Python looks for a signal only after `__exit__`. What
+    is raised before leaves a lock of torch's locked for ever.
+    """
 
     def __call__(self, frame: FrameType, kind: str, argument: Any) -> Any:
         last = frame.f_lineno
 
         def look(frame: FrameType, kind: str, argument: Any) -> Any:
             nonlocal last
-            if kind == "line" and frame.f_lineno <= last:
+            if kind == "line" and frame.f_lineno <= last and not _is_of_with(frame):
                 sys.settrace(None) if self.passed == self._cut_at else None
                 Places.__call__(self, frame, "call", argument)
             last = frame.f_lineno
             return look
 
         return look
+
+
+def _is_of_with(frame: FrameType) -> bool:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
 
 
 def count_places(run: Callable[[], object], kind: type[Places] = Places) -> int:

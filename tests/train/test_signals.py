@@ -110,7 +110,8 @@ def test_at_each_call_and_return_of_an_evaluation() -> None:
     before, weights = surroundings(made.state), [p.detach().clone() for p in made.state.model.parameters()]
     for _ in range(2):  # what is done for newcomers only is done then
         made.eval()
-    for place in range(0, count_places(made.eval), 3):
+    places = min(count_places(made.eval) for _ in range(3))  # the garbage collector may add some of its own
+    for place in range(0, places, 3):
         assert type(cut(made.eval, place)) is KeyboardInterrupt
         assert surroundings(made.state) == before
         assert all(map(torch.equal, weights, made.state.model.parameters()))

@@ -67,9 +67,8 @@ class EngineCallback(_Base):
         seed: int | None = None,
     ) -> None:
         given: dict[str, Any] = {"algorithms": algorithms, "callbacks": callbacks, "loggers": loggers, "seed": seed}
-        given |= {"objective": objective, "batches": batches}
-        # Who needs more than a run offers is refused when the run is known, all at once.
-        self.loop = make_loop(EVERYTHING, algorithm_passes=algorithm_passes, **given)
+        rest = {"algorithm_passes": algorithm_passes, "objective": objective, "batches": batches}
+        self.loop = make_loop(EVERYTHING, **given, **rest)  # what a run does not offer is refused when it is known
         self.engine, self.state = self.loop.engine, self.loop.state
         self._names = {"model": model, "loss_fn": loss_fn}
         self._module: Any = None
@@ -168,7 +167,8 @@ class EngineCallback(_Base):
     def _configure_gradient_clipping(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
         self._clip_again, self.state.batch = partial(original, optimizer, *args, **kwargs), self._given[0]
-        self.loop.end_gradients() or self.loop.leave_out_step()
+        if not self.loop.end_gradients():
+            self.loop.leave_out_step()
 
     def _again(self) -> Any:
         """Compute the gradients of the batch again; what training_step logs was logged the first time."""

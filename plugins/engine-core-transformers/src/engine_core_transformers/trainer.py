@@ -60,7 +60,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         _check_names("transformers", [f"transformers:Trainer.{name}" for name in HELD if not hasattr(self, name)])
         self._moment, self._ended_epoch, self._is_scaled = "", False, False
-        self._objective = self._check(loss_fn, label_key, objective)  # None: the model computes the loss, unseen
+        self._objective: Any = self._check(loss_fn, label_key, objective)  # None: the model computes the loss, unseen
         if self._objective is not None:
             self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *embed.target_keys(self._objective)])]
             self.model_accepts_loss_kwargs = False  # the Trainer divides a mean by the batches
@@ -85,7 +85,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             raise ArgumentError(f"{name} is the loss: give no compute_loss_func and no label_smoothing_factor")
         if (behind := super().compute_loss.__func__) is not transformers.Trainer.compute_loss:
             raise ArgumentError(f"{name} is the loss, and {behind.__qualname__} is another: leave one of them out")
-        return objective  # type: ignore[no-any-return]
+        return objective
 
     def _init_model(self, model: Any, optimizer: Any = None) -> Any:
         state, state.model = self.engine_state, model
