@@ -29,7 +29,7 @@ class LogitsLoss(Objective):
 
     def __init__(self, loss_fn: Any, label_key: str) -> None:
         super().__init__(loss_fn, inputs="**", targets=label_key)
-        self._taken: Any = None
+        self._taken: set[str] | None = None
 
     @classmethod
     def unless_given(cls, loss_fn: Any, label_key: str, objective: Any) -> Objective | None:
