@@ -41,11 +41,11 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     return F.pad(images, (2, 2, 2, 2))[order], torch.tensor(data.target)[order]
 
 
-def train(model: nn.Module, algorithms: Any = (), *, epochs: int = 6, **settings: Any) -> Trainer:
+def train(model: nn.Module, algorithms: Any = (), *, epochs: int = 8, **settings: Any) -> Trainer:
     x, y = digits()
     loader = list(zip(x[:1200].split(60), y[:1200].split(60), strict=True))
     given = {"loss_fn": F.cross_entropy, "device": "cpu", "seed": 1, "max_duration": f"{epochs}ep", **settings}
-    given.setdefault("optimizers", lambda parameters: torch.optim.Adam(parameters, lr=5e-3))
+    given.setdefault("optimizers", lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
     with Trainer(model, loader, algorithms=algorithms, **given) as trainer:
         trainer.fit()
     return trainer

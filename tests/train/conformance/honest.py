@@ -196,7 +196,7 @@ class SoftRectifiers(Algorithm):
 
 
 class PenalizeGradients(Algorithm):
-    """Adds to the loss the squared norm of its gradient, which is differentiated again."""
+    """Adds to the loss the mean over rows of the squared gradient of a row's loss, which is differentiated again."""
 
     metadata = AlgorithmMetadata(events=("before_backward",), writes=("loss",))
 
@@ -208,7 +208,8 @@ class PenalizeGradients(Algorithm):
 
     def apply(self, event, state, logger):
         (gradient,) = torch.autograd.grad(state.loss, state.outputs, create_graph=True)
-        state.loss = state.loss + self.weight * gradient.float().square().sum()
+        divisor = state.count_of_loss() or 1  # what the scalar was divided by; a loss that is a sum counts None
+        state.loss = state.loss + self.weight * gradient.float().square().sum() * divisor
 
     @property
     def backwards_create_graph(self):
