@@ -126,9 +126,9 @@ def _remedy(whole: Loss, halves: list[Loss], rows: list[int], tolerance: float) 
     """Say what to write; if the measured values fit another answer, that one."""
     means = [loss.mean for loss in (whole, *halves)]
     if whole.count is not None and _are_close(means[0], means[1] + means[2], means[0].abs(), tolerance):
-        return 'which is a sum over rows: say Objective(loss_fn, count="sum")'
+        return 'which is a sum over rows: say Objective(loss_fn, count="sum"), or return Loss(sum, None)'
     if whole.count is None and _are_close(
         means[0] * sum(rows), means[1] * rows[0] + means[2] * rows[1], means[0].abs() * sum(rows), tolerance
     ):
-        return 'which is a mean over rows: say Objective(loss_fn, count="rows")'
+        return 'which is a mean over rows: say Objective(loss_fn, count="rows"), or return Loss(mean * rows, rows)'
     return "so parts don't add up to the batch: return engine_core.Loss(sum, count), say Objective(count=...)"

@@ -12,7 +12,7 @@ from torch import nn
 from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..losses import base_loss, with_reduction
-from .counts import Counter, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
+from .counts import Counter, count_elements, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
 from .rows import ElementsOfRows, dim_of_rows
 from .slips import are_samples, not_a_pair, note_slips
@@ -259,7 +259,7 @@ class Objective:
         return counter(outputs, self.targets_of(batch) if needs_targets else None, batch, self.batches)
 
     def is_certain(self, loss_fn: Any = None) -> bool:
-        """Is the loss one of torch's, of which it is known what they count, so that nothing has to be measured?"""
+        """Is the loss one of torch's that add up for any outputs and targets, so that nothing has to be measured?"""
         return self._counter_of(self._loss_fn if loss_fn is None else loss_fn)[2]
 
     def knows_targets(self) -> bool:
@@ -297,7 +297,8 @@ class Objective:
                 counter = functools.partial(_count_by, self.count)
             else:
                 counter = of_torch or count_rows_of
-            is_certain = of_torch is not None and type(self).loss is Objective.loss
+            # Outputs (n, 1) and targets (n,) are broadcast to pairs of rows, so elements are measured.
+            is_certain = of_torch not in (None, count_elements) and type(self).loss is Objective.loss
             known = loss_fn, counter, counter not in (count_rows_of, count_nothing), is_certain
             self._counters = {**self._counters, id(loss_fn): known}
         return known[1:]

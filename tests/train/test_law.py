@@ -52,6 +52,10 @@ ADDS_NOTHING = "so parts don't add up to the batch: return engine_core.Loss"
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "mean of tokens": ({"loss_fn": by_tokens}, ADDS_NOTHING),
     "time first": ({"loss_fn": by_elements, "data": IN_TIME, "model": OverTime}, ADDS_NOTHING),
+    "pairs of rows, as (8, 1) and (8,) are broadcast": (
+        {"loss_fn": nn.MSELoss(), "data": [(torch.randn(8, 4), torch.randn(8))], "model": lambda: nn.Linear(4, 1)},
+        ADDS_NOTHING,
+    ),
     "negatives of the batch": ({"loss_fn": lambda o, t: F.cross_entropy(o @ o.T, torch.arange(len(o)))}, ADDS_NOTHING),
     "a sum by hand": (
         {"loss_fn": lambda o, t: F.cross_entropy(o, t, reduction="sum")},
@@ -72,6 +76,7 @@ def made(data: Any = None, model: Callable[[], Any] = linear, **settings: Any) -
     return trainer(batches(8) if data is None else data, model(), **{"microbatch_size": 4, **settings})
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")  # torch warns of the pairs, and computes them
 @pytest.mark.parametrize("name", BROKEN)
 def test_it_finds_what_does_not_add_up_before_the_step(name: str) -> None:
     settings, remedy = BROKEN[name]
