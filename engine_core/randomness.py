@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,13 +18,20 @@ from .errors import ArgumentError, ArgumentTypeError
 from .state import State
 
 __all__ = [
+    "AnyGenerator",
     "GlobalGenerators",
     "OwnGenerator",
     "check_seed",
+    "is_generator",
+    "load_generator",
     "preserve_generators",
     "private_unless",
     "seed_generators",
+    "state_of_generator",
 ]
+
+AnyGenerator: TypeAlias = Any
+"""A generator of torch, of Python (`random.Random`), or of NumPy (`Generator`, `RandomState`)."""
 
 
 def check_seed(seed: Any) -> int:
@@ -107,6 +114,54 @@ class GlobalGenerators:
         finally:
             now.restore()
         return states
+
+
+def is_generator(item: Any) -> bool:
+    """Is this a generator of torch, Python or NumPy?"""
+    return isinstance(item, (torch.Generator, random.Random, *_numpy_generators()))
+
+
+def state_of_generator(generator: AnyGenerator) -> Any:
+    """Return the state of one generator as a tensor, or as plain values.
+
+    Example:
+        >>> mine, other = random.Random(1), random.Random(2)
+        >>> load_generator(other, state_of_generator(mine))
+        >>> mine.random() == other.random()
+        True
+    """
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        version, words, gauss = generator.getstate()
+        return [version, torch.tensor(words), gauss]
+    state = generator.get_state(legacy=False) if hasattr(generator, "get_state") else generator.bit_generator.state
+    return _plain(state)
+
+
+def load_generator(generator: AnyGenerator, state: Any) -> None:
+    """Make a generator continue from what `state_of_generator` returned."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        version, words, gauss = state
+        generator.setstate((version, tuple(words.tolist()), gauss))
+    elif hasattr(generator, "set_state"):
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = state
+
+
+def _numpy_generators() -> tuple[type, ...]:
+    numpy: Any = sys.modules.get("numpy")  # without it there are none
+    return (numpy.random.Generator, numpy.random.RandomState) if numpy else ()
+
+
+def _plain(state: Any) -> Any:
+    """Return NumPy's state of a generator with lists in place of arrays."""
+    if isinstance(state, dict):
+        return {key: _plain(value) for key, value in state.items()}
+    return [int(word) for word in state] if hasattr(state, "dtype") and state.shape else state
 
 
 def _check_place(place: Any, key: torch.Tensor) -> None:

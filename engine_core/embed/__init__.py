@@ -6,12 +6,13 @@ from .covers import cover
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
 from .saving import algorithms_of, check_saved, read_part, read_state, state_of, states_of, write_part, write_state
-from .status import Phase, RunStatus
+from .status import BegunEvaluation, Phase, RunStatus
 from .step import backward_with_first_graph
 from .written import WrittenStep
 
 __all__ = [
     "Accumulated",
+    "BegunEvaluation",
     "EmbeddedLoop",
     "LogitsLoss",
     "Phase",

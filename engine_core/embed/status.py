@@ -30,16 +30,28 @@ class Phase(Enum):
     """An iterator that `predict` returned has begun and not ended; in between its caller's code runs."""
 
 
+class BegunEvaluation(NamedTuple):
+    """How far an evaluation is.
+
+    Args:
+        results: of the loaders that are done.
+        generators: the states of the generators when the loader that is not done began; None: none was interrupted.
+    """
+
+    results: dict[str, float] = {}  # noqa: RUF012  nothing writes to it
+    generators: Mapping[str, Any] | None = None
+
+
 class OwedEvaluation(NamedTuple):
     """An evaluation that a pause or a signal interrupted; the next fit finishes it before it trains.
 
     Args:
         then: the event at which savers wait for it.
-        results: of the loaders that were done.
+        begun: how far it is.
     """
 
     then: str
-    results: dict[str, float]
+    begun: BegunEvaluation
 
 
 class RunStatus:
@@ -110,17 +122,17 @@ class RunStatus:
                 "or close() it"
             )
 
-    def begin_evaluation(self) -> dict[str, float] | None:
-        """Return the results that an interrupted evaluation has already; None: there was one at this position."""
+    def begin_evaluation(self) -> BegunEvaluation | None:
+        """Return how far an interrupted evaluation is; None: there was one at this position."""
         owed, self.owed = self.owed, None
         self._evaluated_before, self.evaluated_at = self.evaluated_at, self._state.timestamp.batch
         if self._evaluated_before == self.evaluated_at:
             return None
-        return {} if owed is None else owed.results
+        return BegunEvaluation() if owed is None else owed.begun
 
-    def owe_evaluation(self, then: str, results: dict[str, float]) -> None:
+    def owe_evaluation(self, then: str, begun: BegunEvaluation) -> None:
         """Note that the evaluation that began was interrupted: it counts only when a later fit has finished it."""
-        self.evaluated_at, self.owed = self._evaluated_before, OwedEvaluation(then, results)
+        self.evaluated_at, self.owed = self._evaluated_before, OwedEvaluation(then, begun)
 
     def resume(self) -> None:
         """Be RESUMED at the current position; the next step is the first with a loaded state."""
@@ -132,12 +144,13 @@ class RunStatus:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        then, results = self.owed or (None, {})
+        then, begun = self.owed or (None, BegunEvaluation())
         asked_to_stop = self._state.stop_requested and not self._state.pause_requested
         return {
             "evaluated_at": self.evaluated_at,
             "awaited": then,
-            "found": results,
+            "found": begun.results,
+            "evaluation": begun.generators,
             "stop_requested": asked_to_stop,
         }
 
@@ -151,5 +164,6 @@ class RunStatus:
         if then not in (None, "batch_checkpoint", "epoch_checkpoint"):
             raise CheckpointError(f"the checkpoint awaits {then!r:.80}, at which nothing is saved")
         results = {str(name): float(value) for name, value in saved["found"].items()}
-        self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, results)
+        begun = BegunEvaluation(results, saved.get("evaluation"))  # older versions saved no generators
+        self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, begun)
         self._state.stop_requested = saved["stop_requested"] is True

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from ..batch import move_batch
+from ..embed import BegunEvaluation
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
@@ -20,7 +21,7 @@ from ..randomness import GlobalGenerators
 from ..state import State, epochs_done, length_of
 from ..time import Timestamp
 from .arguments import check_loader
-from .data import differing
+from .data import differing, restart_generators, states_of_generators
 from .interruption import EvaluationInterrupted
 from .metrics import Measurement, as_numbers, look_at_values
 from .out_of_memory import explain_out_of_memory
@@ -53,12 +54,12 @@ class Measured(Protocol):
 
 
 def run_eval(
-    session: Measured, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
+    session: Measured, loaders: Mapping[str, Iterable[Any]], begun: BegunEvaluation | None = None
 ) -> dict[str, float]:
     """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
 
     Args:
-        begun: results of an interrupted evaluation, whose loaders are skipped; None: it can't be interrupted.
+        begun: how far an interrupted evaluation is, whose done loaders are skipped; None: it can't be interrupted.
 
     Raises:
         EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
@@ -68,16 +69,20 @@ def run_eval(
     """
     state = session.engine.state
     before, former, results = Before(state, session.device), state.metrics, state.results.to_json()
-    done = {name.partition("/")[0] for name in begun or {}}
+    results_before, generators = begun or BegunEvaluation()
+    done = {name.partition("/")[0] for name in results_before}
     try:
         try:
-            state.metrics = dict(begun or {})
+            state.metrics = dict(results_before)
             state.results.begin()
             state.results.record(state.metrics, state.timestamp.batch, epochs_done(state))
             enter_eval_mode(state)
             for label, loader in loaders.items():
                 if label in done:
                     continue
+                if generators is not None:
+                    restart_generators(loader, generators, session.device)
+                    generators = None
                 enter_loader(state, label, loader)
                 with session.engine.restoring():
                     _evaluate_loader(session, loader, may_end=begun is not None)
@@ -143,6 +148,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     for metric in metrics.values():
         metric.reset()
     measurement = Measurement(metrics, state.ranks)
+    generators_at = GlobalGenerators.capture(session.device), states_of_generators(loader)
     fire(Event.EVAL_START)
     losses = _Losses(session, str(label))
 
@@ -160,7 +166,9 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     for batch, rows in session.deal(loader):
         run_batch(session, batch, rows, forward, measure)  # its targets end with it, before the next batch is made
         if may_end and session.is_asked_to_pause():
-            raise EvaluationInterrupted(dict(state.metrics))
+            globals_, own = generators_at
+            generators = {"global": globals_.to_state(), "own": own}
+            raise EvaluationInterrupted(BegunEvaluation(dict(state.metrics), generators))
     if not state.eval_timestamp.batch:
         raise EngineError(
             f"the evaluation loader {label!r} gave no batches; "

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from ..callback import saver_folders
+from ..embed import BegunEvaluation
 from ..parallel import ends_with
 from ..state import State
 from .agreement import Agreement
@@ -25,10 +26,10 @@ T = TypeVar("T")
 
 
 class EvaluationInterrupted(BaseException):
-    """Ends an evaluation that is to be finished later; carries the results of the loaders that are done."""
+    """Ends an evaluation that is to be finished later; carries how far it is."""
 
-    def __init__(self, results: dict[str, float]) -> None:
-        self.results = results
+    def __init__(self, begun: BegunEvaluation) -> None:
+        self.begun = begun
 
 
 class Handlers:

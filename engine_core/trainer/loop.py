@@ -48,7 +48,6 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if status.owed is not None:
             then = status.owed.then
             evaluate(then)
-            log_epoch()
             checkpoint(then)
         while not at_end() or is_epoch_over():
             epoch()
@@ -64,8 +63,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         session.end_if_interrupted()
 
     def is_epoch_over() -> bool:
-        """Was the run saved after the last batch of an epoch but before its end?"""
-        return session.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
+        """Was the run saved after the last batch of an epoch but before its end, and owes no evaluation of it?"""
+        is_last = session.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
+        return is_last and status.owed is None
 
     def epoch() -> None:
         """Run the batches of one epoch, or those that an earlier fit left over."""
@@ -94,9 +94,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             feed.taken += 1
             batch()
             if at_end():
-                if state.timestamp.batch_in_epoch == state.dataloader_len:
+                if state.timestamp.batch_in_epoch == state.dataloader_len and status.owed is None:
                     break
-                return
+                return  # also where an evaluation of this batch is owed: the next fit finishes it, and then the epoch
         end_epoch()
 
     def batch() -> None:
@@ -263,12 +263,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     def count_epoch(before: Timestamp, after: Timestamp) -> None:
         """Step the per-epoch schedulers and log the epoch's loss."""
         step_schedulers(before, after)
-        log_epoch()
-
-    def log_epoch() -> None:
-        """Log the mean loss of an epoch that has ended, after an evaluation that its last batch owes."""
-        if status.owed is None and not state.timestamp.batch_in_epoch:
-            readings.end_epoch()
+        readings.end_epoch()
 
     def step_schedulers(before: Timestamp, after: Timestamp) -> None:
         """Step each scheduler whose interval is complete, unless an algorithm sets the learning rates."""
@@ -291,7 +286,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             session.evaluate(state.evaluators, begun=begun)
         except EvaluationInterrupted as interruption:
-            status.owe_evaluation(then, interruption.results)
+            status.owe_evaluation(then, interruption.begun)
 
     def checkpoint(event: str) -> None:
         """Let savers save, and end if a signal asked for it."""

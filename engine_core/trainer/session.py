@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from ..embed import EmbeddedLoop, Phase, RunStatus
+from ..embed import BegunEvaluation, EmbeddedLoop, Phase, RunStatus
 from ..engine import Engine
 from ..errors import ObjectiveError
 from ..messages import warn
@@ -203,9 +203,7 @@ class Session:
         model: Any = self.state.model
         self.untrained = warn_of_untrained(model, self.state.optimizers, self.untrained)
 
-    def evaluate(
-        self, loaders: Mapping[str, Iterable[Any]], begun: Mapping[str, float] | None = None
-    ) -> dict[str, float]:
+    def evaluate(self, loaders: Mapping[str, Iterable[Any]], begun: BegunEvaluation | None = None) -> dict[str, float]:
         """Evaluate on loaders by label while the training clock stands still; for `begun` see `run_eval`."""
         self.status.check_can_evaluate()
         started_s, former = time.perf_counter(), self.status.phase

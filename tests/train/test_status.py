@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_core import Callback, Logger, State, Timestamp
-from engine_core.embed.status import OwedEvaluation, Phase, RunStatus
+from engine_core.embed.status import BegunEvaluation, OwedEvaluation, Phase, RunStatus
 from engine_core.errors import CheckpointError, EngineError
 
 from .parts import at, batches, trainer
@@ -87,7 +87,7 @@ def test_only_the_step_at_the_position_that_was_loaded_is_the_first_one() -> Non
 def test_what_is_owed_and_a_stop_survive_a_checkpoint_and_a_pause_does_not() -> None:
     state = State(stop_requested=True, pause_requested=True)
     status, other = RunStatus(state), RunStatus(State())
-    status.evaluated_at, status.owed = 3, OwedEvaluation("epoch_checkpoint", {"eval/loss": 0.5})
+    status.evaluated_at, status.owed = 3, OwedEvaluation("epoch_checkpoint", BegunEvaluation({"eval/loss": 0.5}))
     other.load_state_dict(status.state_dict())
     assert (other.evaluated_at, other.owed) == (3, status.owed)
     assert status.state_dict()["stop_requested"] is False
@@ -100,10 +100,11 @@ def test_an_interrupted_evaluation_is_owed_with_its_results_and_counts_only_when
     status = RunStatus(state)
     status.evaluated_at = 3
     state.timestamp = Timestamp(batch=5)
-    assert status.begin_evaluation() == {}
-    status.owe_evaluation("batch_checkpoint", {"eval/loss": 0.5})
-    assert (status.evaluated_at, status.owed) == (3, OwedEvaluation("batch_checkpoint", {"eval/loss": 0.5}))
-    assert status.begin_evaluation() == {"eval/loss": 0.5}
+    assert status.begin_evaluation() == BegunEvaluation()
+    begun = BegunEvaluation({"eval/loss": 0.5}, {"own": []})
+    status.owe_evaluation("batch_checkpoint", begun)
+    assert (status.evaluated_at, status.owed) == (3, OwedEvaluation("batch_checkpoint", begun))
+    assert status.begin_evaluation() == begun
     assert (status.evaluated_at, status.owed, status.begin_evaluation()) == (5, None, None)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .dealt import deal
 from .failures import blame_what_was_loaded, lose_no_batch
-from .feed import Feed, enter_loader
-from .loaders import is_of_rank, own_generators, why_inexact
+from .feed import Feed, enter_loader, of_loader, restart_generators
+from .index_order import restart_workers
+from .loaders import is_of_rank, keeps_position, own_generators, states_of_generators, why_inexact
 from .of_rank import compare_extents, differing
 
 __all__ = [
@@ -16,7 +17,12 @@ __all__ = [
     "differing",
     "enter_loader",
     "is_of_rank",
+    "keeps_position",
     "lose_no_batch",
+    "of_loader",
     "own_generators",
+    "restart_generators",
+    "restart_workers",
+    "states_of_generators",
     "why_inexact",
 ]

@@ -11,10 +11,10 @@ import torch
 
 from ...errors import ArgumentError, EngineError
 from ...messages import counted, warn
-from ...randomness import GlobalGenerators, preserve_generators
+from ...randomness import GlobalGenerators, load_generator, preserve_generators
 from ...state import State, length_of
 from .index_order import IndexOrder
-from .loaders import is_of_rank, is_skippable, own_generators
+from .loaders import is_of_rank, is_skippable, own_generators, states_of_generators
 from .of_rank import compare_extents, differing, take_part_of, with_the_first
 
 
@@ -53,12 +53,12 @@ def deal(
 def _begun(loader: Any, state: State, device: torch.device) -> tuple[Iterator[Any], deque[int] | None]:
     """Return an iterator in the order that rank 0 draws, and the rows of its batches if it gives this rank's only."""
     ranks, own = state.ranks, own_generators(loader)
-    now: Any = {"global": GlobalGenerators.capture(device).to_state(), "own": [each.get_state() for each in own]}
+    now: Any = {"global": GlobalGenerators.capture(device).to_state(), "own": states_of_generators(loader)}
     of_first = ranks.first(now)
     with preserve_generators(device) if ranks.rank else nullcontext():
         GlobalGenerators.of_state(of_first["global"], device).restore()
         for generator, saved in zip(own, of_first["own"], strict=True):
-            generator.set_state(saved)
+            load_generator(generator, saved)
         if not is_skippable(loader):
             return with_the_first(loader, state), None
         order = IndexOrder(loader, ranks)

@@ -11,11 +11,11 @@ from torch.utils import data as torch_data
 
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning
 from ...messages import warn
-from ...randomness import GlobalGenerators, preserve_generators
+from ...randomness import GlobalGenerators, load_generator, preserve_generators
 from ...ranks import Ranks
 from ...state import State, length_of
 from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
-from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, size_of
+from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, set_epoch, size_of, states_of_generators
 from .of_rank import OfRank, with_the_first
 
 
@@ -48,7 +48,7 @@ class Feed:
         """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
         loader = self._enter_epoch()
         # Before iter draws the order and the workers' seeds: from these a resumed run draws them again.
-        self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **_of_loader(loader)}
+        self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **of_loader(loader)}
         ranks = self._dealing
         if ranks is not None:  # the order is rank 0's, and each rank keeps its own generators for all else
             with preserve_generators(self._device) if ranks.rank else nullcontext():
@@ -72,7 +72,7 @@ class Feed:
     def position(self, *, in_epoch: bool) -> dict[str, Any]:
         """Return what `resume` needs, between two batches of an epoch or between two epochs."""
         loader: Any = self._state.train_dataloader
-        position = {"in_epoch": in_epoch, **size_of(loader), **_of_loader(loader)}
+        position = {"in_epoch": in_epoch, **size_of(loader), **of_loader(loader)}
         if keeps_position(loader):
             position["loader"] = loader.state_dict()
         if in_epoch:
@@ -80,11 +80,12 @@ class Feed:
         return position
 
     def end_epoch(self, batches: Iterator[Any] | None) -> None:
-        """Exhaust a loader that keeps its own position, if the loop stopped before asking it for one more batch.
+        """Exhaust the loader if the loop stopped before asking it for one more batch.
 
-        Otherwise its state would be that of an unfinished epoch without batches, and would be resumed as such.
+        A sampler may draw once more when it ends. A loader that keeps its own position would have that of an unfinished
+        epoch without batches, and would be resumed as such.
         """
-        if batches is not None and not self.is_exhausted and keeps_position(self._state.train_dataloader):
+        if batches is not None and not self.is_exhausted:
             next(batches, None)
 
     def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
@@ -136,12 +137,7 @@ class Feed:
 
     def _restart_epoch(self, loader: Any, began: Any) -> None:
         """Reset all generators to the start of the epoch: samplers without a state draw their order from them."""
-        try:
-            then = GlobalGenerators.of_state(_entry(began, "global", dict), self._device)
-        except ArgumentError as error:
-            raise CheckpointError(f"the train_dataloader can't restart the saved epoch: {error}") from error
-        then.restore()
-        _put_back(loader, _entry(began, "own", list))
+        restart_generators(loader, began, self._device)
         self._began = dict(began)
 
     def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
@@ -171,9 +167,7 @@ class Feed:
     def _enter_epoch(self) -> Any:
         enter_loader(self._state)
         loader: Any = self._state.train_dataloader
-        set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(self._state.timestamp.epoch)
+        set_epoch(loader, self._state.timestamp.epoch)
         return loader
 
 
@@ -183,10 +177,24 @@ def enter_loader(state: State) -> None:
     state.dataloader_len = length_of(state.train_dataloader)
 
 
-def _of_loader(loader: Any) -> dict[str, Any]:
+def restart_generators(loader: Any, began: Any, device: torch.device) -> None:
+    """Reset the global generators and a loader's own to the states that they had when its pass began.
+
+    Raises:
+        CheckpointError: if these are not such states.
+    """
+    try:
+        then = GlobalGenerators.of_state(_entry(began, "global", dict), device)
+    except ArgumentError as error:
+        raise CheckpointError(f"a dataloader can't restart its saved pass: {error}") from error
+    then.restore()
+    _put_back(loader, _entry(began, "own", list))
+
+
+def of_loader(loader: Any) -> dict[str, Any]:
     """Return the states of the loader's own generators, and whether it has persistent workers."""
     has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
-    return {"own": [generator.get_state() for generator in own_generators(loader)], "persists": has_workers}
+    return {"own": states_of_generators(loader), "persists": has_workers}
 
 
 def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
@@ -218,8 +226,8 @@ def _put_back(loader: Any, states: list[Any]) -> None:
         )
     for generator, saved in zip(generators, states, strict=True):
         try:
-            generator.set_state(saved)
-        except (RuntimeError, TypeError, ValueError) as error:
+            load_generator(generator, saved)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise CheckpointError(f"the train_dataloader's generator can't load its state: {error}") from error
 
 

@@ -13,6 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ...errors import CheckpointError
 from ...parallel import mark_of
+from ...randomness import AnyGenerator, is_generator, state_of_generator
 from ...state import length_of
 
 _KNOWN_SAMPLERS = (
@@ -23,6 +24,9 @@ _KNOWN_SAMPLERS = (
     DistributedSampler,
 )
 """Samplers whose order is a function of the generators at the start of the epoch, and of the epoch."""
+_PARTS = (torch_data.DataLoader, torch_data.Sampler, torch_data.Dataset)
+_WRAPPED = ("batch_sampler", "dataset", "datasets", "loader", "loaders", "sampler", "samplers")
+"""Attributes that hold a part of a loader, whatever its class."""
 
 
 def why_inexact(loader: Iterable[Any]) -> str | None:
@@ -55,13 +59,39 @@ def _sampler_of(loader: Any) -> Any:
     return batches.sampler if type(batches) is torch_data.BatchSampler else None
 
 
-def own_generators(loader: Any) -> list[torch.Generator]:
-    """Return the generators that were given to a DataLoader or its samplers."""
+def own_generators(loader: Any) -> list[AnyGenerator]:
+    """Return the generators of torch, NumPy and Python that a loader holds: it, its samplers, or its dataset."""
     # In an order that stays: a checkpoint has their states by place. A sampler often shares its loader's.
-    owners = (loader, getattr(loader, "sampler", None), _sampler_of(loader))
-    given = [getattr(owner, "generator", None) for owner in owners]
-    unique = {id(generator): generator for generator in given if isinstance(generator, torch.Generator)}
-    return list(unique.values())
+    found = [value for part in _parts_of(loader) for value in vars(part).values() if is_generator(value)]
+    return [*{id(generator): generator for generator in found}.values()]
+
+
+def states_of_generators(loader: Any) -> list[Any]:
+    """Return the states of a loader's own generators, as a checkpoint holds them."""
+    return [state_of_generator(generator) for generator in own_generators(loader)]
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell those of a loader's samplers that ask for it which epoch begins, as a DistributedSampler does."""
+    for part in _parts_of(loader)[1:]:
+        if not isinstance(part, torch_data.Dataset) and callable(tell := getattr(part, "set_epoch", None)):
+            tell(epoch)
+
+
+def _parts_of(loader: Any) -> list[Any]:
+    """Return a loader, its samplers and its dataset, and what these wrap; each once."""
+    parts = [loader] if hasattr(loader, "__dict__") else []
+    for part in parts:  # which grows
+        for name, value in vars(part).items():
+            is_part = name.lstrip("_") in _WRAPPED
+            for each in value if is_part and isinstance(value, (list, tuple)) else [value]:
+                if (is_part or isinstance(each, _PARTS)) and hasattr(each, "__dict__") and not _holds(parts, each):
+                    parts.append(each)
+    return parts
+
+
+def _holds(items: list[Any], item: Any) -> bool:
+    return any(each is item for each in items)
 
 
 def is_skippable(loader: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from ...embed import algorithms_of
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
 from ...parallel import as_in, kept_as_in
-from ...randomness import GlobalGenerators, seed_generators
+from ...randomness import GlobalGenerators, load_generator, seed_generators
 from ...time import Timestamp
-from ..data import own_generators
+from ..data import keeps_position, own_generators, restart_workers
 from ..optimizers import pass_for_stepped
 from ..session import Session
 from .compatibility import check_alike
@@ -45,7 +46,8 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
     state.timestamp = _clock_of(saved["clock"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
     state.results.load(saved.get("results", {}))  # older versions saved none
-    session.status.load_state_dict(saved)
+    own = part_of_rank(saved.get("ranks") or [], state.ranks) or {}
+    session.status.load_state_dict({**saved, "evaluation": own.get("evaluation", saved.get("evaluation"))})
     session.readings.load_state_dict(saved)
     algorithms = _states_in(saved, "algorithms", session)
     _load_named(
@@ -89,7 +91,8 @@ def resume_feed(session: Session, content: Content | Opened) -> None:
     parts = saved["ranks"] or []
     own = part_of_rank(parts, state.ranks) if state.world_size > 1 else None
     was_local, is_local = any("feed" in part for part in parts), session.feed.is_local
-    is_same = was_local == is_local and (own is not None or not is_local)
+    is_alone = state.world_size == 1 and not parts  # and was: it has the rows of all, whoever deals them
+    is_same = is_alone or (was_local == is_local and (own is not None or not is_local))
     if saved["feed"]["in_epoch"] and not is_same:
         now = "gives each rank its own rows" if is_local else "gives the rows of all ranks"
         warn(
@@ -141,12 +144,15 @@ def _load_loss(loss_fn: Any, saved: Mapping[str, Any]) -> None:
         _load("the loss function", loss_fn.load_state_dict, saved)
 
 
-def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, list[torch.Tensor]]) -> None:
-    """Restore the loaders' own generators; those beyond the saved number start fresh."""
-    for label, states in saved.items():
-        own = own_generators(evaluators[label]) if label in evaluators else []
-        for generator, state in zip(own, states, strict=False):
-            _load(f"the generator of the evaluation loader {label!r}", generator.set_state, state)
+def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Restore the loaders' own generators, and start workers that persist; generators beyond the saved start fresh."""
+    for label, given in saved.items():
+        loader = evaluators.get(label)
+        position = given if isinstance(given, dict) else {"own": given, "persists": False}  # of schema 2
+        if not keeps_position(loader):
+            restart_workers(loader, persists=position["persists"] is True)  # before: it draws
+        for generator, state in zip(own_generators(loader), position["own"], strict=False):
+            _load(f"the generator of the evaluation loader {label!r}", partial(load_generator, generator), state)
 
 
 def _paired(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:

@@ -13,7 +13,7 @@ from ...embed import algorithms_of, state_of, states_of
 from ...parallel import gathered, in_pieces, is_sharded
 from ...randomness import GlobalGenerators
 from ..averages import find_average, place_of_average
-from ..data import own_generators
+from ..data import of_loader
 from ..session import Session
 from .manifest import describe_run
 from .of_ranks import gather_parts
@@ -75,13 +75,14 @@ def _parts(session: Session) -> dict[str, Any]:
     }
     generators = GlobalGenerators.capture(session.device).to_state()
     position = session.feed.position(in_epoch=session.batches is not None)
+    status = session.status.state_dict()
     of_rank = {"feed": position} if session.feed.is_local else {}
-    of_ranks = gather_parts(state.ranks, own, generators=generators, **of_rank)
+    of_ranks = gather_parts(state.ranks, own, generators=generators, evaluation=status["evaluation"], **of_rank)
     return {
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
         "results": state.results.to_json(),
-        **session.status.state_dict(),
+        **status,
         **session.readings.state_dict(),
         "feed": position,
         "generators": generators,
@@ -92,10 +93,7 @@ def _parts(session: Session) -> dict[str, Any]:
         "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
         "loss": state_of_loss(state.loss_fn),
-        "evaluators": {
-            label: [generator.get_state() for generator in own_generators(loader)]
-            for label, loader in state.evaluators.items()
-        },
+        "evaluators": {label: of_loader(loader) for label, loader in state.evaluators.items()},
         **own,
         **({"ranks": of_ranks} if of_ranks else {}),
     }
