@@ -65,6 +65,7 @@ class RunStatus:
         phase: set here, but for STEPPING, which the loop sets and leaves, and EVALUATING: neither call nor block is
             between the change and the `try` that ends it, where a signal would be lost.
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
+        evaluated: a mark of the weights that an evaluation at an epoch's last batch saw; None: there was none.
         owed: an evaluation that was interrupted.
         reopens_epoch: an exception made algorithms undo what they did at EPOCH_START, so it has to fire again.
     """
@@ -72,6 +73,7 @@ class RunStatus:
     def __init__(self, state: State) -> None:
         self.phase = Phase.IDLE
         self.evaluated_at: int | None = None
+        self.evaluated: int | None = None
         self.owed: OwedEvaluation | None = None
         self.reopens_epoch = False
         self._state = state
@@ -148,6 +150,7 @@ class RunStatus:
         asked_to_stop = self._state.stop_requested and not self._state.pause_requested
         return {
             "evaluated_at": self.evaluated_at,
+            "evaluated": self.evaluated,
             "awaited": then,
             "found": begun.results,
             "evaluation": begun.generators,
@@ -164,6 +167,7 @@ class RunStatus:
         if then not in (None, "batch_checkpoint", "epoch_checkpoint"):
             raise CheckpointError(f"the checkpoint awaits {then!r:.80}, at which nothing is saved")
         results = {str(name): float(value) for name, value in saved["found"].items()}
-        begun = BegunEvaluation(results, saved.get("evaluation"))  # older versions saved no generators
+        self.evaluated = saved.get("evaluated")  # older versions saved none, nor generators
+        begun = BegunEvaluation(results, saved.get("evaluation"))
         self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, begun)
         self._state.stop_requested = saved["stop_requested"] is True

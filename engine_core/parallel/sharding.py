@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -128,8 +128,13 @@ def mark_of(state: Any) -> int:
     """
     tensors: dict[str, Any] = {}
     mark = zlib.crc32(json.dumps(flatten(in_pieces(state), "state", tensors)).encode())
-    for tensor in tensors.values():
-        if isinstance(tensor, Piece):  # each rank has another
+    return mark_of_tensors((each for each in tensors.values() if not isinstance(each, Piece)), mark)
+
+
+def mark_of_tensors(tensors: Iterable[torch.Tensor], mark: int = 0) -> int:
+    """Return a number that differs if tensors differ; what is sharded, or not strided, doesn't count."""
+    for tensor in tensors:
+        if is_sharded(tensor) or tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
             continue
         whole = tensor.detach().cpu().contiguous().reshape(-1)
         data: Any = whole.view(torch.uint8).numpy() if whole.numel() else b""

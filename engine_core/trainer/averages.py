@@ -9,6 +9,7 @@ import torch
 
 from ..algorithm import is_averaging
 from ..engine import Engine
+from ..parallel import mark_of_tensors
 
 
 class Average(NamedTuple):
@@ -27,6 +28,14 @@ def find_average(engine: Engine) -> Average | None:
             weights = averaging.averaged_state_dict()
             return Average(member.name, member.registered, weights) if weights else None
     return None
+
+
+def mark_of_evaluated(engine: Engine) -> int:
+    """Return a number that differs if what evaluations look at differs: the model's weights, and their average."""
+    model: Any = engine.state.model
+    average = find_average(engine)
+    weights = [*model.parameters(), *model.buffers(), *(average.weights.values() if average is not None else ())]
+    return mark_of_tensors(weights)
 
 
 def averaged_buffers(engine: Engine) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from ..randomness import GlobalGenerators
 from ..state import State, epochs_done, length_of
 from ..time import Timestamp
 from .arguments import check_loader
-from .data import differing, restart_generators, states_of_generators
+from .data import differing, of_loader, restart_pass
 from .interruption import EvaluationInterrupted
 from .metrics import Measurement, as_numbers, look_at_values
 from .out_of_memory import explain_out_of_memory
@@ -81,7 +81,7 @@ def run_eval(
                 if label in done:
                     continue
                 if generators is not None:
-                    restart_generators(loader, generators, session.device)
+                    restart_pass(loader, generators, session.device)
                     generators = None
                 enter_loader(state, label, loader)
                 with session.engine.restoring():
@@ -148,7 +148,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     for metric in metrics.values():
         metric.reset()
     measurement = Measurement(metrics, state.ranks)
-    generators_at = GlobalGenerators.capture(session.device), states_of_generators(loader)
+    generators_at = GlobalGenerators.capture(session.device), of_loader(loader)
     fire(Event.EVAL_START)
     losses = _Losses(session, str(label))
 
@@ -167,7 +167,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         run_batch(session, batch, rows, forward, measure)  # its targets end with it, before the next batch is made
         if may_end and session.is_asked_to_pause():
             globals_, own = generators_at
-            generators = {"global": globals_.to_state(), "own": own}
+            generators = {"global": globals_.to_state(), **own}
             raise EvaluationInterrupted(BegunEvaluation(dict(state.metrics), generators))
     if not state.eval_timestamp.batch:
         raise EngineError(

@@ -13,6 +13,7 @@ from ..embed import backward_with_first_graph, factor_of, scale_gradients
 from ..errors import EngineError, add_note
 from ..objective import Loss
 from ..time import Time, Timestamp
+from .averages import mark_of_evaluated
 from .data import blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted
 from .microbatches import place_of, take_part
@@ -53,6 +54,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             epoch()
         session.agree_on_end()
         if not state.pause_requested:
+            if status.evaluated is not None and state.ranks.any(status.evaluated != mark_of_evaluated(engine)):
+                status.evaluated_at = None  # since then the end of the epoch changed an average, say
             evaluate("batch_checkpoint")
             if status.owed is not None:
                 checkpoint(status.owed.then)
@@ -255,6 +258,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 f"the train_dataloader gave no batches in epoch {before.epoch}; "
                 "it has to be an iterable that starts over for each epoch, as a DataLoader or a list does"
             )
+        status.evaluated = mark_of_evaluated(engine) if status.evaluated_at == before.batch else None
         seam.epoch_end(count_epoch)
         if session.eval_interval.passed(before, state.timestamp):
             evaluate("epoch_checkpoint")

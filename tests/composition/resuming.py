@@ -1,6 +1,9 @@
-"""Runs with drawn settings, whole or resumed: `python resuming.py whole|resumed|again FOLDER DRAW...`.
+"""Runs with drawn settings, whole, or cut and resumed: `python resuming.py PHASE FOLDER DRAW...`.
 
-For each draw it writes a JSON file with a digest of each part of the run's end, or with what the run raised.
+The phases, in this order: `whole`; then `stopped`, `resumed` and `again`, each of which resumes the one before it, and
+of which all but the last are cut where the draw says. For each draw a phase writes a JSON file with a digest of each
+part of the run's end, or with what the run raised. `for phase in whole stopped resumed again; do python resuming.py
+$phase FOLDER $(seq 0 999); done; python resuming.py compare FOLDER $(seq 0 999)` tries a thousand.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import random
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,17 @@ import torch
 from conftest import ARGUMENTS, BATCHES, NAMES, digits_net
 from torch import nn
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils import data as torch_data
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
-from engine_core import LoggerDestination, Trainer, hookimpl
+from engine_core import Callback, Event, LoggerDestination, Trainer, hookimpl
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import CheckpointWarning
 from engine_core.registry import Registry
 
-ROWS, PHASES = 20, ("whole", "resumed", "again")
+ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
 FORMS: dict[str, list[dict[str, Any]]] = {
     "cutout": [{}, {"num_holes": 2, "length": 0.3}],
     "ema": [{"decay": 0.9}, {"decay": 0.5, "update_interval": "3ba"}],
@@ -52,22 +58,191 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 }
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, maximize=False, foreach=False),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.005, momentum=0.5, centered=True),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.005, momentum=0.5, centered=True),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.005),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.05, t0=3),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.02, lr_decay=0.1),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "muon and adamw": [
+        lambda p: torch.optim.Muon([each for each in p if each.dim() == 2], lr=0.01),
+        lambda p: torch.optim.AdamW([each for each in p if each.dim() != 2], lr=0.01),
+    ],
+    "tensor lr": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), capturable=False, foreach=False),
 }
-SCHEDULERS: dict[str, Any] = {
-    "none": None,
-    "cosine": (functools.partial(lr_scheduler.CosineAnnealingLR, T_max="1dur"), "1ba"),
-    "multi step": (lambda o: lr_scheduler.MultiStepLR(o, [3, 7]), "1ba"),
-    "exponential": (lambda o: lr_scheduler.ExponentialLR(o, 0.8), "1ep"),
-    "in sequence": (
-        lambda o: lr_scheduler.SequentialLR(
-            o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
-        ),
-        "2ba",
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda _: (),
+    "cosine": functools.partial(lr_scheduler.CosineAnnealingLR, T_max="1dur"),
+    "cosine restarted": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2),
+    "step": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
+    "multi step": lambda o: lr_scheduler.MultiStepLR(o, [3, 7]),
+    "constant": lambda o: lr_scheduler.ConstantLR(o, 0.5, 3),
+    "linear": lambda o: lr_scheduler.LinearLR(o, total_iters=4),
+    "exponential": lambda o: lr_scheduler.ExponentialLR(o, 0.8),
+    "polynomial": lambda o: lr_scheduler.PolynomialLR(o, 20, 2.0),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.05, total_steps=30, cycle_momentum=False),
+    "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.05, 2, cycle_momentum=False),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
+    "multiplicative": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.95),
+    "chained": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.5, 3), lr_scheduler.ExponentialLR(o, 0.9)], o
+    ),
+    "in sequence": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
     ),
 }
+STOPS = [
+    *(event.value for event in (Event.BATCH_START, Event.AFTER_BACKWARD, Event.BATCH_END, Event.BATCH_CHECKPOINT)),
+    *(event.value for event in (Event.EPOCH_START, Event.EPOCH_END, Event.EPOCH_CHECKPOINT)),
+    *(event.value for event in (Event.EVAL_START, Event.EVAL_BATCH_END, Event.EVAL_END)),
+]
+
+
+class Rows(torch_data.Dataset[Any]):
+    """The first rows of the digits; a noisy one draws for each, from the global generator or its own."""
+
+    def __init__(self, noise: str | None, rows: tuple[torch.Tensor, ...]) -> None:
+        self.rows, self.noise, self._own = rows, noise, np.random.default_rng(3)
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __getitem__(self, place: int) -> Any:
+        inputs, *others = (part[place] for part in self.rows)
+        noise = {"global": lambda: float(torch.rand(())), "own": self._own.random}.get(self.noise or "")
+        return inputs if noise is None else inputs + 0.1 * noise(), *others
+
+
+class Stream(torch_data.IterableDataset[Any]):
+    """The same rows, which can only be read in turn."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[place] for place in range(len(self.rows)))
+
+
+class Drawing(torch_data.Sampler[int]):
+    """A sampler with a generator of its own, of any library, under a name of its own."""
+
+    def __init__(self, kind: str, length: int) -> None:
+        self.length = length
+        made = {"torch": torch.Generator().manual_seed, "numpy": np.random.RandomState, "python": random.Random}
+        self._draws = made[kind](7)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        if isinstance(self._draws, torch.Generator):
+            return iter(torch.randperm(self.length, generator=self._draws).tolist())
+        if isinstance(self._draws, random.Random):
+            return iter(self._draws.sample(range(self.length), self.length))
+        return iter(self._draws.permutation(self.length).tolist())
+
+
+class Batched(torch_data.Sampler[list[int]]):
+    """A batch sampler around another sampler."""
+
+    def __init__(self, sampler: Any, size: int) -> None:
+        self.inner = sampler
+        self.size = size
+
+    def __len__(self) -> int:
+        return -(-len(self.inner) // self.size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        places = list(self.inner)
+        return (places[start : start + self.size] for start in range(0, len(places), self.size))
+
+
+SAMPLERS: dict[str, Callable[[Rows], Any]] = {
+    "random": lambda rows: torch_data.RandomSampler(rows, generator=torch.Generator().manual_seed(4)),
+    "replacement": lambda rows: torch_data.RandomSampler(rows, replacement=True),
+    "subset": lambda rows: torch_data.SubsetRandomSampler(range(0, len(rows), 2)),
+    "weighted": lambda rows: torch_data.WeightedRandomSampler([1.0] * len(rows), len(rows)),
+    "distributed": lambda rows: DistributedSampler(rows, num_replicas=1, rank=0, seed=2),
+    **{
+        kind: functools.partial(lambda kind, rows: Drawing(kind, len(rows)), kind)
+        for kind in ("torch", "numpy", "python")
+    },
+}
+
+
+def drawn_loader(draw: random.Random) -> dict[str, Any]:
+    """Return the settings of a loader, as JSON has them."""
+    kind = draw.choice(
+        ["list", "shuffled", "shuffled", "shuffled", "sampler", "sampler", "batches", "stream", "stateful"]
+    )
+    workers = draw.choice([0, 0, 0, 0, 2]) if kind in ("shuffled", "sampler", "batches") else 0
+    return {
+        "kind": kind,
+        "sampler": draw.choice(sorted(SAMPLERS)),
+        "num_workers": workers,
+        "persistent_workers": bool(workers) and draw.random() < 0.5,
+        "generator": draw.random() < 0.5,
+        "noise": draw.choice([None, None, "global", "own"]) if not workers else None,
+    }
+
+
+def loader_of(settings: Mapping[str, Any], parts: tuple[torch.Tensor, ...], size: int, *, drop_last: bool) -> Any:
+    """Return a loader of these rows."""
+    rows = Rows(settings["noise"], parts)
+    generator = torch.Generator().manual_seed(6) if settings["generator"] else None
+    given: dict[str, Any] = {name: settings[name] for name in ("num_workers", "persistent_workers")}
+    given["generator"] = generator
+    match settings["kind"]:
+        case "list":
+            return list(zip(*(part.split(size) for part in parts), strict=True))
+        case "stream":
+            return DataLoader(Stream(rows), size, drop_last=drop_last)
+        case "stateful":
+            return StatefulDataLoader(rows, size, shuffle=True, drop_last=drop_last, generator=generator)
+        case "batches":
+            return DataLoader(rows, batch_sampler=Batched(SAMPLERS[settings["sampler"]](rows), size), **given)
+        case "sampler":
+            return DataLoader(rows, size, sampler=SAMPLERS[settings["sampler"]](rows), drop_last=drop_last, **given)
+    return DataLoader(rows, size, shuffle=True, drop_last=drop_last, **given)
+
+
+class Cut(Exception):
+    """Ends a run in the middle, as a kill would."""
+
+
+class Stop(Callback):
+    """Pauses or ends a run at the nth time that this process comes to an event."""
+
+    def __init__(self, event: str, number: int, *, pauses: bool) -> None:
+        self.left, self.pauses = number, pauses
+        setattr(self, event, self.count)
+
+    def count(self, state: Any, logger: Any) -> None:
+        self.left -= 1
+        if self.left == 0 and self.pauses:
+            state.pause_training("as drawn")
+        elif self.left == 0:
+            raise Cut
+
+
+class LastSeen:
+    """A metric that depends on the order of the batches."""
+
+    higher_is_better = False
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        self.value = 0.5 * self.value + float(outputs.double().square().mean())
+
+    def compute(self) -> float:
+        return self.value
+
+    def reset(self) -> None:
+        self.value = 0.0
 
 
 class Accuracy:
@@ -97,9 +272,17 @@ def torchmetrics_accuracy() -> Any:
 
 METRICS: dict[str, Any] = {
     "none": dict,
-    "own": lambda: {"a": Accuracy()},
+    "own": lambda: {"a": Accuracy(), "last": LastSeen()},
     "theirs": lambda: {"a": torchmetrics_accuracy()},
 }
+
+
+CALLBACKS: list[tuple[str, dict[str, Any]]] = [
+    ("early_stopper", {"metric": "eval0/loss", "patience": 2}),
+    ("gradient_norm", {}),
+    ("loss_guard", {}),
+    ("train_metrics", {}),
+]
 
 
 def settings_of(number: int) -> dict[str, Any]:
@@ -110,19 +293,25 @@ def settings_of(number: int) -> dict[str, Any]:
     chosen += draw.sample(others, draw.randrange(4) if chosen else 0)
     if {"ema", "swa"} <= set(chosen):  # they exclude each other
         chosen.remove(max("ema", "swa", key=chosen.index))
+    duration, metrics = draw.choice(["2ep", "3ep", "7ba", "9ba", "50sp"]), draw.choice(sorted(METRICS))
     return {
         "algorithms": [[name, draw.choice(FORMS.get(name, [ARGUMENTS.get(name, {})]))] for name in chosen],
         "precision": draw.choice(["fp32", "fp32", "amp_bf16"]),
         "microbatch_size": draw.choice([None, None, 3, 4]),
         "grad_clip_norm": draw.choice([None, 0.5]),
         "optimizer": draw.choice(sorted(OPTIMIZERS)),
-        "scheduler": draw.choice(sorted(SCHEDULERS)),
-        "metrics": draw.choice(sorted(METRICS)),
-        "eval_interval": draw.choice(["1ep", "3ba", "2ep"]),
-        "max_duration": draw.choice(["2ep", "7ba", "9ba"]),
+        "scheduler": draw.choice([name for name in SCHEDULERS if (name, duration) != ("cosine", "50sp")]),
+        "scheduled": draw.choice(["1ba", "2ba", "1ep"]),
+        "metrics": metrics,
+        "eval_interval": draw.choice(["1ep", "3ba", "2ep", "11sp", *([] if duration == "50sp" else ["0.3dur"])]),
+        "max_duration": duration,
+        "save_interval": draw.choice(["1ba", "1ba", "2ba", "1ep", "11sp"]),
         "batch_size": draw.choice([5, 7, 8]),
         "drop_last": draw.random() < 0.3,
-        "num_workers": 1 if draw.random() < 0.1 else 0,
+        "data": drawn_loader(draw),
+        "evaluated": [drawn_loader(draw) for _ in range(draw.choice([1, 1, 2]))],
+        "callbacks": draw.sample(CALLBACKS if metrics != "none" else CALLBACKS[:-1], draw.randrange(3)),
+        "stops": [[draw.choice(STOPS), draw.choice([1, 2, 3, 4, 5, 6, 8]), draw.random() < 0.7] for _ in PHASES[2:]],
         "seed": draw.randrange(1000),
     }
 
@@ -184,28 +373,30 @@ def _add(value: Any, found: Any) -> None:
         found.update(repr(value).encode())
 
 
-def trainer_of(settings: Mapping[str, Any], folder: Path, **begin: Any) -> tuple[Trainer, Journal]:
+def trainer_of(settings: Mapping[str, Any], folder: Path, stop: Any, **begin: Any) -> tuple[Trainer, Journal]:
     layers = list(digits_net())
     layers.insert(-3, nn.Dropout(0.3))
-    inputs, targets, ids = (torch.cat(parts)[:ROWS] for parts in zip(*BATCHES[:1], strict=True))
-    journal = Journal()
-    load = Registry.scan().load
+    parts = tuple(torch.cat(each)[:ROWS] for each in zip(*BATCHES[:1], strict=True))
+    held_out = tuple(part[:9] for part in BATCHES[-1])
+    size, journal, load = settings["batch_size"], Journal(), Registry.scan().load
+    scheduler = SCHEDULERS[settings["scheduler"]]
     made = Trainer(
         nn.Sequential(*layers),
-        DataLoader(
-            TensorDataset(inputs, targets, ids),
-            settings["batch_size"],
-            shuffle=True,
-            drop_last=settings["drop_last"],
-            num_workers=settings["num_workers"],
-        ),
+        loader_of(settings["data"], parts, size, drop_last=settings["drop_last"]),
         loss_fn=nn.CrossEntropyLoss(),
         optimizers=OPTIMIZERS[settings["optimizer"]],
-        schedulers=SCHEDULERS[settings["scheduler"]] or (),
+        schedulers=() if settings["scheduler"] == "none" else (scheduler, settings["scheduled"]),
         metrics=METRICS[settings["metrics"]](),
-        eval_dataloader=[tuple(part[:9] for part in BATCHES[-1])],
+        eval_dataloader={
+            f"eval{place}": loader_of(each, held_out, 4, drop_last=False)
+            for place, each in enumerate(settings["evaluated"])
+        },
         algorithms=[load("algorithms", name)(**given) for name, given in settings["algorithms"]],
-        callbacks=[CheckpointSaver(folder, "1ba", keep_last=None)],
+        callbacks=[
+            *([] if stop is None else [Stop(stop[0], stop[1], pauses=stop[2])]),
+            *((name, dict(given)) for name, given in settings["callbacks"]),
+            CheckpointSaver(folder, settings["save_interval"], keep_last=None),
+        ],
         loggers=[journal],
         progress_bar=False,
         device="cpu",
@@ -228,6 +419,7 @@ def parts_of(made: Any, journal: Journal) -> dict[str, Any]:
         "schedulers": digest([scheduler.get_last_lr() for scheduler in state.schedulers]),
         "algorithms": [[type(a).__name__, digest(a.state_dict())] for a in state.algorithms],
         "metrics": repr(sorted(state.metrics.items())),
+        "results": repr(state.results.to_json()),
         "clock": repr(state.timestamp._replace(elapsed_s=0.0, elapsed_s_in_epoch=0.0)),
         "torch's generator": digest(torch.get_rng_state()),
         "Python's generator": digest(random.getstate()),
@@ -237,38 +429,47 @@ def parts_of(made: Any, journal: Journal) -> dict[str, Any]:
     }
 
 
-def point_of(folder: Path, draw: random.Random, later: int) -> Path:
-    """Return a checkpoint of a run after which it has saved at least so many others."""
-    saved = sorted(path for path in folder.iterdir() if path.is_dir())
-    saved.sort(key=lambda path: tuple(int(part[2:]) for part in path.name.split("-")[::-1]))
-    return draw.choice(saved[:-later])
-
-
 def run(phase: str, number: int, folder: Path) -> dict[str, Any]:
-    settings, draw = settings_of(number), random.Random(f"{phase} {number}")
-    begin: dict[str, Any] = {"seed": settings["seed"]}
-    if phase != "whole":
-        place = PHASES.index(phase)
-        begin = {"load_path": point_of(folder / PHASES[place - 1], draw, later=len(PHASES) - place)}
-        for seed in (torch.manual_seed, random.seed, np.random.seed):
-            seed(draw.randrange(10**6))
-    made, journal = trainer_of(settings, folder / phase, **begin)
+    settings = settings_of(number)
+    stops = dict(zip(PHASES[1:], settings["stops"], strict=False))
+    for seed in (torch.manual_seed, random.seed, np.random.seed):  # a new process draws from elsewhere
+        seed(number + 1000 * PHASES.index(phase))
+    place = folder / ("whole" if phase == "whole" else "parts")
+    made, journal = trainer_of(settings, place, stops.get(phase), seed=settings["seed"], autoresume=True)
     with made:
-        made.fit()
-    return {"settings": settings, "from": str(begin.get("load_path")), "parts": parts_of(made, journal)}
+        try:
+            made.fit()
+        except Cut:
+            pass
+    return {"settings": settings, "parts": parts_of(made, journal)}
 
 
 def main(phase: str, root: str, *numbers: str) -> None:
     torch.set_num_threads(1)
-    warnings.simplefilter("error", CheckpointWarning)
+    warnings.simplefilter("ignore")
     for number in map(int, numbers):
         folder = Path(root) / str(number)
         folder.mkdir(exist_ok=True)
+        if phase == "compare":
+            if said := difference(folder):
+                print(number, said, flush=True)
+            continue
         try:
             result = run(phase, number, folder)
         except Exception:  # noqa: BLE001  the other draws are tried all the same
             result = {"error": f"{settings_of(number)}\n{traceback.format_exc()}"}
         (folder / f"{phase}.json").write_text(json.dumps(result))
+
+
+def difference(folder: Path) -> str | None:
+    """Return how the resumed run of a draw differs from the whole one; None: not at all."""
+    runs = {phase: json.loads((folder / f"{phase}.json").read_text()) for phase in PHASES}
+    for phase, found in runs.items():
+        if "error" in found:
+            return f"{phase}: {found['error']}"
+    whole, parts = (runs[phase]["parts"] for phase in ("whole", "again"))
+    differing = {name: (part, parts[name]) for name, part in whole.items() if parts[name] != part}
+    return f"{differing}; settings: {runs['whole']['settings']}" if differing else None
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .dealt import deal
 from .failures import blame_what_was_loaded, lose_no_batch
-from .feed import Feed, enter_loader, of_loader, restart_generators
+from .feed import Feed, enter_loader, of_loader, restart_pass
 from .index_order import restart_workers
-from .loaders import is_of_rank, keeps_position, own_generators, states_of_generators, why_inexact
+from .loaders import is_of_rank, keeps_position, own_generators, why_inexact
 from .of_rank import compare_extents, differing
 
 __all__ = [
@@ -21,8 +21,7 @@ __all__ = [
     "lose_no_batch",
     "of_loader",
     "own_generators",
-    "restart_generators",
+    "restart_pass",
     "restart_workers",
-    "states_of_generators",
     "why_inexact",
 ]

@@ -191,6 +191,13 @@ def restart_generators(loader: Any, began: Any, device: torch.device) -> None:
     _put_back(loader, _entry(began, "own", list))
 
 
+def restart_pass(loader: Any, began: Any, device: torch.device) -> None:
+    """Let a loader without a state of its own begin a pass as it began before, in the state that `began` has."""
+    if not keeps_position(loader):
+        restart_workers(loader, persists=_entry(began, "persists", bool))  # before: it draws
+    restart_generators(loader, began, device)
+
+
 def of_loader(loader: Any) -> dict[str, Any]:
     """Return the states of the loader's own generators, and whether it has persistent workers."""
     has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)

@@ -71,8 +71,8 @@ class LayerFreezing(Algorithm):
         """If there is a layer to freeze at BATCH_START, or one to count there or at BATCH_CHECKPOINT."""
         if event is Event.BATCH_START and (self._loaded or (self._state is not None and not self._is_of(state))):
             return True
-        if event not in (Event.BATCH_START, Event.BATCH_CHECKPOINT):
-            return False
+        if event not in (Event.BATCH_START, Event.BATCH_CHECKPOINT) or self._loaded:
+            return False  # what was loaded waits for a batch
         if not self._is_of(state):
             return _done(state) > self.start
         return self._has_grown() or (event is Event.BATCH_START and self._due(_done(state)) > self._frozen)
