@@ -8,6 +8,7 @@ $phase FOLDER $(seq 0 999); done; python resuming.py compare FOLDER $(seq 0 999)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -31,7 +32,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from engine_core import Callback, Event, LoggerDestination, Trainer, hookimpl
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.errors import CheckpointWarning
 from engine_core.registry import Registry
 
 ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
@@ -155,7 +155,7 @@ class Batched(torch_data.Sampler[list[int]]):
         self.size = size
 
     def __len__(self) -> int:
-        return -(-len(self.inner) // self.size)
+        return 1 + (len(self.inner) - 1) // self.size
 
     def __iter__(self) -> Iterator[list[int]]:
         places = list(self.inner)
@@ -211,7 +211,7 @@ def loader_of(settings: Mapping[str, Any], parts: tuple[torch.Tensor, ...], size
     return DataLoader(rows, size, shuffle=True, drop_last=drop_last, **given)
 
 
-class Cut(Exception):
+class CutError(Exception):
     """Ends a run in the middle, as a kill would."""
 
 
@@ -227,7 +227,7 @@ class Stop(Callback):
         if self.left == 0 and self.pauses:
             state.pause_training("as drawn")
         elif self.left == 0:
-            raise Cut
+            raise CutError
 
 
 class LastSeen:
@@ -436,11 +436,8 @@ def run(phase: str, number: int, folder: Path) -> dict[str, Any]:
         seed(number + 1000 * PHASES.index(phase))
     place = folder / ("whole" if phase == "whole" else "parts")
     made, journal = trainer_of(settings, place, stops.get(phase), seed=settings["seed"], autoresume=True)
-    with made:
-        try:
-            made.fit()
-        except Cut:
-            pass
+    with made, contextlib.suppress(CutError):
+        made.fit()
     return {"settings": settings, "parts": parts_of(made, journal)}
 
 
@@ -452,7 +449,7 @@ def main(phase: str, root: str, *numbers: str) -> None:
         folder.mkdir(exist_ok=True)
         if phase == "compare":
             if said := difference(folder):
-                print(number, said, flush=True)
+                sys.stdout.write(f"{number} {said}\n")
             continue
         try:
             result = run(phase, number, folder)

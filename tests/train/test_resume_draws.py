@@ -1,0 +1,226 @@
+"""A resumed run draws what the uninterrupted one drew, whoever holds the generator and wherever the run stopped."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from engine_core import Callback, Logger, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.randomness import is_generator, load_generator, state_of_generator
+from engine_core.trainer.data.loaders import own_generators
+
+from .parts import at, linear, net, rows, trainer
+
+ROWS = 12
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "torch": lambda: torch.Generator().manual_seed(3),
+    "random": lambda: random.Random(3),
+    "numpy": lambda: np.random.default_rng(3),
+    "numpy, Mersenne Twister": lambda: np.random.Generator(np.random.MT19937(3)),
+    "numpy, Philox": lambda: np.random.Generator(np.random.Philox(3)),
+    "numpy, as it was": lambda: np.random.RandomState(3),
+}
+
+
+def number(generator: Any) -> float:
+    if isinstance(generator, torch.Generator):
+        return float(torch.rand((), generator=generator, dtype=torch.float64))
+    return float(generator.random() if hasattr(generator, "random") else generator.random_sample())
+
+
+class Batched(Sampler[list[int]]):
+    """A batch sampler that shuffles with a generator under a name of its own."""
+
+    def __init__(self, draws: Any) -> None:
+        self._draws = draws
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = sorted(range(ROWS), key=lambda place: number(self._draws))
+        return (order[start : start + 4] for start in range(0, ROWS, 4))
+
+
+class Order(Callback):
+    """Writes down which rows each batch has, in training and in evaluations."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        self.seen.append((state.timestamp.batch, state.batch[0][:, 0].tolist()))
+
+    def eval_batch_start(self, state: State, logger: Logger) -> None:
+        self.seen.append((state.dataloader_label, state.batch[0][:, 0].tolist()))
+
+
+def pause(event: str, number: int) -> Callback:
+    counted = iter(range(1, 1000))
+    return at(event, lambda state: next(counted) == number and state.pause_training("as asked"))
+
+
+def order(folder: Path, make: Callable[[], Any], *stops: Callback, **settings: Any) -> list[Any]:
+    """Return the batches of a run that each of these callbacks stops, and that the next one resumes."""
+    seen: list[Any] = []
+    for callbacks in [*([stop] for stop in stops), []]:
+        torch.manual_seed(len(seen))
+        given = {"max_duration": "3ep", "seed": 1, **settings, **make()}
+        saver = CheckpointSaver(folder, "1ba")
+        with trainer(model=linear(), callbacks=[Order(seen), *callbacks, saver], autoresume=True, **given) as run:
+            run.fit()
+    return seen
+
+
+def loader(**settings: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*rows(ROWS)), **settings)
+
+
+LOADERS: dict[str, Callable[[], Any]] = {
+    "shuffled": lambda: loader(batch_size=4, shuffle=True),
+    "with its own generator": lambda: loader(batch_size=4, shuffle=True, generator=GENERATORS["torch"]()),
+    "a sampler with one": lambda: loader(
+        batch_size=4, sampler=RandomSampler(range(ROWS), generator=GENERATORS["torch"]())
+    ),
+    **{
+        f"a batch sampler with {kind}": lambda kind=kind: loader(batch_sampler=Batched(GENERATORS[kind]()))
+        for kind in GENERATORS
+    },
+    "one rank's": lambda: loader(batch_size=4, sampler=DistributedSampler(range(ROWS), 1, 0)),
+    "one rank's, in batches": lambda: loader(
+        batch_sampler=BatchSampler(DistributedSampler(range(ROWS), 1, 0), 4, False)
+    ),
+    "with workers that persist": lambda: loader(batch_size=4, shuffle=True, num_workers=1, persistent_workers=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore::engine_core.errors.CheckpointWarning")  # of samplers whose batches are read again
+@pytest.mark.parametrize("batch", [2, 3, 6], ids=["in an epoch", "at its end", "at the end of the second"])
+@pytest.mark.parametrize("name", LOADERS)
+def test_the_rest_of_a_paused_run_has_the_same_batches(name: str, batch: int, tmp_path: Path) -> None:
+    def make() -> dict[str, Any]:
+        return {"data": LOADERS[name]()}
+
+    whole = order(tmp_path / "whole", make)
+    assert order(tmp_path / "parts", make, pause("batch_end", batch)) == whole
+    assert len({tuple(batch) for _, batch in whole}) > 3  # each epoch has an order of its own
+
+
+@pytest.mark.parametrize("name", ["shuffled", "with its own generator", "a sampler with one"])
+def test_fit_twice_is_fit_once(name: str) -> None:
+    seen: dict[int, list[Any]] = {1: [], 2: []}
+    for times, found in seen.items():
+        with trainer(LOADERS[name](), linear(), max_duration="3ep", seed=1, callbacks=[Order(found)]) as run:
+            for part in ["3ba", None][-times:]:
+                run.fit(part)
+    assert seen[1] == seen[2]
+
+
+EVALUATED = ["shuffled", "with its own generator", "a batch sampler with numpy", "with workers that persist"]
+
+
+@pytest.mark.parametrize(("event", "count"), [("eval_batch_end", 2), ("eval_batch_end", 5), ("eval_batch_end", 11)])
+@pytest.mark.parametrize("name", EVALUATED)
+def test_an_evaluation_that_was_interrupted_is_repeated_as_it_began(
+    name: str, event: str, count: int, tmp_path: Path
+) -> None:
+    def make() -> dict[str, Any]:
+        loaders = {"one": LOADERS[name](), "other": LOADERS[name]()}
+        return {"data": LOADERS["shuffled"](), "eval_dataloader": loaders, "eval_interval": "2ba"}
+
+    whole = order(tmp_path / "whole", make)
+    parts = order(tmp_path / "parts", make, pause(event, count))
+    begun = (count - 1) // 3 * 3  # three batches each
+    evaluated = [[batch for label, batch in seen if isinstance(label, str)] for seen in (whole, parts)]
+    assert evaluated[1][:count] == evaluated[0][:count]
+    assert evaluated[1][count:] == evaluated[0][begun:]  # the loader that was cut, from its beginning
+    assert [each for each in parts if isinstance(each[0], int)] == [each for each in whole if isinstance(each[0], int)]
+
+
+def test_an_evaluation_that_the_last_batch_of_an_epoch_owes_comes_before_the_epoch_ends(tmp_path: Path) -> None:
+    def events(folder: Path, *stops: Callback) -> list[str]:
+        heard: list[str] = []
+        watched = [at(event, lambda state, event=event: heard.append(event)) for event in ("eval_end", "epoch_end")]
+        for callbacks in [*([stop] for stop in stops), []]:
+            with trainer(
+                [rows(4)] * 3,
+                linear(),
+                max_duration="2ep",
+                eval_dataloader=[rows(4)] * 2,
+                eval_interval="3ba",
+                callbacks=[*watched, *callbacks, CheckpointSaver(folder, "1ba")],
+                autoresume=True,
+            ) as run:
+                run.fit()
+        return heard
+
+    whole = events(tmp_path / "whole")
+    assert whole == ["eval_end", "epoch_end"] * 2
+    assert events(tmp_path / "parts", pause("eval_batch_end", 1)) == whole
+
+
+class AveragesAtTheEnd(Callback):
+    """Changes the weights where an epoch ends, as an average by epoch does."""
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        with torch.no_grad():
+            for weight in state.model.parameters():  # type: ignore[union-attr]
+                weight.mul_(0.5)
+
+
+@pytest.mark.parametrize(("interval", "times"), [("3ba", 3), ("2ba", 4), ("1ep", 2)])
+def test_the_results_are_those_of_the_model_that_is_left(interval: str, times: int) -> None:
+    held_out, heard = [rows(6)], []
+    with trainer(
+        [rows(4)] * 3,
+        net(),
+        max_duration="2ep",
+        eval_dataloader=held_out,
+        eval_interval=interval,
+        callbacks=[AveragesAtTheEnd(), at("eval_end", heard.append)],
+    ) as run:
+        run.fit()
+        told = dict(run.state.metrics)
+        assert len(heard) == times  # one more than there are intervals, where the last one is of other weights
+        assert run.eval() == told
+
+
+def test_an_evaluation_is_not_repeated_for_the_same_weights() -> None:
+    heard: list[Any] = []
+    callbacks = [at("eval_end", heard.append)]
+    with trainer([rows(4)] * 3, net(), eval_dataloader=[rows(6)], eval_interval="3ba", callbacks=callbacks) as run:
+        run.fit()
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_a_generator_continues_from_its_state(kind: str) -> None:
+    generator, other = GENERATORS[kind](), GENERATORS[kind]()
+    number(generator)
+    state = state_of_generator(generator)
+    expected = [number(generator) for _ in range(3)]
+    load_generator(other, state)
+    assert is_generator(other)
+    assert [number(other) for _ in range(3)] == expected
+
+
+def test_generators_are_found_wherever_a_loader_holds_them() -> None:
+    class Holder:
+        def __init__(self, **parts: Any) -> None:
+            vars(self).update(parts)
+
+    made = [torch.Generator() for _ in range(4)]
+    dataset = TensorDataset(*rows(4))
+    dataset.noise = made[0]  # type: ignore[attr-defined]
+    inner = DataLoader(dataset, sampler=RandomSampler(dataset, generator=made[1]), generator=made[2])
+    found = own_generators(Holder(loader=Holder(loaders=[inner, inner]), mine=made[3], other=3))
+    assert {id(each) for each in found} == {id(each) for each in made}
+    assert len(found) == len(made)
+    assert own_generators([1, 2]) == []
