@@ -200,6 +200,17 @@ def test_a_resumed_run_logs_what_the_uninterrupted_one_does(at: int) -> None:
     assert logged_by(logged[0]) + logged_by(logged[1]) == WHOLE
 
 
+def test_what_was_loaded_waits_for_a_batch_to_freeze_before() -> None:
+    """A run that resumes at its last batch comes to a checkpoint first, where nothing has a gradient."""
+    rest, destination = LayerFreezing(), RecordingDestination()
+    with make_trainer(rest, loggers=[destination]) as after:
+        rest.load_state_dict({"frozen": 4, "layers": [str(i) for i in range(5)]})
+        after.state.timestamp = after.state.timestamp._replace(batch=20, epoch=4)
+        after.engine.run_event("batch_checkpoint")
+    assert logged_by(destination) == []
+    assert rest.state_dict()["frozen"] == 4
+
+
 def test_two_in_one_run_are_refused_with_both_names() -> None:
     with pytest.raises(EngineError, match=r"can't run together .*conflicts='@freezing'") as caught:
         make_trainer([LayerFreezing(), LayerFreezing(level=0.5)])
