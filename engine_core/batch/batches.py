@@ -230,7 +230,7 @@ class Batches:
                 return rebuilt(item, lambda key, _: walk(parts[key]))
             return item
 
-        return walk(Place(batch, self._said))
+        return walk(Place.of(batch, self._said))
 
     def count_tokens(self, batch: Any) -> int | None:
         """Return the number of tokens of a batch, None if nothing tells; see `tokens`.

@@ -47,14 +47,28 @@ class Place(NamedTuple):
         key: what it has in the container that it is in; `parent` is that.
         name: as Python writes it.
         paths: as users may write it: an item of a named tuple by its index too.
+        way: the argument that names it, if one does.
+        dim: the dimension of the rows, as said of it or of what it is in; None: nothing is said.
     """
 
     item: Any
     said: Said
-    key: Any = None
-    name: str = "batch"
-    paths: tuple[str, ...] = ("",)
-    parent: Any = None
+    key: Any
+    name: str
+    paths: tuple[str, ...]
+    parent: Any
+    way: str | None
+    dim: int | None
+
+    @classmethod
+    def of(
+        cls, item: Any, said: Said, key: Any = None, name: str = "batch", paths: Any = ("",), parent: Any = None
+    ) -> Place:
+        """Return the place of a whole batch, or of an item of a parent."""
+        way, dim = next((said[path] for path in paths if path in said), (None, 0)) if said else (None, 0)
+        if way != "dim":
+            return cls(item, said, key, name, paths, parent, way, None if parent is None else parent.dim)
+        return cls(item, said, key, name, paths, parent, way, dim)
 
     def parts(self) -> Iterator[Place]:
         """Yield what is in it."""
@@ -63,19 +77,8 @@ class Place(NamedTuple):
         for number, (key, part) in enumerate(items_of(item)):
             keys = (key, number) if has_fields else (key,)
             paths = tuple(f"{path}.{k}" if path else str(k) for path in self.paths for k in keys)
-            yield Place(part, self.said, key, f"{self.name}[{key!r}]" if by_key else f"{self.name}.{key}", paths, self)
-
-    @property
-    def way(self) -> str | None:
-        """The argument that names it, if one does."""
-        return next((self.said[path][0] for path in self.paths if path in self.said), None)
-
-    @property
-    def dim(self) -> int | None:
-        """The dimension of the rows, as said of it or of what it is in; None: nothing is said."""
-        if self.way == "dim":
-            return next(self.said[path][1] for path in self.paths if path in self.said)
-        return None if self.parent is None else self.parent.dim
+            name = f"{self.name}[{key!r}]" if by_key else f"{self.name}.{key}"
+            yield Place.of(part, self.said, key, name, paths, self)
 
     @property
     def path(self) -> int | str:
@@ -164,7 +167,7 @@ def agreed_rows(batch: Any, said: Said) -> int:
         ArgumentError: with the items, their shapes and the line to write.
     """
     try:
-        places = list(_all(Place(batch, said)))
+        places = list(_all(Place.of(batch, said)))
     except RecursionError:
         raise ArgumentError(f"a batch of type {type(batch).__name__} holds itself: say {TAKE}") from None
     found = [(place, place.size()) for role, place in places if role is Role.ROWS]
