@@ -143,21 +143,8 @@ class Logger:
 
     def _tell(self, method: str, *values: Any, to: Iterable[Destination] | None = None) -> None:
         """Call a method of each destination that is not disabled; a missing method is a bug and raises."""
-        isolation = self.isolation
-        troubles = isolation.troubles
         for destination in self.destinations if to is None else to:
-            if troubles and isolation.is_disabled(destination):
-                continue
-            call = getattr(destination, method)
-            try:
-                call(*values)
-            except DestinationWarning:
-                raise
-            except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
-                isolation.report(destination, method, error)
-            else:
-                if troubles:
-                    isolation.recover(destination, method)
+            self.isolation.call(destination, method, getattr(destination, method), *values)
 
 
 def _check_file(name: Any, content: Any) -> None:
@@ -204,10 +191,20 @@ class Isolation:
         self.titles, self._state = (), state
         self.troubles.clear()
 
-    def is_disabled(self, destination: object) -> bool:
-        """Has the destination failed too often?"""
+    def call(self, destination: object, method: str, function: Callable[..., object], *values: Any) -> None:
+        """Call a method of a destination that is not disabled; what it raises is reported and stops nobody else."""
         trouble = self.troubles.get(id(destination))
-        return trouble is not None and trouble.is_disabled
+        if trouble is not None and trouble.is_disabled:
+            return
+        try:
+            function(*values)
+        except DestinationWarning:
+            raise
+        except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
+            self.report(destination, method, error)
+        else:
+            if self.troubles:
+                self.recover(destination, method)
 
     def recover(self, destination: object, method: str) -> None:
         """Restart a method's count of failures in a row after it succeeded."""

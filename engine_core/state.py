@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import objective as objectives
 from .batch import Batches, BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
 from .needs import EVERYTHING, Offers
@@ -290,7 +289,9 @@ class _ObjectiveField:
             return self
         found = self._slot.__get__(state, owner)
         if found is None and "torch" in sys.modules:  # a copy of State asks for all of its fields
-            found = objectives.Objective()
+            from .objective import Objective  # noqa: PLC0415  it imports torch
+
+            found = Objective()
             self.__set__(state, found)
         return found
 

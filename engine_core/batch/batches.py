@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError, ArgumentTypeError
 from .containers import are_values, is_array, is_value, rebuilt
 from .items import BatchKey, get_item
-from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, place_of, role_of
+from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, role_of
 
 if TYPE_CHECKING:
     import torch
@@ -226,11 +226,11 @@ class Batches:
             if role is Role.ROWS or (role is Role.VALUES and place.has_values_for(rows)):
                 return on_rows(item, place.check_cut())
             if role is Role.PARTS or (role is Role.VALUES and place.holds_lists):
-                parts = {part.key: part for part in place.parts(self._said)}
+                parts = {part.key: part for part in place.parts()}
                 return rebuilt(item, lambda key, _: walk(parts[key]))
             return item
 
-        return walk(place_of(batch, self._said))
+        return walk(Place.of(batch, self._said))
 
     def count_tokens(self, batch: Any) -> int | None:
         """Return the number of tokens of a batch, None if nothing tells; see `tokens`.

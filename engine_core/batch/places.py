@@ -43,6 +43,7 @@ class Place(NamedTuple):
     """An item of a batch, where it is, and what the user says of it.
 
     Args:
+        said: of all items.
         key: what it has in the container that it is in; `parent` is that.
         name: as Python writes it.
         paths: as users may write it: an item of a named tuple by its index too.
@@ -51,14 +52,25 @@ class Place(NamedTuple):
     """
 
     item: Any
-    key: Any = None
-    name: str = "batch"
-    paths: tuple[str, ...] = ("",)
-    way: str | None = None
-    dim: int | None = None
-    parent: Any = None
+    said: Said
+    key: Any
+    name: str
+    paths: tuple[str, ...]
+    parent: Any
+    way: str | None
+    dim: int | None
 
-    def parts(self, said: Said) -> Iterator[Place]:
+    @classmethod
+    def of(
+        cls, item: Any, said: Said, key: Any = None, name: str = "batch", paths: Any = ("",), parent: Any = None
+    ) -> Place:
+        """Return the place of a whole batch, or of an item of a parent."""
+        way, dim = next((said[path] for path in paths if path in said), (None, 0)) if said else (None, 0)
+        if way != "dim":
+            return cls(item, said, key, name, paths, parent, way, None if parent is None else parent.dim)
+        return cls(item, said, key, name, paths, parent, way, dim)
+
+    def parts(self) -> Iterator[Place]:
         """Yield what is in it."""
         item, has_fields = self.item, hasattr(self.item, "_fields")
         by_key = isinstance(item, Mapping) or (isinstance(item, (list, tuple)) and not has_fields)
@@ -66,7 +78,7 @@ class Place(NamedTuple):
             keys = (key, number) if has_fields else (key,)
             paths = tuple(f"{path}.{k}" if path else str(k) for path in self.paths for k in keys)
             name = f"{self.name}[{key!r}]" if by_key else f"{self.name}.{key}"
-            yield _place(part, key, name, paths, said, self)
+            yield Place.of(part, self.said, key, name, paths, self)
 
     @property
     def path(self) -> int | str:
@@ -121,18 +133,6 @@ class Place(NamedTuple):
         return item.shape[dim]  # type: ignore[no-any-return]
 
 
-def place_of(batch: Any, said: Said) -> Place:
-    """Return the place of a whole batch."""
-    return _place(batch, None, "batch", ("",), said, None)
-
-
-def _place(item: Any, key: Any, name: str, paths: tuple[str, ...], said: Said, parent: Place | None) -> Place:
-    way, dim = next((said[path] for path in paths if path in said), (None, 0)) if said else (None, 0)
-    if way != "dim":
-        return Place(item, key, name, paths, way, None if parent is None else parent.dim, parent)
-    return Place(item, key, name, paths, way, dim, parent)
-
-
 def role_of(place: Place) -> Role:
     """Return what an item is for the rows.
 
@@ -167,7 +167,7 @@ def agreed_rows(batch: Any, said: Said) -> int:
         ArgumentError: with the items, their shapes and the line to write.
     """
     try:
-        places = list(_all(place_of(batch, said), said))
+        places = list(_all(Place.of(batch, said)))
     except RecursionError:
         raise ArgumentError(f"a batch of type {type(batch).__name__} holds itself: say {TAKE}") from None
     found = [(place, place.size()) for role, place in places if role is Role.ROWS]
@@ -184,12 +184,12 @@ def agreed_rows(batch: Any, said: Said) -> int:
     return found[0][1]
 
 
-def _all(place: Place, said: Said) -> Iterator[tuple[Role, Place]]:
+def _all(place: Place) -> Iterator[tuple[Role, Place]]:
     role = role_of(place)
     yield role, place
     if role is Role.PARTS:
-        for part in place.parts(said):
-            yield from _all(part, said)
+        for part in place.parts():
+            yield from _all(part)
 
 
 def _check_list(place: Place) -> None:
@@ -203,9 +203,7 @@ def _check_list(place: Place) -> None:
         if isinstance(item, list) and not any(is_array(i) or is_value(i) or isinstance(i, list) for i in item):
             raise ArgumentError(f"{what}: say Batches(samples=True) if each is a sample, {parts}")
     elif isinstance(item, list) or all(map(is_record, item)):
-        similar = tuple(
-            other.path for other in parent.parts({}) if other.key == place.key or _is_like(other.item, item)
-        )
+        similar = tuple(other.path for other in parent.parts() if other.key == place.key or _is_like(other.item, item))
         raise ArgumentError(f"{what}: say Batches(per_row={similar!r}) if it has one for each row, {parts}")
 
 

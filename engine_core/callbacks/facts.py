@@ -10,7 +10,6 @@ from typing import Any
 from ..algorithm import unique_names
 from ..callback import Callback
 from ..logger import Logger
-from ..objective import LossMeter
 from ..registry import Registry
 from ..state import State, epochs_done, length_of
 from ..time import Time, TimeUnit
@@ -29,6 +28,8 @@ class Facts(Callback):
     every_rank = False
 
     def __init__(self) -> None:
+        from ..objective import LossMeter  # noqa: PLC0415  it can be listed without torch
+
         self._started_s: float | None = None
         self._earlier_s = 0.0
         self._has_begun = self.is_fitting = False

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..algorithm import unique_names
 from ..callback import Callback, LoggerDestination, method_of
-from ..errors import ArgumentError, ArgumentTypeError, DestinationWarning, HookNameWarning, add_note, nearest
+from ..errors import ArgumentError, ArgumentTypeError, HookNameWarning, add_note, nearest
 from ..event import Event
 from ..logger import Logger
 from ..messages import warn
@@ -124,22 +124,8 @@ class Noted:
 
 
 def _isolated(destination: object, event: str, method: Listener, state: State, logger: Logger) -> Callable[[], None]:
-    """Call a destination's method unless it is disabled; what it raises is reported and doesn't stop the others."""
-    isolation = logger.isolation
-    troubles = isolation.troubles
-
-    def call() -> None:
-        if troubles and isolation.is_disabled(destination):
-            return
-        try:
-            method(state, logger)
-        except DestinationWarning:
-            raise
-        except Exception as error:  # noqa: BLE001  any failure: the run is worth more than its log
-            isolation.report(destination, event, error)
-        else:
-            if troubles:
-                isolation.recover(destination, event)
+    def call() -> None:  # a function, as pluggy takes nothing else
+        logger.isolation.call(destination, event, method, state, logger)
 
     return call
 

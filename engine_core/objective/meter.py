@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from ..losses import LateValue
+from ..losses import LateValue
 
 KEPT = 0.98
 """How much of the smoothed loss a batch leaves: about the last 50 batches count."""
@@ -86,8 +85,6 @@ class LossMeter:
         return self._smooth / (1 - KEPT**self._batches) if self._batches else self._unusual
 
     def _take_late(self, loss: torch.Tensor, count: Any) -> None:
-        from ..losses import LateValue  # noqa: PLC0415  torch is there if a loss is; nothing else here needs it
-
         if loss.numel() != 1:
             return
         if hasattr(count, "item"):

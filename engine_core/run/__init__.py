@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .evaluating import Evaluated, evaluate
-from .folder import choose_folder
 from .making import make_trainer
 from .models import load_model
 from .outcome import Ending, RunResults
@@ -16,7 +15,6 @@ __all__ = [
     "Run",
     "RunResults",
     "Trial",
-    "choose_folder",
     "evaluate",
     "load_model",
     "make_trainer",

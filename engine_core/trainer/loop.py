@@ -133,7 +133,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def train_batch() -> None:
         """Compute the gradients, read the loss, and step the optimizers."""
-        seam.begin_step(zero_grad)
+        seam.begin_step(seam.clear_gradients)
         loss, parts = gradients()
         seam.end_gradients()
         if together is not None:
@@ -159,11 +159,6 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             scaler.update()
         if profiler is not None:
             profiler.end("optimizer")
-
-    def zero_grad() -> None:
-        """Reset the gradients."""
-        for optimizer in state.optimizers:
-            optimizer.zero_grad()
 
     def gradients() -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
@@ -304,7 +299,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             raise EngineError(
                 f"state.closure can't be called with precision {state.precision}: its scaler unscales once a step"
             )
-        zero_grad()
+        seam.clear_gradients()
         return gradients()[0]
 
     return fit, closure

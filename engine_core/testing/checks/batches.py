@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 
 from ...batch import Batches, count_rows
 from ...event import Event
+from ...losses import with_reduction
 from ..kit import AlgorithmKit, Fault
 from ..probes import at_events
 from ..runs import (
@@ -141,14 +141,10 @@ class _OwnLoss(nn.Module):
 
     def loss(self, outputs: Any, batch: Any, reduction: str = "mean") -> Any:
         """Return the loss, also for each row."""
-        loss_fn, targets = self._loss_fn, self._unpack(batch)[1]
-        if reduction == "mean":
-            return loss_fn(outputs, targets)
-        if isinstance(loss_fn, nn.Module):
-            loss_fn = copy.copy(loss_fn)
-            loss_fn.reduction = reduction  # type: ignore[assignment]
-            return loss_fn(outputs, targets)
-        return loss_fn(outputs, targets, reduction=reduction)
+        loss_fn = self._loss_fn
+        if reduction != "mean":
+            loss_fn = with_reduction(loss_fn, reduction) or loss_fn
+        return loss_fn(outputs, self._unpack(batch)[1])
 
     def eval_forward(self, batch: Any) -> tuple[Any, Any]:
         """Return outputs and targets."""

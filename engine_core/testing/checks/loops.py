@@ -113,7 +113,7 @@ class _Loop:
         for number, loaded in enumerate(batches):
             taken = seam.take(loaded)
             if not number:
-                seam.begin_step(self._clear)
+                seam.begin_step(seam.clear_gradients)
                 taken = state.batch
             self._taken.append(taken)
             self._gradients(taken, 1 / len(batches))
@@ -123,10 +123,6 @@ class _Loop:
         ends = seam.end_step()
         seam.batch_checkpoint()
         return ends and self._lacks != "stop"
-
-    def _clear(self) -> None:
-        for optimizer in self.seam.state.optimizers:
-            optimizer.zero_grad()
 
     def _gradients(self, batch: Any, share: float) -> torch.Tensor:
         """Compute those of a batch, and leave it in State as it was."""
@@ -142,7 +138,7 @@ class _Loop:
         return loss.detach()
 
     def _again(self) -> torch.Tensor:
-        self._clear()
+        self.seam.clear_gradients()
         return torch.stack([self._gradients(batch, 1 / len(self._taken)) for batch in self._taken]).sum()
 
     def _outputs_of(self, batch: Any) -> Any:
@@ -156,17 +152,12 @@ class _Loop:
 
     def _evaluate(self) -> None:
         """Evaluate on the data of training."""
-        seam = self.seam
-        model: Any = seam.state.model
-        model.eval()
-        seam.eval_start("eval", self._data)
-        total, rows = 0.0, 0
-        with torch.no_grad():
+        seam, total, rows = self.seam, 0.0, 0
+        with seam.evaluating(seam.state.model, "eval", self._data) as results:  # type: ignore[arg-type]
             for loaded in self._data:
                 batch = seam.eval_batch(loaded)
                 seam.eval_outputs(self._outputs_of(batch))
                 loss, _ = seam.state.objective.scalar(self._loss_of(seam.state.outputs))
                 seam.eval_batch_end(loss)
                 total, rows = total + loss.item() * count_rows(batch), rows + count_rows(batch)
-        seam.eval_end({"eval/loss": total / rows})
-        model.train()
+            results["loss"] = total / rows
