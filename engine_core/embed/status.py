@@ -65,7 +65,7 @@ class RunStatus:
         phase: set here, but for STEPPING, which the loop sets and leaves, and EVALUATING: neither call nor block is
             between the change and the `try` that ends it, where a signal would be lost.
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
-        evaluated: a mark of the weights that an evaluation at an epoch's last batch saw; None: there was none.
+        evaluated: a mark of the weights that the latest evaluation saw, if an epoch ended at once after it.
         owed: an evaluation that was interrupted.
         reopens_epoch: an exception made algorithms undo what they did at EPOCH_START, so it has to fire again.
     """
@@ -126,7 +126,7 @@ class RunStatus:
 
     def begin_evaluation(self) -> BegunEvaluation | None:
         """Return how far an interrupted evaluation is; None: there was one at this position."""
-        owed, self.owed = self.owed, None
+        owed, self.owed, self.evaluated = self.owed, None, None
         self._evaluated_before, self.evaluated_at = self.evaluated_at, self._state.timestamp.batch
         if self._evaluated_before == self.evaluated_at:
             return None

@@ -293,17 +293,18 @@ def settings_of(number: int) -> dict[str, Any]:
     chosen += draw.sample(others, draw.randrange(4) if chosen else 0)
     if {"ema", "swa"} <= set(chosen):  # they exclude each other
         chosen.remove(max("ema", "swa", key=chosen.index))
+    optimizer = draw.choice(sorted(OPTIMIZERS))
     duration, metrics = draw.choice(["2ep", "3ep", "7ba", "9ba", "50sp"]), draw.choice(sorted(METRICS))
     return {
         "algorithms": [[name, draw.choice(FORMS.get(name, [ARGUMENTS.get(name, {})]))] for name in chosen],
         "precision": draw.choice(["fp32", "fp32", "amp_bf16"]),
         "microbatch_size": draw.choice([None, None, 3, 4]),
         "grad_clip_norm": draw.choice([None, 0.5]),
-        "optimizer": draw.choice(sorted(OPTIMIZERS)),
-        "scheduler": draw.choice([name for name in SCHEDULERS if (name, duration) != ("cosine", "50sp")]),
+        "optimizer": optimizer,
+        "scheduler": draw.choice([*SCHEDULERS]) if optimizer != "muon and adamw" else "none",
         "scheduled": draw.choice(["1ba", "2ba", "1ep"]),
         "metrics": metrics,
-        "eval_interval": draw.choice(["1ep", "3ba", "2ep", "11sp", *([] if duration == "50sp" else ["0.3dur"])]),
+        "eval_interval": draw.choice(["1ep", "3ba", "2ep", "11sp", *(["0.3dur"] if duration.endswith("ba") else [])]),
         "max_duration": duration,
         "save_interval": draw.choice(["1ba", "1ba", "2ba", "1ep", "11sp"]),
         "batch_size": draw.choice([5, 7, 8]),

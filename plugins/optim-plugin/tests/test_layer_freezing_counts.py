@@ -22,11 +22,11 @@ def make_net() -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)), nn.Linear(4, 3))
 
 
-def make_trainer(algorithm: LayerFreezing, model: Any) -> Trainer:
+def make_trainer(algorithm: LayerFreezing, model: Any, data: Any = None) -> Trainer:
     """Return one of 20 batches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
     given: dict[str, Any] = {"max_duration": "4ep", "loss_fn": F.cross_entropy, "optimizers": optimizer}
-    return Trainer(model, make_data(), algorithms=algorithm, seed=1, device="cpu", **given)
+    return Trainer(model, make_data() if data is None else data, algorithms=algorithm, seed=1, device="cpu", **given)
 
 
 NET_LAYERS = [f"net.{i}" for i in range(5)]
@@ -74,6 +74,19 @@ def test_resumed_where_layers_are_counted_it_counts_the_same(at: int) -> None:
     assert first.state_dict() == ({} if at < 11 else {"frozen": max(0, (at - 11) // 2), "layers": NET_LAYERS})
     assert rest.state_dict() == whole.state_dict() == {"frozen": 4, "layers": NET_LAYERS}
     assert all(map(torch.equal, models[0].state_dict().values(), models[2].state_dict().values()))
+
+
+def test_with_a_loader_without_length_layers_count_where_an_epoch_ends() -> None:
+    """Only there `start` passes, so a run that is saved there has to know its layers."""
+    algorithm = LayerFreezing(0.4)
+    with make_trainer(algorithm, make_net(), iter_of(make_data())) as trainer:
+        trainer.fit("10ba")
+    assert algorithm.state_dict() == {"frozen": 0, "layers": [str(i) for i in range(5)]}
+
+
+def iter_of(batches: list[Any]) -> Any:
+    """Return a loader of these batches that does not know how many they are."""
+    return type("Unsized", (), {"__iter__": lambda self: iter(batches)})()
 
 
 class SometimesShort(nn.Module):

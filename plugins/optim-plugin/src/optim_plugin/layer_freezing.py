@@ -25,6 +25,8 @@ from .freezing import (
 
 __all__ = ["LayerFreezing"]
 
+_SAVED_AT = (Event.BATCH_CHECKPOINT, Event.EPOCH_CHECKPOINT)
+
 
 class LayerFreezing(Algorithm):
     """Freeze layers one after another, from the front, late in training.
@@ -32,7 +34,7 @@ class LayerFreezing(Algorithm):
     Source: Brock et al. 2017, FreezeOut: Accelerate Training by Progressively Freezing Layers, arXiv 1706.04983; the
     linear schedule with these two arguments is MosaicML's layer freezing. See `freeze_layers` and `freezing_schedule`.
     Frozen layers stay frozen, in a second `fit` too. Layers count up to the last one that has had a gradient in a batch
-    that ended after `start`. This is checked at BATCH_CHECKPOINT, so that a resumed run, which starts without
+    that ended after `start`. This is checked where a run may be saved, so that a resumed run, which starts without
     gradients, gets it from the checkpoint.
 
     Args:
@@ -47,7 +49,7 @@ class LayerFreezing(Algorithm):
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
         name="layer_freezing",
         description="freeze layers one after another, from the front, late in training",
-        events=(Event.BATCH_START, Event.BATCH_CHECKPOINT),
+        events=(Event.BATCH_START, *_SAVED_AT),
         tags=("freezing",),
         conflicts=("@freezing",),
         writes=("model",),
@@ -68,10 +70,10 @@ class LayerFreezing(Algorithm):
         return True
 
     def match(self, event: Event, state: State) -> bool:
-        """If there is a layer to freeze at BATCH_START, or one to count there or at BATCH_CHECKPOINT."""
+        """If there is a layer to freeze at BATCH_START, or one to count there or before a checkpoint."""
         if event is Event.BATCH_START and (self._loaded or (self._state is not None and not self._is_of(state))):
             return True
-        if event not in (Event.BATCH_START, Event.BATCH_CHECKPOINT) or self._loaded:
+        if event not in (Event.BATCH_START, *_SAVED_AT) or self._loaded:
             return False  # what was loaded waits for a batch
         if not self._is_of(state):
             return _done(state) > self.start
@@ -122,7 +124,7 @@ class LayerFreezing(Algorithm):
             last = max(i for i, name in enumerate(behind) if has_gradient(self._behind[name]))
             self._layers += behind[: last + 1]
             self._look_behind(model)
-        elif not self._is_of(state) and (event is Event.BATCH_CHECKPOINT or has_gradient(model.parameters())):
+        elif not self._is_of(state) and (event in _SAVED_AT or has_gradient(model.parameters())):
             self._layers, self._state = trainable_layers(model), weakref.ref(state)
             self._look_behind(model)
 
