@@ -80,7 +80,7 @@ def test_with_a_loader_without_length_layers_count_where_an_epoch_ends() -> None
     """Only there `start` passes, so a run that is saved there has to know its layers."""
     algorithm = LayerFreezing(0.4)
     with make_trainer(algorithm, make_net(), iter_of(make_data())) as trainer:
-        trainer.fit("10ba")
+        trainer.fit("2ep")
     assert algorithm.state_dict() == {"frozen": 0, "layers": [str(i) for i in range(5)]}
 
 
