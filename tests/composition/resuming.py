@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import random
 import sys
 import traceback
@@ -76,8 +77,8 @@ OPTIMIZERS: dict[str, Any] = {
     "tensor lr": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), capturable=False, foreach=False),
 }
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "cosine": functools.partial(lr_scheduler.CosineAnnealingLR, T_max="1dur"),  # the first: it needs a length in ba
     "none": lambda _: (),
-    "cosine": functools.partial(lr_scheduler.CosineAnnealingLR, T_max="1dur"),
     "cosine restarted": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2),
     "step": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
     "multi step": lambda o: lr_scheduler.MultiStepLR(o, [3, 7]),
@@ -241,6 +242,9 @@ class LastSeen:
     def compute(self) -> float:
         return self.value
 
+    def merge_state(self, others: Any) -> None:
+        self.value += sum(other.value for other in others)
+
     def reset(self) -> None:
         self.value = 0.0
 
@@ -257,6 +261,10 @@ class Accuracy:
 
     def compute(self) -> float:
         return self.right / self.rows
+
+    def merge_state(self, others: Any) -> None:
+        self.right += sum(other.right for other in others)
+        self.rows += sum(other.rows for other in others)
 
     def reset(self) -> None:
         self.right = self.rows = 0
@@ -301,7 +309,7 @@ def settings_of(number: int) -> dict[str, Any]:
         "microbatch_size": draw.choice([None, None, 3, 4]),
         "grad_clip_norm": draw.choice([None, 0.5]),
         "optimizer": optimizer,
-        "scheduler": draw.choice([*SCHEDULERS]) if optimizer != "muon and adamw" else "none",
+        "scheduler": "none" if optimizer == "muon and adamw" else draw.choice([*SCHEDULERS][duration[-2:] != "ba" :]),
         "scheduled": draw.choice(["1ba", "2ba", "1ep"]),
         "metrics": metrics,
         "eval_interval": draw.choice(["1ep", "3ba", "2ep", "11sp", *(["0.3dur"] if duration.endswith("ba") else [])]),
@@ -447,7 +455,7 @@ def main(phase: str, root: str, *numbers: str) -> None:
     warnings.simplefilter("ignore")
     for number in map(int, numbers):
         folder = Path(root) / str(number)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if phase == "compare":
             if said := difference(folder):
                 sys.stdout.write(f"{number} {said}\n")
@@ -456,7 +464,8 @@ def main(phase: str, root: str, *numbers: str) -> None:
             result = run(phase, number, folder)
         except Exception:  # noqa: BLE001  the other draws are tried all the same
             result = {"error": f"{settings_of(number)}\n{traceback.format_exc()}"}
-        (folder / f"{phase}.json").write_text(json.dumps(result))
+        if not int(os.environ.get("RANK", "0")):
+            (folder / f"{phase}.json").write_text(json.dumps(result))
 
 
 def difference(folder: Path) -> str | None:

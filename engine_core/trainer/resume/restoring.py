@@ -42,12 +42,12 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
             _load(label, scheduler.load_state_dict, own)
     _load_scaler(session, saved["scaler"])
     _load_loss(state.loss_fn, saved["loss"])
-    _load_evaluators(state.evaluators, saved["evaluators"])
+    own = {**saved, **(part_of_rank(saved.get("ranks") or [], state.ranks) or {})}
+    _load_evaluators(state.evaluators, own["evaluators"])
     state.timestamp = _clock_of(saved["clock"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
     state.results.load(saved.get("results", {}))  # older versions saved none
-    own = part_of_rank(saved.get("ranks") or [], state.ranks) or {}
-    session.status.load_state_dict({**saved, "evaluation": own.get("evaluation", saved.get("evaluation"))})
+    session.status.load_state_dict({**saved, "evaluation": own.get("evaluation")})
     session.readings.load_state_dict(saved)
     algorithms = _states_in(saved, "algorithms", session)
     _load_named(
@@ -101,7 +101,10 @@ def resume_feed(session: Session, content: Content | Opened) -> None:
         )
         state.timestamp = state.timestamp._replace(batch_in_epoch=0, sample_in_epoch=0)
     else:
-        session.batches = session.feed.resume(own["feed"] if own and is_local and is_same else saved["feed"])
+        position = own["feed"] if own and is_local and is_same else saved["feed"]
+        if own and "own" in own:
+            position = {**position, "own": own["own"]}
+        session.batches = session.feed.resume(position)
     # Last: to restart an epoch, the feed sets these and draws from them.
     own = saved if state.rank == 0 else own
     if own is None:  # the saved run had another number of ranks

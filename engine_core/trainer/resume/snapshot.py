@@ -76,8 +76,11 @@ def _parts(session: Session) -> dict[str, Any]:
     generators = GlobalGenerators.capture(session.device).to_state()
     position = session.feed.position(in_epoch=session.batches is not None)
     status = session.status.state_dict()
-    of_rank = {"feed": position} if session.feed.is_local else {}
-    of_ranks = gather_parts(state.ranks, own, generators=generators, evaluation=status["evaluation"], **of_rank)
+    evaluators = {label: of_loader(loader) for label, loader in state.evaluators.items()}
+    # A dataset with a generator of its own draws for the rows of its rank.
+    of_rank = {"feed": position} if session.feed.is_local else {"own": position["own"]}
+    of_rank |= {"generators": generators, "evaluation": status["evaluation"], "evaluators": evaluators}
+    of_ranks = gather_parts(state.ranks, own, **of_rank)
     return {
         "clock": state.timestamp._asdict(),
         "metrics": dict(state.metrics),
@@ -93,7 +96,7 @@ def _parts(session: Session) -> dict[str, Any]:
         "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
         "loss": state_of_loss(state.loss_fn),
-        "evaluators": {label: of_loader(loader) for label, loader in state.evaluators.items()},
+        "evaluators": evaluators,
         **own,
         **({"ranks": of_ranks} if of_ranks else {}),
     }
