@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
-from .state import State, length_of
+from .state import State, train_length
 from .time import Interval, Time, TimeUnit
 
 __all__ = [
@@ -148,7 +148,7 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
     if unit is not own:
         if {unit, own} != {TimeUnit.EPOCH, TimeUnit.BATCH}:
             raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: give it in {unit}")
-        if not (batches := length_of(state.train_dataloader)):
+        if not (batches := train_length(state)):
             raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: the train_dataloader has no length")
         value = value * batches if unit is TimeUnit.BATCH else value / batches
     return Time(max(1, int(round(value, 9))), unit)  # rounded first, so that 0.29 of 100 is 29

@@ -12,7 +12,7 @@ from ..callback import Callback
 from ..logger import Logger
 from ..objective import LossMeter
 from ..registry import Registry
-from ..state import State, epochs_done, length_of
+from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
 
 
@@ -141,7 +141,7 @@ def totals_of(state: State) -> tuple[int | None, int | None]:
         >>> totals_of(State(max_duration="10ba", train_dataloader=[1, 2, 3]))
         (4, 10)
     """
-    length = length_of(state.train_dataloader)
+    length = train_length(state)
     end = None if state.max_duration is None else Time(state.max_duration)
     if end is None or end.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
         return None, None

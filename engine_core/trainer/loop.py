@@ -64,8 +64,16 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         session.end_if_interrupted()
 
     def is_epoch_over() -> bool:
-        """Was the run saved after the last batch of an epoch but before its end?"""
-        return session.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
+        """Has the loader no further batch in this epoch? It is asked where its `len` says so, which may be wrong."""
+        length = state.dataloader_len
+        if not state.ranks.any(session.batches is not None and length is not None and feed.taken >= length):
+            return False
+        try:
+            session.batches = feed.look_ahead(session.batches)
+        except BaseException as error:
+            lose_no_batch(session, error, checkpoint)
+            raise
+        return feed.is_exhausted
 
     def epoch() -> None:
         """Run the batches of one epoch, or those that an earlier fit left over."""
@@ -94,7 +102,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             feed.taken += 1
             batch()
             if at_end():
-                if state.timestamp.batch_in_epoch == state.dataloader_len:
+                if is_epoch_over():
                     break
                 return
         end_epoch()
@@ -246,7 +254,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def end_epoch() -> None:
         """Count the epoch, step the per-epoch schedulers, evaluate."""
-        feed.end_epoch(session.batches)
+        feed.end_epoch()
         session.batches = None
         objective.settle_parts()
         before = state.timestamp
