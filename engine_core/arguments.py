@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Literal
 
 from .batch import BatchKey, get_item, set_item
@@ -23,6 +25,7 @@ __all__ = [
     "interval_in_run",
     "item_at",
     "length_in_run",
+    "path_of",
 ]
 
 
@@ -170,6 +173,16 @@ def _count(state: State, length: Time) -> tuple[float, TimeUnit]:
         what = "not known" if whole is None else repr(str(whole))
         raise ArgumentError(f"max_duration is {what}, so {str(length)!r} of it can't be counted: set it in ep or ba")
     return round(length.value * whole.value, 9), whole.unit
+
+
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """Return a path that a user gave; a leading `~` is the home folder, as in a shell, which expands few of them.
+
+    Example:
+        >>> path_of("~/runs") == Path.home() / "runs", path_of("./~/runs")
+        (True, ...Path('~/runs'))
+    """
+    return Path(os.path.expanduser(given))  # noqa: PTH111  Path's own raises where there is no such home
 
 
 def check_key(name: str, key: object) -> None:

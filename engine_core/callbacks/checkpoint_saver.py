@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..arguments import check_flag, check_interval, check_whole, interval_in_run
+from ..arguments import check_flag, check_interval, check_whole, interval_in_run, path_of
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..logger import Logger
@@ -58,7 +58,7 @@ class CheckpointSaver(Callback):
         *,
         sharded: bool | None = None,
     ) -> None:
-        self.checkpoint_folder = Path(folder).absolute()
+        self.checkpoint_folder = path_of(folder).absolute()
         self.interval = str(check_interval("interval", interval))
         self.keep_last = None if keep_last is None else check_whole("keep_last", keep_last, "[1, inf)", "how many stay")
         self.keep_best = None if keep_best is None else check_whole("keep_best", keep_best, "[1, inf)", "how many stay")
