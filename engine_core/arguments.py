@@ -11,7 +11,7 @@ from typing import Any, Literal
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
 from .state import State, train_length
-from .time import Interval, Time, TimeUnit
+from .time import Interval, Time, TimeUnit, as_number
 
 __all__ = [
     "check_flag",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def check_number(name: str, value: object, interval: str, what: str) -> float:
-    """Return a finite number if it is within an interval.
+    """Return a finite number if it is within an interval; scalars of NumPy and torch are numbers too.
 
     Args:
         interval: in mathematical notation: `"(0, 1]"`, `"[0, inf)"`.
@@ -47,6 +47,7 @@ def check_number(name: str, value: object, interval: str, what: str) -> float:
         Traceback (most recent call last):
         engine_core.errors.ArgumentError: smoothing=1 has to be within [0, 1): the share of the uniform distribution
     """
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a number")
     number = float(value)
@@ -64,6 +65,7 @@ def check_whole(name: str, value: object, interval: str, what: str) -> int:
         >>> check_whole("interval", 2, "[1, inf)", "every how many steps")
         2
     """
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a whole number: {what}")
     if not _within(number := int(value), interval):
@@ -77,7 +79,7 @@ def check_flag(name: str, value: object) -> bool:
     Raises:
         ArgumentTypeError: (a TypeError) for anything else.
     """
-    if not isinstance(value, bool):
+    if not isinstance(value := as_number(value), bool):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be True or False")
     return value
 
