@@ -60,12 +60,12 @@ class Time:
             unit, value = value.unit, value.value
         elif isinstance(value, str) and unit is None:
             value, unit = _parse(value)
-        elif not (_is_number(value) or _is_number(value := as_number(value))):
+        elif type(value) not in (int, float) and not _is_number(value := as_number(value)):
             raise ArgumentTypeError(f"{value!r} is not a length of training; {_FORMS}")
         elif unit is None:
             raise ArgumentTypeError(f"a bare number has no unit: write '{value}ep' for {value} epochs, or {_FORMS[9:]}")
         object.__setattr__(self, "unit", _unit(unit))
-        object.__setattr__(self, "value", _checked(value, self.unit))
+        object.__setattr__(self, "value", _checked(value, self.unit))  # type: ignore[arg-type]  # a number by now
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Time is immutable")

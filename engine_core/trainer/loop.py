@@ -38,7 +38,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
     at_once = microbatch_size is None and together is None
     profiler = state.profiler
-    warns_of_graph = looks_for_untrained = True
+    warns_of_graph = is_first = True
 
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
@@ -109,13 +109,13 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
-        nonlocal looks_for_untrained
+        nonlocal is_first
         before = state.timestamp
         try:
             seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
-            if looks_for_untrained:
-                looks_for_untrained = False
-                session.look_for_untrained()
+            if is_first:
+                is_first = False
+                session.look_at_first_batch()
             train_batch()
         except Exception as error:
             place = place_in_training(state, seam.samples, microbatch_size, is_same=session.adds_up())
