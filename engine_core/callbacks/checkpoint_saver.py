@@ -71,7 +71,10 @@ class CheckpointSaver(Callback):
         from ..checkpoint import BackgroundWriter, Store  # noqa: PLC0415  it can be listed and examined without torch
 
         self._store, self._writer = Store(self.checkpoint_folder), BackgroundWriter()
-        self._ranking = Ranking(self.checkpoint_folder, metric, keep_best or 0)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ranking = Ranking(self.checkpoint_folder, self.metric, self.keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
         self._due_at: Timestamp | None = None
         self._measured_at: Timestamp | None = None
@@ -80,7 +83,8 @@ class CheckpointSaver(Callback):
         self._rank = self._failures = 0
 
     def init(self, state: State, logger: Logger) -> None:
-        """Refuse an interval that can't be counted in this run, and a metric without a best value."""
+        """Forget an earlier run; refuse an interval that can't be counted in this one, and a metric without a best."""
+        self._forget()
         interval_in_run(state, "interval", self.interval)
         self._ranking.follow(state)
 

@@ -29,6 +29,9 @@ class Facts(Callback):
     every_rank = False
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._started_s: float | None = None
         self._earlier_s = 0.0
         self._has_begun = self.is_fitting = False
@@ -37,6 +40,10 @@ class Facts(Callback):
     def tell(self, fact: dict[str, Any], state: State) -> None:
         """Receive a fact."""
         raise NotImplementedError
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Forget an earlier run."""
+        self._begin()
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the clock and tell what the run is, once."""

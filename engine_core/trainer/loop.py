@@ -114,9 +114,11 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
             if is_first:
-                is_first = False
-                session.look_at_first_batch()
+                session.look_for_untrained()
             train_batch()
+            if is_first:
+                is_first = False
+                session.look_for_unread()
         except Exception as error:
             place = place_in_training(state, seam.samples, microbatch_size, is_same=session.adds_up())
             explain_out_of_memory(error, state, *place)

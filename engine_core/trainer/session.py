@@ -206,9 +206,8 @@ class Session:
         model: Any = self.state.model
         self.untrained = warn_of_untrained(model, self.state.optimizers, self.untrained)
 
-    def look_at_first_batch(self) -> None:
-        """Warn once of items of the batch that nothing reads, and at each fit of what is not trained."""
-        self.look_for_untrained()
+    def look_for_unread(self) -> None:
+        """Warn once of items of the batch that nothing reads."""
         if not self.has_looked_at_items:
             self.has_looked_at_items = True
             warn_of_unread(self.state, self.engine)

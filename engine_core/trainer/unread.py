@@ -26,9 +26,10 @@ def warn_of_unread(state: State, engine: Engine) -> None:
     what = f", a {_described(batch[unread[0]])}" if len(unread) == 1 else ""
     more, last = (*_places(objective.targets), unread[0]), len(batch) - 1
     warn(
-        f"nothing reads {_in_words(tuple(unread))} of the batch{what}: the model gets {model}, and the loss {loss}. If the loss "
-        f"needs it, give Trainer(objective=engine_core.Objective(loss_fn, targets={more!r})); if the last item is the "
-        f"target, Objective(loss_fn, inputs={tuple(range(last))!r}, targets={last})",
+        f"nothing reads {_in_words(tuple(unread))} of the batch{what}: the model gets {model}, and the loss {loss}. If "
+        "the loss needs it, give Trainer(objective=engine_core.Objective(loss_fn, "
+        f"targets={more!r})); if the last item is the target, Objective(loss_fn, inputs={tuple(range(last))!r}, "
+        f"targets={last})",
         UnreadItemWarning,
     )
 

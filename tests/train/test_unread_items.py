@@ -70,11 +70,12 @@ class WholeBatch(nn.Module):
 
 
 def test_one_warning_names_the_item_and_what_to_write() -> None:
-    assert told() == [
+    (only,) = told()
+    assert only == (
         "nothing reads item 2 of the batch, a Tensor of shape (8,): the model gets item 0, and the loss item 1. If the "
         "loss needs it, give Trainer(objective=engine_core.Objective(loss_fn, targets=(1, 2))); if the last item is "
         "the target, Objective(loss_fn, inputs=(0, 1), targets=2)"
-    ]
+    )
 
 
 @pytest.mark.parametrize(
