@@ -75,7 +75,7 @@ def test_a_disabled_algorithm_that_changed_the_model_is_a_plugin_error(train, mo
     train(config=CONFIG + "algorithms: [widen]")
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "widen")
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout()) if knows_model else None
-    with pytest.raises(PluginError, match="widen.* is disabled: listed in ENGINE_CORE_DISABLE_PLUGINS"):
+    with pytest.raises(PluginError, match=r"widen.* is disabled: listed in ENGINE_CORE_DISABLE_PLUGINS"):
         engine_core.load_model("out", model, trust=not knows_model)
 
 
