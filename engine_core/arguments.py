@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Literal
 
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
-from .state import State, length_of
-from .time import Interval, Time, TimeUnit
+from .state import State, train_length
+from .time import Interval, Time, TimeUnit, as_number
 
 __all__ = [
     "check_flag",
@@ -23,11 +25,12 @@ __all__ = [
     "interval_in_run",
     "item_at",
     "length_in_run",
+    "path_of",
 ]
 
 
 def check_number(name: str, value: object, interval: str, what: str) -> float:
-    """Return a finite number if it is within an interval.
+    """Return a finite number if it is within an interval; scalars of NumPy and torch are numbers too.
 
     Args:
         interval: in mathematical notation: `"(0, 1]"`, `"[0, inf)"`.
@@ -44,6 +47,7 @@ def check_number(name: str, value: object, interval: str, what: str) -> float:
         Traceback (most recent call last):
         engine_core.errors.ArgumentError: smoothing=1 has to be within [0, 1): the share of the uniform distribution
     """
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a number")
     number = float(value)
@@ -61,6 +65,7 @@ def check_whole(name: str, value: object, interval: str, what: str) -> int:
         >>> check_whole("interval", 2, "[1, inf)", "every how many steps")
         2
     """
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a whole number: {what}")
     if not _within(number := int(value), interval):
@@ -74,7 +79,7 @@ def check_flag(name: str, value: object) -> bool:
     Raises:
         ArgumentTypeError: (a TypeError) for anything else.
     """
-    if not isinstance(value, bool):
+    if not isinstance(value := as_number(value), bool):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be True or False")
     return value
 
@@ -148,7 +153,7 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
     if unit is not own:
         if {unit, own} != {TimeUnit.EPOCH, TimeUnit.BATCH}:
             raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: give it in {unit}")
-        if not (batches := length_of(state.train_dataloader)):
+        if not (batches := train_length(state)):
             raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: the train_dataloader has no length")
         value = value * batches if unit is TimeUnit.BATCH else value / batches
     return Time(max(1, int(round(value, 9))), unit)  # rounded first, so that 0.29 of 100 is 29
@@ -170,6 +175,16 @@ def _count(state: State, length: Time) -> tuple[float, TimeUnit]:
         what = "not known" if whole is None else repr(str(whole))
         raise ArgumentError(f"max_duration is {what}, so {str(length)!r} of it can't be counted: set it in ep or ba")
     return round(length.value * whole.value, 9), whole.unit
+
+
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """Return a path that a user gave; a leading `~` is the home folder, as in a shell, which expands few of them.
+
+    Example:
+        >>> path_of("~/runs") == Path.home() / "runs", path_of("./~/runs")
+        (True, ...Path('~/runs'))
+    """
+    return Path(os.path.expanduser(given))  # noqa: PTH111  Path's own raises where there is no such home
 
 
 def check_key(name: str, key: object) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .arguments import path_of
 from .errors import ArgumentError
 from .manifest import Manifest, read_json, read_manifest
 from .messages import escaped
@@ -61,7 +62,7 @@ def compare(run_a: Path | str, run_b: Path | str) -> list[Difference]:
     Raises:
         ArgumentError: (a ValueError) if one of them is not a run.
     """
-    runs = (Path(run_a), Path(run_b))
+    runs = (path_of(run_a), path_of(run_b))
     a, b = map(read_manifest, runs)
     results = map(_results, runs) if all(map(has_results, runs)) else ({}, {})
     return [*compare_manifests(a, b), *_by_key("results", *results)]

@@ -122,6 +122,10 @@ class UntrainedParametersWarning(UserWarning):
     """Trainable parameters of the model are in no optimizer."""
 
 
+class UnreadItemWarning(UserWarning):
+    """Nothing reads an item of the batch: neither the model, the loss, nor an algorithm."""
+
+
 class DurationWarning(UserWarning):
     """A length does not fit that of the whole training: of a `fit` at or past its end, or of a scheduler."""
 

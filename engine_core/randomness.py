@@ -16,6 +16,7 @@ from .algorithm import Algorithm
 from .arguments import check_whole
 from .errors import ArgumentError, ArgumentTypeError
 from .state import State
+from .time import as_number
 
 __all__ = [
     "AnyGenerator",
@@ -38,6 +39,7 @@ def check_seed(seed: Any) -> int:
     """Return the seed, or draw one if it is None."""
     if seed is None:
         return secrets.randbits(32)
+    seed = as_number(seed)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ArgumentError(f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}")
     return seed

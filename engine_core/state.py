@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .checkpoint import Content, Snapshot
     from .objective import Objective
 
-__all__ = ["State", "epochs_done", "length_of", "nearest_field"]
+__all__ = ["State", "epochs_done", "length_of", "nearest_field", "train_length"]
 
 
 class _Referable:
@@ -58,6 +58,7 @@ class State(_Referable):
         skip_requested: is the loop asked to skip the optimizers' next step?
         schedulers_rest: does an algorithm set the learning rates from here on? The loop then steps no scheduler.
         interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
+        false_length: what `len(train_dataloader)` says, and how many batches an epoch gave, if that is another number.
         loaded_from: the checkpoint that the run continues from, if there is one.
         config: the content of the file that describes the run, if one does; savers keep it.
         import_from: the folders where what the config names was looked for, as well as where Python looks.
@@ -120,6 +121,7 @@ class State(_Referable):
     dataloader: Iterable[Any] | None = None
     dataloader_label: str | None = None
     dataloader_len: int | None = None
+    false_length: tuple[int, int] | None = None
     stop_requested: bool = False
     stop_reason: str | None = None
     pause_requested: bool = False
@@ -198,14 +200,15 @@ class State(_Referable):
             done = self.timestamp[FIELD_OF[whole.unit]]
             if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
                 # in whole batches: a fraction of an epoch would be rounded once, and the quotient again
-                done, total = done * batches + self.timestamp.batch_in_epoch, total * batches
+                # An epoch that is longer than its loader says stands still before the next one.
+                done, total = done * batches + min(self.timestamp.batch_in_epoch, batches), total * batches
         return done / total if total else 1.0
 
     def _batches_per_epoch(self) -> int | None:
         """`dataloader_len` is the evaluation loader's while evaluation runs."""
         if self.dataloader is self.train_dataloader:
             return self.dataloader_len
-        return length_of(self.train_dataloader)
+        return train_length(self)
 
     def batch_get_item(self, key: BatchKey) -> Any:
         """Return the item of the current batch under `key`, see `engine_core.batch.get_item`."""
@@ -356,8 +359,20 @@ def epochs_done(state: State) -> int:
         >>> epochs_done(State(train_dataloader=[1, 2], timestamp=Timestamp(epoch=3, batch_in_epoch=2)))
         4
     """
-    now, length = state.timestamp, length_of(state.train_dataloader)
+    now, length = state.timestamp, train_length(state)
     return now.epoch + (now.batch_in_epoch > 0 and now.batch_in_epoch == length)
+
+
+def train_length(state: State) -> int | None:
+    """Return the number of batches of an epoch: what the latest one gave, if the train loader says something else.
+
+    Example:
+        >>> train_length(State(train_dataloader=[1, 2, 3], false_length=(3, 4)))
+        4
+    """
+    said = length_of(state.train_dataloader)
+    known = state.false_length
+    return known[1] if known is not None and known[0] == said else said  # a loader may get another length
 
 
 def length_of(loader: Iterable[Any] | None) -> int | None:

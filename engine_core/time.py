@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from .errors import ArgumentError, ArgumentTypeError, nearest
 
-__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp", "is_length"]
+__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp", "as_number", "is_length"]
 
 
 class TimeUnit(str, Enum):
@@ -60,12 +60,12 @@ class Time:
             unit, value = value.unit, value.value
         elif isinstance(value, str) and unit is None:
             value, unit = _parse(value)
-        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        elif type(value) not in (int, float) and not _is_number(value := as_number(value)):
             raise ArgumentTypeError(f"{value!r} is not a length of training; {_FORMS}")
         elif unit is None:
             raise ArgumentTypeError(f"a bare number has no unit: write '{value}ep' for {value} epochs, or {_FORMS[9:]}")
         object.__setattr__(self, "unit", _unit(unit))
-        object.__setattr__(self, "value", _checked(value, self.unit))
+        object.__setattr__(self, "value", _checked(value, self.unit))  # type: ignore[arg-type]  # a number by now
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Time is immutable")
@@ -93,14 +93,14 @@ class Time:
             if other.unit is not self.unit:
                 raise ArgumentTypeError(f"{self!r} and {other!r} have different units and can't be combined")
             return other.value
-        if isinstance(other, (int, float)) and not isinstance(other, bool):
+        if _is_number(other := as_number(other)):
             return other
         raise ArgumentTypeError(f"{other!r} is neither a Time nor a number")
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Time):
             return self.unit is other.unit and self.value == other.value
-        if isinstance(other, (int, float)):
+        if isinstance(other := as_number(other), (int, float)):
             return self.value == other
         return NotImplemented
 
@@ -132,7 +132,7 @@ class Time:
 
     def __mul__(self, factor: float) -> Time:
         """Scale; whole-number units are truncated, after rounding so that `0.29 * 100` is 29."""
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        if not _is_number(factor := as_number(factor)):
             raise ArgumentTypeError(f"{self!r} can be multiplied by a number, not by {factor!r}")
         product = self.value * factor
         return Time(product if self.unit in _CONTINUOUS else int(round(product, 9)), self.unit)
@@ -148,6 +148,21 @@ class Time:
 
     def __float__(self) -> float:
         return float(self.value)
+
+
+def as_number(value: Any) -> Any:
+    """Return a scalar of NumPy or torch as the number of Python that it is, and anything else as it is.
+
+    Example:
+        >>> import torch
+        >>> as_number(torch.tensor(3)), as_number("3")
+        (3, '3')
+    """
+    return value.item() if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)) else value
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _unit(unit: TimeUnit | str) -> TimeUnit:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..arguments import check_flag, check_interval, check_whole, interval_in_run
+from ..arguments import check_flag, check_interval, check_whole, interval_in_run, path_of
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
 from ..logger import Logger
@@ -58,7 +58,7 @@ class CheckpointSaver(Callback):
         *,
         sharded: bool | None = None,
     ) -> None:
-        self.checkpoint_folder = Path(folder).absolute()
+        self.checkpoint_folder = path_of(folder).absolute()
         self.interval = str(check_interval("interval", interval))
         self.keep_last = None if keep_last is None else check_whole("keep_last", keep_last, "[1, inf)", "how many stay")
         self.keep_best = None if keep_best is None else check_whole("keep_best", keep_best, "[1, inf)", "how many stay")
@@ -71,7 +71,10 @@ class CheckpointSaver(Callback):
         from ..checkpoint import BackgroundWriter, Store  # noqa: PLC0415  it can be listed and examined without torch
 
         self._store, self._writer = Store(self.checkpoint_folder), BackgroundWriter()
-        self._ranking = Ranking(self.checkpoint_folder, metric, keep_best or 0)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ranking = Ranking(self.checkpoint_folder, self.metric, self.keep_best or 0)
         self._looked_at = self._saved_at = Timestamp()
         self._due_at: Timestamp | None = None
         self._measured_at: Timestamp | None = None
@@ -80,7 +83,8 @@ class CheckpointSaver(Callback):
         self._rank = self._failures = 0
 
     def init(self, state: State, logger: Logger) -> None:
-        """Refuse an interval that can't be counted in this run, and a metric without a best value."""
+        """Forget an earlier run; refuse an interval that can't be counted in this one, and a metric without a best."""
+        self._forget()
         interval_in_run(state, "interval", self.interval)
         self._ranking.follow(state)
 

@@ -11,7 +11,7 @@ from ..algorithm import unique_names
 from ..callback import Callback
 from ..logger import Logger
 from ..registry import Registry
-from ..state import State, epochs_done, length_of
+from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
 
 
@@ -28,6 +28,9 @@ class Facts(Callback):
     every_rank = False
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         from ..objective import LossMeter  # noqa: PLC0415  it can be listed without torch
 
         self._started_s: float | None = None
@@ -38,6 +41,10 @@ class Facts(Callback):
     def tell(self, fact: dict[str, Any], state: State) -> None:
         """Receive a fact."""
         raise NotImplementedError
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Forget an earlier run."""
+        self._begin()
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the clock and tell what the run is, once."""
@@ -142,7 +149,7 @@ def totals_of(state: State) -> tuple[int | None, int | None]:
         >>> totals_of(State(max_duration="10ba", train_dataloader=[1, 2, 3]))
         (4, 10)
     """
-    length = length_of(state.train_dataloader)
+    length = train_length(state)
     end = None if state.max_duration is None else Time(state.max_duration)
     if end is None or end.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
         return None, None

@@ -48,10 +48,17 @@ class LossGuard(Callback):
             raise ArgumentError(f"policy={policy!r} is unknown{did_you_mean(str(policy), POLICIES)}")
         self.policy, self.needs = policy, _NEEDS.get(policy, ())
         self.limit = check_whole("limit", limit, "[1, inf)", "how many batches in a row may be skipped")
+        self._begin()
+
+    def _begin(self) -> None:
         self._in_a_row = self._skipped = 0
         self._gone_back_to: int | None = None
         self._has_asked = False
         self._kept: list[_Kept] = []
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Forget an earlier run."""
+        self._begin()
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Check that the run has savers to roll back to."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from ..algorithm import Algorithm
+from ..arguments import path_of
 from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError
 from ..event import Event
@@ -223,7 +224,7 @@ def _write_timing(path: Path, sums: dict[str, list[int]], resumed_at: int | None
 def _checked(path: str | os.PathLike[str], name: str) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"the profiler's {name} is {path!r}; give the name of a file such as 'trace.json'")
-    checked = Path(path)
+    checked = path_of(path)
     if checked.is_dir():
         raise ArgumentError(f"the profiler's {name} {str(path)!r} is a folder; give the name of a file in it")
     if name == "timing" and checked.exists() and not checked.is_file():  # as /dev/null: it is replaced, not written to

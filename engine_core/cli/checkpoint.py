@@ -13,8 +13,9 @@ from ..errors import CheckpointError
 from ..messages import escaped
 from ..registry import Origin, title
 from .lazy import LazyGroup
+from .paths import GivenPath
 
-PATH = click.argument("path", type=click.Path(path_type=Path))
+PATH = click.argument("path", type=GivenPath())
 
 
 @click.group(
@@ -63,7 +64,7 @@ def verify(path: Path) -> None:
 
 @click.command(epilog="\b\nExample:\n  engine-core checkpoint export runs/baseline weights.safetensors")
 @PATH
-@click.argument("to", type=click.Path(path_type=Path))
+@click.argument("to", type=GivenPath())
 @click.option(
     "--weights",
     type=click.Choice(["evaluated", "trained"]),

@@ -9,11 +9,12 @@ import click
 
 from ..diff import compare, format_differences, has_results
 from ..explain import printable
+from .paths import GivenPath
 
 
 @click.command(epilog="\b\nExample:\n  engine-core diff runs/baseline runs/changed")
-@click.argument("run_a", type=click.Path(path_type=Path))
-@click.argument("run_b", type=click.Path(path_type=Path))
+@click.argument("run_a", type=GivenPath())
+@click.argument("run_b", type=GivenPath())
 @click.option("--json", "as_json", is_flag=True, help="Print an array of {section, key, a, b}.")
 @click.pass_context
 def diff(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None:

@@ -12,14 +12,13 @@ from ..config import load_config
 from ..loggers.run_files import finite
 from ..messages import counted, readable
 from .importing import import_beside, stdout_at_stderr
+from .paths import GivenPath
 
 
 @click.command("eval", epilog="\b\nExample:\n  engine-core eval runs/baseline --trust --data test")
-@click.argument("path", metavar="RUN|CHECKPOINT", type=click.Path(path_type=Path))
+@click.argument("path", metavar="RUN|CHECKPOINT", type=GivenPath())
 @click.option("--trust", is_flag=True, help="Make model and data as the run's own config says, which runs its code.")
-@click.option(
-    "--config", metavar="FILE", type=click.Path(path_type=Path), help="Make them as this config says instead."
-)
+@click.option("--config", metavar="FILE", type=GivenPath(), help="Make them as this config says instead.")
 @click.option("--data", metavar="LABEL", help="Evaluate on this loader alone.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps; default: the config's.")
 @click.option(

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..arguments import path_of
 from ..config import load_config
 from ..errors import ArgumentError
 from ..event import Event
@@ -93,7 +93,7 @@ def _check_options(pair: tuple[str, str] | None, skipped: bool, form: str | None
 
 
 def _find_out(what: Sequence[str], by_name: bool, overrides: Sequence[str], loop: str | None) -> Explanation:
-    if overrides and (by_name or is_run(Path(what[0]))):
+    if overrides and (by_name or is_run(path_of(what[0]))):
         raise click.UsageError("--set changes a CONFIG; give one, or leave it out")
     if by_name:
         if what[0].endswith((".yaml", ".yml")):
@@ -101,7 +101,7 @@ def _find_out(what: Sequence[str], by_name: bool, overrides: Sequence[str], loop
         return explain_installed(what, loop)
     if len(what) > 1:
         raise click.UsageError(f"give one CONFIG, or --algorithms before names: --algorithms {' '.join(what)}")
-    path = Path(what[0])
+    path = path_of(what[0])
     if is_run(path):
         if loop is not None:
             raise click.UsageError("--loop takes a CONFIG or --algorithms: a run does not record what it needs")

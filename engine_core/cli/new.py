@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from ..scaffold import TEST_REQUIREMENTS, create_plugin
+from .paths import GivenPath
 
 
 @click.command(epilog="\b\nExample:\n  engine-core plugins new lookahead-plugin --dir projects")
 @click.argument("name")
-@click.option("--dir", "folder", type=click.Path(path_type=Path), default=".", help="Where to write it; default: here.")
+@click.option("--dir", "folder", type=GivenPath(), default=".", help="Where to write it; default: here.")
 @click.option("--algorithm", metavar="NAME", help="The algorithm's name; default: NAME without -plugin at its end.")
 @click.option("--description", metavar="TEXT", help="What it does, in one line.")
 @click.option("--author", metavar="TEXT", help="NAME or 'NAME <EMAIL>'; default: git's user.name.")

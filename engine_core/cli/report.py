@@ -9,13 +9,14 @@ import click
 
 from ..explain import printable
 from ..report import read_run, write_report
+from .paths import GivenPath
 
 NAME = "report.html"
 
 
 @click.command(epilog="\b\nExample:\n  engine-core report runs/baseline runs/changed --out both.html")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
-@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="The file to write.")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=GivenPath())
+@click.option("--out", metavar="FILE", type=GivenPath(), help="The file to write.")
 @click.option("--force", is_flag=True, help="Overwrite FILE even if it is not a report.")
 @click.option("--open", "opens", is_flag=True, help="Show the page in a browser.")
 def report(runs: tuple[Path, ...], out: Path | None, force: bool, opens: bool) -> None:

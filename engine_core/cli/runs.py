@@ -16,6 +16,7 @@ from ..manifest import NAME
 from ..messages import counted, enumerated
 from ..report import RunData, columns_of, is_lower_better, rank_runs, read_run, to_csv
 from .fitted import Group, format_groups, shortened
+from .paths import GivenPath
 
 FOLDER = Path("runs")
 _LEAST = 3
@@ -28,7 +29,7 @@ _NAMED = 8
     "  engine-core runs --by eval/accuracy\n"
     "  engine-core runs runs/baseline runs/changed --by eval/gap --lower --csv"
 )
-@click.argument("runs", nargs=-1, metavar="[RUN...]", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="[RUN...]", type=GivenPath())
 @click.option("--by", metavar="NAME", help="Rank by this value, such as eval/loss: the best run first.")
 @click.option(
     "--lower/--higher", "lower", default=None, help="Which of two values is better; default: as the runs say."

@@ -29,6 +29,7 @@ from .ending import (
     silence_last_lines,
 )
 from .importing import import_beside
+from .paths import GivenPath
 from .results import result_lines, show_results
 from .showing import LEVELS, Showing
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     "  engine-core train run.yaml --out runs/baseline --seed 1\n"
     "  engine-core train run.yaml --set optimizer.args.lr=1e-3 --set algorithms+=flip",
 )
-@click.argument("config", required=False, metavar="CONFIG.yaml", type=click.Path(path_type=Path))
+@click.argument("config", required=False, metavar="CONFIG.yaml", type=GivenPath())
 @click.option("--example", metavar="NAME", help=f"Train a built-in example instead: {', '.join(EXAMPLES)}.")
 @click.option(
     "--set",
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 @click.option("--max-duration", metavar="TIME", help="How long to train, as in 10ep, 500ba or 1h30m.")
 @click.option("--seed", type=int, help="Seed of every random draw.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")
-@click.option("--out", type=click.Path(path_type=Path), help="The run's folder; default: a new one under runs/.")
+@click.option("--out", type=GivenPath(), help="The run's folder; default: a new one under runs/.")
 @click.option(
     "--parallel",
     type=click.Choice(["auto", "ddp", "fsdp", "none"]),
@@ -80,9 +81,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, and nothing else, to stdout.")
 @click.option("--check", is_flag=True, help="Try it: make everything, run a batch of each loader, leave no trace.")
 @click.option("--timing", is_flag=True, help="Write to timing.json in OUT how long each part of the run took in all.")
-@click.option(
-    "--profile", type=click.Path(path_type=Path), help="Write a Chrome trace of the run to this file, and timing.json."
-)
+@click.option("--profile", type=GivenPath(), help="Write a Chrome trace of the run to this file, and timing.json.")
 @click.pass_context
 def train(
     context: click.Context,

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from ..report import PageServer
+from .paths import GivenPath
 from .report import opened
 
 
 @click.command(epilog="\b\nExample:\n  engine-core watch runs/changed --open")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=GivenPath())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; by default a free one.")
 @click.option("--open", "opens", is_flag=True, help="Show the page in a browser.")
 def watch(runs: tuple[Path, ...], port: int, opens: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
+from ..arguments import path_of
 from ..errors import ConfigError, did_you_mean
 from ..messages import enumerated, readable
 
@@ -79,7 +80,7 @@ class Place(NamedTuple):
 
 def read_yaml(path: Path | str) -> tuple[Any, SourceFile]:
     """Return the content of a YAML file and the line of each key; ConfigError says what is wrong with the file."""
-    return _read(_text(Path(path)), str(path))
+    return _read(_text(path_of(path)), str(path))
 
 
 def read_value(text: str, place: Place) -> Any:

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from ..errors import did_you_mean
 from ..event import Event
 from ..metadata import PlainModel
-from ..time import Time
+from ..time import Time, as_number
 from .reading import LONGEST, Place, SourceFile
 
 
@@ -36,7 +36,7 @@ class Section(PlainModel, BaseModel):  # the second for ruff, which allows mutab
         for key in values:
             if key not in cls.model_fields:
                 raise PydanticCustomError("keys", "{problem}", {"key": str(key), "problem": _unknown(key, cls)})
-        return values
+        return {key: as_number(value) for key, value in values.items()}
 
 
 def _unknown(key: object, section: type[BaseModel]) -> str:

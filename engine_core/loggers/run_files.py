@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
 
+from ..arguments import path_of
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
 from ..logger import HOW_TO_STOP, Logger
@@ -46,7 +47,7 @@ class RunFiles(LoggerDestination):
     """
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError(f"RunFiles needs a folder, and {str(folder)!r} is a file; choose another place")
         self.latest: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -52,7 +53,7 @@ class Loss:
         if isinstance(count, torch.Tensor):
             if count.dim():
                 raise ArgumentError(f"the count of a Loss has shape {tuple(count.shape)}; add it up, as count.sum()")
-        elif count is not None and (not isinstance(count, (int, float)) or isinstance(count, bool) or not count >= 0):
+        elif count is not None and (not _is_number(count) or not count >= 0):
             raise ArgumentError(f"the count of a Loss is {count!r}; it has to be a number of at least 0, or None")
 
     @property
@@ -110,6 +111,10 @@ class Loss:
             for name, part in each.parts.items():
                 parts[name] = parts[name] + part if name in parts else part
         return Loss(total, count, parts)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (float, Real)) and not isinstance(value, bool)
 
 
 def divided(total: torch.Tensor, count: Count) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -411,11 +412,11 @@ def _count_by(count: Callable[[Any, Any], Any], outputs: Any, targets: Any, _: A
     found = count(outputs, targets)
     if isinstance(found, torch.Tensor) and found.dim() == 0:
         return found.detach()
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
+    if isinstance(found, bool) or not isinstance(found, Real):
         raise ArgumentError(
             f"count(outputs, targets) returned {found!r:.80}; it has to be a number, or a scalar tensor"
         )
-    return found
+    return found  # type: ignore[return-value]  # NumPy's are numbers too
 
 
 def _parts(loss: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from ..algorithm import Algorithm
 from ..errors import ArgumentError, ArgumentTypeError
 from ..event import Event
 from ..metadata import PassMetadata
+from ..time import as_number
 
 AlgorithmPass: TypeAlias = Callable[[Sequence[Algorithm], Event], Sequence[Algorithm]]
 """Reorders or checks the matched algorithms of one event."""
@@ -106,6 +107,7 @@ def parse_passes(given: PassArgument | None) -> list[tuple[AlgorithmPass, int]]:
 
 def check_index(index: object) -> int:
     """Return `index` if it is an insertion point."""
+    index = as_number(index)
     if isinstance(index, bool) or not isinstance(index, int):
         raise ArgumentError(f"the index of a pass is an int (-1 appends), not {index!r}")
     return index

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from ..arguments import path_of
 from ..errors import ArgumentError
 from .page import render, update_of
 from .reading import RunData, RunReader
@@ -41,7 +42,7 @@ class Watched:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._readers = [RunReader(Path(path).absolute()) for path in paths]  # the working directory may change
+        self._readers = [RunReader(path_of(path).absolute()) for path in paths]  # the working directory may change
         self._lock = threading.Lock()
         self._took_s = 0.0
         self._stamp = self.stamp()

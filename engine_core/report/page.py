@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
+from ..arguments import path_of
 from ..errors import ArgumentError
 from ..messages import escaped
 from .charts import Chart, charts_of
@@ -50,7 +51,7 @@ def write_report(runs: Sequence[RunData], path: Path | str, *, force: bool = Fal
     Raises:
         ArgumentError: (a ValueError) without a run, if another file is there, or if it can't be written.
     """
-    path = Path(path)
+    path = path_of(path)
     if os.path.lexists(path) and not path.is_symlink() and not path.is_file():
         raise ArgumentError(f"{str(path)!r} is not a file: give the name of one")
     if not force and not _is_ours(path):

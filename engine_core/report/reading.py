@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from ..arguments import path_of
 from ..errors import ArgumentError
 from ..manifest import NAME, Manifest, is_folder, read_manifest
 from ..messages import counted
@@ -113,7 +114,7 @@ class RunReader:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
+        self._path = path_of(path)
         self._file = self._path / NAME if is_folder(self._path) else self._path
         self._folder = folder = self._file.parent
         self._values, self._facts = (LineReader(folder / name) for name in ("metrics.jsonl", "events.jsonl"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ..arguments import path_of
 from ..checkpoint import check_which
 from ..config import Config, override
 from ..errors import ArgumentError, EngineError, did_you_mean
@@ -48,7 +49,7 @@ def evaluate(
         CheckpointError: if there are no weights, or they don't fit the model.
         EngineError: if neither `config` nor trust is given.
     """
-    found = find_weights(Path(path), check_which(weights))
+    found = find_weights(path_of(path), check_which(weights))
     source, own = found.source, config is None
     if config is None:
         config = source.config("give the file of one, with --config FILE")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..arguments import path_of
 from ..checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
 from ..config import Config
 from ..errors import ArgumentError, SameRunError
@@ -30,11 +31,12 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
         ArgumentError: (a ValueError) if `folder` holds another run, or is a file.
     """
     if folder is not None:
+        folder = path_of(folder)
         if not config.trainer.autoresume and any(
-            os.path.lexists(Path(folder) / name) for name in ("manifest.json", "metrics.jsonl", "results.json")
+            os.path.lexists(folder / name) for name in ("manifest.json", "metrics.jsonl", "results.json")
         ):
-            if _is_same_run(config, Path(folder)):
-                has_ended = (Path(folder) / "results.json").exists()
+            if _is_same_run(config, folder):
+                has_ended = (folder / "results.json").exists()
                 remedy = "has finished: train it longer" if has_ended else "has not finished: resume it"
                 raise SameRunError(
                     f"{str(folder)!r} holds this very run, which {remedy} (autoresume), or choose another folder"
@@ -42,7 +44,7 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
             raise ArgumentError(
                 f"{str(folder)!r} holds another run; choose another folder, remove that one, or resume it (autoresume)"
             )
-        return Path(folder)
+        return folder
     file = Path(config.place().source.file).stem or "run"
     name = config.trainer.run_name or f"{file}-{new_name()}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
@@ -75,7 +77,7 @@ def settle(config: Config, folder: Path) -> Config:
     path = own if settings.autoresume and has_checkpoint(own) else settings.load_path
     seed = settings.seed
     if seed is None and path is not None and not settings.load_weights_only:
-        saved = read_manifest(resolve(Path(path))).get("seed")
+        saved = read_manifest(resolve(path_of(path))).get("seed")
         seed = saved if isinstance(saved, int) else None
     settled = {"seed": check_seed(seed), "run_name": settings.run_name or folder.name}
     return config.model_copy(update={"trainer": settings.model_copy(update=settled)})

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..arguments import path_of
 from ..checkpoint import (
     MODEL,
     RUN_CHECKPOINTS,
@@ -109,7 +110,7 @@ def load_model(
         >>> torch.equal(loaded.weight, net.weight), loaded.training
         (True, False)
     """
-    found = find_weights(Path(path), check_which(weights))
+    found = find_weights(path_of(path), check_which(weights))
     made = remake_model(found.source, model, trust=trust)
     found.load_into(made)
     return made.eval()

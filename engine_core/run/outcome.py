@@ -14,6 +14,7 @@ from ..checkpoint import BEST, has_checkpoint, resolve
 from ..errors import CheckpointError
 from ..loggers.run_files import RunFiles, finite
 from ..messages import table_in_html
+from ..time import as_number
 from ..trainer import Trainer, find_average
 
 
@@ -154,4 +155,9 @@ def _checkpoints(trainer: Trainer, folder: Path) -> dict[str, str | None]:
 
 def as_json(content: Mapping[str, Any]) -> str:
     """Return a file's content."""
-    return json.dumps(content, indent=2, default=str) + "\n"
+    return json.dumps(content, indent=2, default=_number_or_text) + "\n"
+
+
+def _number_or_text(value: Any) -> Any:
+    number = as_number(value)
+    return number if isinstance(number, (int, float)) else str(value)

@@ -120,8 +120,10 @@ def _build(source: Source, entry: Mapping[str, Any]) -> Any:
     config, place = source.config(""), entry["place"]
     if not 0 <= place < len(config.algorithms):
         raise CheckpointError(f"the manifest in {str(source.folder)!r} has no algorithm {place}")
-    _check_installed(entry)
-    return build_plugin("algorithms", config.algorithms[place], config.place("algorithms", place), Registry.scan())
+    registry, given = _check_installed(entry), config.algorithms[place]
+    if given.name is not None:  # a PluginError if it is disabled, as without a config
+        registry.find("algorithms", given.name)
+    return build_plugin("algorithms", given, config.place("algorithms", place), registry)
 
 
 def _install(source: Source, entry: Mapping[str, Any]) -> Any:

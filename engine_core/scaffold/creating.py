@@ -16,6 +16,7 @@ from string import Template
 
 from packaging.version import Version
 
+from ..arguments import path_of
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import HOOK_API
 from ..registry import CORE, Registry
@@ -98,7 +99,7 @@ def create_plugin(  # noqa: PLR0913  as on the command line
         described = EXAMPLE_DESCRIPTION if example else f"The algorithm {names.algorithm}"
     values = {**names._asdict(), "license": _license(license), **_described(described)}
     signed = _line("author", author)
-    folder = Path(folder)
+    folder = path_of(folder)
     if not folder.is_dir():
         raise ArgumentError(f"{str(folder)!r} is not a folder: create it first, or choose another")
     project = folder / name

@@ -16,6 +16,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..parallel import DDP, FSDP
 from ..registry import Registry
 from ..state import length_of
+from ..time import as_number
 
 
 def check_model(model: Any) -> torch.nn.Module:
@@ -42,6 +43,7 @@ def check_loader(loader: Any, what: str) -> Any:
 
 def check_positive(value: Any, what: str, kind: type[int | float]) -> Any:
     """Return a number that is None or positive."""
+    value = as_number(value)
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0):
         raise ArgumentError(f"{what} has to be a positive {kind.__name__} or None, not {value!r}")
     return value

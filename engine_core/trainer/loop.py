@@ -39,7 +39,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
     at_once = microbatch_size is None and together is None
     profiler = state.profiler
-    warns_of_graph = looks_for_untrained = True
+    warns_of_graph = is_first = True
 
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
@@ -66,9 +66,20 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         session.end_if_interrupted()
 
     def is_epoch_over() -> bool:
-        """Was the run saved after the last batch of an epoch but before its end, and owes no evaluation of it?"""
-        is_last = session.batches is not None and state.timestamp.batch_in_epoch == state.dataloader_len
-        return is_last and status.owed is None
+        """Has the loader no further batch in this epoch? It is asked where its `len` says so, which may be wrong.
+
+        An evaluation that its last batch owes comes before the end of the epoch.
+        """
+        length = state.dataloader_len
+        is_last = status.owed is None and session.batches is not None and length is not None and feed.taken >= length
+        if not state.ranks.any(is_last):
+            return False
+        try:
+            session.batches = feed.look_ahead(session.batches)
+        except BaseException as error:
+            lose_no_batch(session, error, checkpoint)
+            raise
+        return feed.is_exhausted
 
     def epoch() -> None:
         """Run the batches of one epoch, or those that an earlier fit left over."""
@@ -97,21 +108,23 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             feed.taken += 1
             batch()
             if at_end():
-                if state.timestamp.batch_in_epoch == state.dataloader_len and status.owed is None:
+                if is_epoch_over():
                     break
                 return  # also where an evaluation of this batch is owed: the next fit finishes it, and then the epoch
         end_epoch()
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
-        nonlocal looks_for_untrained
+        nonlocal is_first
         before = state.timestamp
         try:
             seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
-            if looks_for_untrained:
-                looks_for_untrained = False
+            if is_first:
                 session.look_for_untrained()
             train_batch()
+            if is_first:
+                is_first = False
+                session.look_for_unread()
         except Exception as error:
             place = place_in_training(state, seam.samples, microbatch_size, is_same=session.adds_up())
             explain_out_of_memory(error, state, *place)
@@ -244,7 +257,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def end_epoch() -> None:
         """Count the epoch, step the per-epoch schedulers, evaluate."""
-        feed.end_epoch(session.batches)
+        feed.end_epoch()
         session.batches = None
         objective.settle_parts()
         before = state.timestamp

@@ -37,8 +37,22 @@ def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.
 def clip_gradients(optimizers: Iterable[torch.optim.Optimizer], norm: float) -> torch.Tensor:
     """Scale all gradients together so that their norm is at most `norm`; return what it was, over all ranks."""
     clipped = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-    former: Any = torch.nn.utils.clip_grad_norm_(clipped, norm)
+    try:
+        former: Any = torch.nn.utils.clip_grad_norm_(clipped, norm)
+    except NotImplementedError:  # torch has no norm of sparse gradients
+        former = torch.nn.utils.clip_grad_norm_([_dense(parameter) for parameter in clipped], norm)
     return former.full_tensor() if is_sharded(former) else former  # type: ignore[no-any-return]
+
+
+def _dense(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a stand-in for a parameter with a sparse gradient: its own gradient is that of the rows that have one."""
+    if parameter.grad is None or not parameter.grad.is_sparse:
+        return parameter
+    parameter.grad = parameter.grad.coalesce()  # a row that occurs twice counts once
+    values = parameter.grad.values()  # the same memory
+    stand_in = torch.empty_like(values)
+    stand_in.grad = values
+    return stand_in
 
 
 def pass_for_stepped(optimizer: torch.optim.Optimizer) -> None:

@@ -25,6 +25,7 @@ from .interruption import interruption
 from .loss_log import LossReader
 from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
 from .precision import Precision
+from .unread import warn_of_unread
 
 
 @dataclass(eq=False)
@@ -42,6 +43,7 @@ class Session:
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
         has_measured: have the metrics seen a batch?
         has_told_of_coupled: was it said that layers look at several rows together?
+        has_looked_at_items: was it asked whether the items of a batch are read?
         told_of: labels of the loaders of which it was said that their loss is approximate.
         own_pieces: how many microbatches of the current batch are this rank's.
         law_held: was the law of the loss measured last, and held?
@@ -69,6 +71,7 @@ class Session:
     misfits: frozenset[str] = field(default=frozenset(), init=False)
     untrained: frozenset[str] = field(default=frozenset(), init=False)
     has_measured: bool = field(default=False, init=False)
+    has_looked_at_items: bool = field(default=False, init=False)
     told_of: set[str] = field(default_factory=set, init=False)
     has_told_of_coupled: bool = field(default=False, init=False)
     own_pieces: int = field(default=1, init=False)
@@ -202,6 +205,12 @@ class Session:
         """Warn of trainable parameters that are in no optimizer, unless the previous fit had the same."""
         model: Any = self.state.model
         self.untrained = warn_of_untrained(model, self.state.optimizers, self.untrained)
+
+    def look_for_unread(self) -> None:
+        """Warn once of items of the batch that nothing reads."""
+        if not self.has_looked_at_items:
+            self.has_looked_at_items = True
+            warn_of_unread(self.state, self.engine)
 
     def evaluate(self, loaders: Mapping[str, Iterable[Any]], begun: BegunEvaluation | None = None) -> dict[str, float]:
         """Evaluate on loaders by label while the training clock stands still; for `begun` see `run_eval`."""

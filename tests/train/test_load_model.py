@@ -70,6 +70,15 @@ def test_a_manifest_that_can_not_be_followed_is_refused(train, tmp_path, change,
         engine_core.load_model("out", lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout()))
 
 
+@pytest.mark.parametrize("knows_model", [True, False], ids=["a model", "the config"])
+def test_a_disabled_algorithm_that_changed_the_model_is_a_plugin_error(train, monkeypatch, knows_model):
+    train(config=CONFIG + "algorithms: [widen]")
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "widen")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout()) if knows_model else None
+    with pytest.raises(PluginError, match=r"widen.* is disabled: listed in ENGINE_CORE_DISABLE_PLUGINS"):
+        engine_core.load_model("out", model, trust=not knows_model)
+
+
 def test_another_version_of_what_changed_the_model_warns(train, tmp_path):
     train(config=CONFIG + "algorithms: [widen]")
     file = tmp_path / "out" / "manifest.json"

@@ -282,3 +282,31 @@ def test_what_a_callable_makes_is_checked_too(settings: dict[str, Any], message:
     with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
         trainer(**settings)
     assert str(error.value) == message
+
+
+class Bags(nn.Module):
+    """Sums rows of an embedding, some of them twice."""
+
+    def __init__(self, *, sparse: bool) -> None:
+        super().__init__()
+        self.bag, self.head = nn.EmbeddingBag(10, 4, sparse=sparse, mode="sum"), linear()
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.head(self.bag(inputs.abs().mul(3).long().clamp(max=9)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"microbatch_size": 3}, {"precision": "amp_bf16"}], ids=str)
+def test_sparse_gradients_are_clipped_as_dense_ones(settings: dict[str, Any]) -> None:
+    def trained(*, sparse: bool) -> tuple[list[float], dict[str, Any]]:
+        with torch.random.fork_rng():
+            torch.manual_seed(2)
+            model, norms = Bags(sparse=sparse), list[float]()
+        note = at("after_train_batch", lambda state: norms.append(state.gradient_norm.item()))
+        with trainer(model=model, grad_clip_norm=0.1, callbacks=[note], **settings) as run:
+            run.fit()
+        return norms, model.state_dict()
+
+    (norms, weights), (expected, dense) = trained(sparse=True), trained(sparse=False)
+    assert norms == pytest.approx(expected, rel=1e-5) and min(norms) > 0.1
+    for name, value in dense.items():
+        torch.testing.assert_close(weights[name], value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-from ...errors import ArgumentError, CheckpointError, CheckpointWarning
-from ...messages import warn
+from ...errors import ArgumentError, CheckpointError, CheckpointWarning, DurationWarning
+from ...messages import counted, warn
 from ...randomness import GlobalGenerators, load_generator, preserve_generators
 from ...ranks import Ranks
-from ...state import State, length_of
+from ...state import State, length_of, train_length
 from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
 from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, set_epoch, size_of, states_of_generators
 from .of_rank import OfRank, with_the_first
@@ -34,6 +35,8 @@ class Feed:
         """How many batches of this epoch the loader gave or failed to give; the clock may have counted fewer."""
         self.is_exhausted = True
         """Has the loader ended the epoch? The loop sets both: an iterator that does would cost a frame a step."""
+        self._before: dict[str, Any] | None = None
+        """The position before the latest `look_ahead` that found a batch."""
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
@@ -71,22 +74,52 @@ class Feed:
 
     def position(self, *, in_epoch: bool) -> dict[str, Any]:
         """Return what `resume` needs, between two batches of an epoch or between two epochs."""
+        if in_epoch and self._before is not None and self._before["taken"] == self.taken:
+            return self._before
         loader: Any = self._state.train_dataloader
         position = {"in_epoch": in_epoch, **size_of(loader), **of_loader(loader)}
+        position["gave"] = None if self._state.false_length is None else list(self._state.false_length)
         if keeps_position(loader):
             position["loader"] = loader.state_dict()
         if in_epoch:
             position |= {"began": self._began, "taken": self.taken}
         return position
 
-    def end_epoch(self, batches: Iterator[Any] | None) -> None:
-        """Exhaust the loader if the loop stopped before asking it for one more batch.
+    def look_ahead(self, batches: Any) -> Iterator[Any]:
+        """Ask whether the epoch has another batch; return an iterator over what is left of it.
 
-        A sampler may draw once more when it ends. A loader that keeps its own position would have that of an unfinished
-        epoch without batches, and would be resumed as such.
+        So a loader is exhausted before its epoch ends, else its position would be that of an unfinished epoch without
+        batches. What is saved before the batch is taken is saved as if nobody had asked.
         """
-        if batches is not None and not self.is_exhausted:
-            next(batches, None)
+        if self.is_exhausted or (self._before is not None and self._before["taken"] == self.taken):
+            return batches  # type: ignore[no-any-return]
+        before = self.position(in_epoch=True)
+        of_rank = batches if isinstance(batches, OfRank) else None
+        ahead = list(itertools.islice(batches if of_rank is None else of_rank.batches, 1))
+        self.is_exhausted = self._state.ranks.any(not ahead)
+        if self.is_exhausted:
+            return batches  # type: ignore[no-any-return]
+        self._before = before
+        if of_rank is None:
+            return itertools.chain(ahead, batches)
+        of_rank.batches = itertools.chain(ahead, of_rank.batches)  # it deals the batch when that is taken
+        return of_rank
+
+    def end_epoch(self) -> None:
+        """Keep how many batches the epoch gave, if its loader says something else; the first one is warned of."""
+        state = self._state
+        known, said = state.false_length, length_of(state.train_dataloader)
+        if said is None or not self.taken or self.taken in (train_length(state), state.dataloader_len):
+            return
+        state.false_length = said, self.taken
+        if known is None:
+            warn(
+                f"the train_dataloader says len {said}, and epoch {state.timestamp.epoch} gave "
+                f"{counted(self.taken, 'batch', 'batches')}: no batch is lost, and from now on an epoch counts as "
+                f"{self.taken}. But what was made for {said} keeps that length, such as intervals in 'dur', and "
+                "schedulers with T_max='1dur' or steps: let the loader's __len__ return the right number, or have none",
+                DurationWarning,
+            )
 
     def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
         """Return an iterator over what is left of the epoch, None between epochs; the global generators change.
@@ -97,6 +130,10 @@ class Feed:
         loader: Any = self._state.train_dataloader
         in_epoch = _entry(position, "in_epoch", bool)
         own, persists = _entry(position, "own", list), _entry(position, "persists", bool)
+        if (gave := position.get("gave")) is not None:  # of an older one
+            if not isinstance(gave, list) or list(map(type, gave)) != [int, int]:
+                raise CheckpointError(f"the checkpoint has no valid length of the train_dataloader: {gave!r:.80}")
+            self._state.false_length = gave[0], gave[1]
         if (why := _difference(loader, position)) is not None:
             if in_epoch:
                 raise CheckpointError(f"{why}: to resume in mid-epoch, the loader has to match the saved one")
@@ -154,7 +191,7 @@ class Feed:
         return self._begin_at(iterator, taken, order if has_order else None)
 
     def _begin_at(self, iterator: Iterator[Any], taken: int, order: IndexOrder | None = None) -> Iterator[Any]:
-        self.taken, self.is_exhausted = taken, False
+        self.taken, self.is_exhausted, self._before = taken, False, None
         if self._state.world_size == 1:
             return iterator
         return OfRank(iterator, self, self._state, None if order is None or self._dealing is None else order.sizes)
@@ -174,7 +211,7 @@ class Feed:
 def enter_loader(state: State) -> None:
     """Make the current train loader the loader in use."""
     state.dataloader, state.dataloader_label = state.train_dataloader, "train"
-    state.dataloader_len = length_of(state.train_dataloader)
+    state.dataloader_len = train_length(state)
 
 
 def restart_generators(loader: Any, began: Any, device: torch.device) -> None:

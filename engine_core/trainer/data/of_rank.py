@@ -124,14 +124,14 @@ class OfRank:
     """
 
     def __init__(self, batches: Iterator[Any], feed: Dealing, state: State, sizes: deque[int] | None) -> None:
-        self._batches, self._feed, self._state, self._sizes = batches, feed, state, sizes
+        self.batches, self._feed, self._state, self._sizes = batches, feed, state, sizes
         self._may_differ = feed.is_local or length_of(state.train_dataloader) is None
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        batch = self._agreed() if self._may_differ else next(self._batches)
+        batch = self._agreed() if self._may_differ else next(self.batches)
         feed, state = self._feed, self._state
         if feed.is_local:
             feed.rows, state.is_placeholder = state.batches.rows(batch), False
@@ -143,7 +143,7 @@ class OfRank:
         """Return the next batch, if each rank has one; the epoch ends for all where it ends for one."""
         batch, has_one = None, True
         try:
-            batch = next(self._batches)
+            batch = next(self.batches)
         except StopIteration:
             has_one = False
         found = [bool(own) for (own,) in self._state.ranks.table([has_one])]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...algorithm import unique_names
-from ...arguments import check_flag
+from ...arguments import check_flag, path_of
 from ...callback import saver_folders
 from ...checkpoint import (
     Content,
@@ -153,7 +153,7 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
         if not clocks and load_path is None:
             return None
         # The run's own ahead of load_path, where only the first attempt starts, maybe with the weights alone.
-        path, content = read_resolved(max(clocks)[1] if clocks else Path(load_path or ""), load)
+        path, content = read_resolved(max(clocks)[1] if clocks else path_of(load_path or ""), load)
         read[str(path)] = content
         return str(path), bool(clocks)
 

@@ -247,3 +247,10 @@ def test_a_table_is_not_a_table_of_visits_and_a_refused_state_changes_nothing(en
         carried.load_state_dict({**stale.state_dict(), "table": torch.zeros(3, 3)})
     after = carried.state_dict()
     assert all(torch.equal(torch.as_tensor(before[name]), torch.as_tensor(after[name])) for name in before)
+
+
+@pytest.mark.parametrize("scope", ["global", "rank"])
+def test_the_class_lists_each_event_of_an_instance_so_that_its_pass_places_it_there(scope: str) -> None:
+    events = SelectiveBackprop(**CARRIED, scope=scope).metadata.events
+    assert set(events or ()) <= set(SelectiveBackprop.metadata.events or ())
+    assert (Event.BATCH_END in (events or ())) == (scope == "global")

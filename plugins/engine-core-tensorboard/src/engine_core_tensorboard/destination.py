@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_core import Logger, LoggerDestination, State
-from engine_core.arguments import check_whole
+from engine_core.arguments import check_whole, path_of
 from engine_core.callback import continues_itself
 from engine_core.errors import ArgumentError
 from engine_core.loggers import Waiting, numbers, orders
@@ -29,7 +29,7 @@ class TensorBoard(LoggerDestination):
     def __init__(self, folder: Path | str | None = None) -> None:
         if "://" in str(folder):
             raise ArgumentError(f"folder={folder!r} has to be on a disk, since a resumed run cuts the files in it")
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else path_of(folder)
         self._begin_run()
 
     def _begin_run(self) -> None:

@@ -22,6 +22,8 @@ __all__ = ["Confusion"]
 
 _MOST = 1000
 """How many classes there may be: the counts of more don't fit into a file."""
+_ROUNDED = 0.02
+"""By how much shares in bfloat16 may miss 1."""
 
 
 class Confusion(Callback):
@@ -31,7 +33,8 @@ class Confusion(Callback):
     outputs (N, K, ...); targets are classes (N, ...), or probabilities (N, K, ...), of which the largest counts.
     Targets that are none of the K classes, such as ignored ones, are left out. The picture has at most 25 classes,
     those with the most errors, and the JSON has all. On several processes the rows of all of them count. Without
-    loggers nothing is done. Outputs that are not those of at most 1,000 classes get a warning once, and no files.
+    loggers nothing is done. Outputs that are not those of at most 1,000 classes get a warning once, and no files; so do
+    targets of several labels for a row, and those of a regression.
 
     Args:
         classes: their names, in the order of the outputs; None: their numbers.
@@ -134,6 +137,12 @@ def _found(outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
             if targets.shape == (leaf.shape[0], *leaf.shape[2:]) and not targets.is_floating_point():
                 return leaf.detach(), targets
             if targets.shape == leaf.shape and targets.is_floating_point():
+                if not _are_shares(targets):
+                    raise ArgumentError(
+                        f"the targets are {targets.dtype} {tuple(targets.shape)}, and their rows are not shares of "
+                        "classes, which add up to 1, so a row has several classes or none: leave the callback out, or "
+                        "set target_key to where the classes are"
+                    )
                 return leaf.detach(), targets.argmax(1)
     shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves) or "none"
     of = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, torch.Tensor) else type(targets).__name__
@@ -142,6 +151,12 @@ def _found(outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
         f"(N, K, ...), but the shapes of the outputs are {shapes}, and the targets are {of}: set target_key to where "
         "the classes are, or leave the callback out"
     )
+
+
+def _are_shares(targets: torch.Tensor) -> bool:
+    """Are these probabilities (N, K, ...), and neither labels that hold together nor measurements?"""
+    sums = targets.float().sum(1)
+    return bool(((targets >= 0).all() & ((sums - 1).abs() < _ROUNDED).all()).item())
 
 
 def _places(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -77,6 +77,7 @@ class SelectiveBackprop(Algorithm):
             Event.BEFORE_FORWARD,
             Event.AFTER_FORWARD,
             Event.AFTER_LOSS,
+            Event.BATCH_END,
             Event.FIT_END,
         ),
         tags=("batch_pruning",),

@@ -1,0 +1,181 @@
+"""Loaders whose `len` is wrong: their iterator's end counts, no batch is lost, and one warning has both numbers."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import DurationWarning
+
+from .parts import at, batches, same, trainer, writing_down
+
+
+class Says:
+    """Gives some batches, and says that it gives another number of them."""
+
+    def __init__(self, said: int, gives: int) -> None:
+        self.said, self.data = said, batches(*[8] * gives)
+
+    def __len__(self) -> int:
+        return self.said
+
+    def __iter__(self) -> Any:
+        return iter(self.data)
+
+
+class Keeping(Says):
+    """Keeps its own position, as a StatefulDataLoader does."""
+
+    def __init__(self, said: int, gives: int) -> None:
+        super().__init__(said, gives)
+        self.place = 0
+
+    def __iter__(self) -> Any:
+        while self.place < len(self.data):
+            self.place += 1
+            yield self.data[self.place - 1]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.place = state["place"]
+
+
+class Numbers(IterableDataset):
+    """Ten rows, dealt to the workers, each of which makes a last batch of its own."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Any:
+        worker: Any = get_worker_info()
+        for number in range(worker.id, 10, worker.num_workers):
+            yield torch.full((4,), float(number)), number % 3
+
+
+def in_workers(batch_size: int, *, drop_last: bool) -> Any:
+    return DataLoader(Numbers(), batch_size, num_workers=2, drop_last=drop_last, multiprocessing_context="fork")
+
+
+LOADERS = {
+    "more": lambda: Says(3, 4),
+    "fewer": lambda: Says(3, 2),
+    "more, with a state": lambda: Keeping(3, 4),
+    "fewer, with a state": lambda: Keeping(3, 2),
+    "more, of workers": lambda: in_workers(4, drop_last=False),
+    "fewer, of workers": lambda: in_workers(3, drop_last=True),
+}
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the train_dataloader says len:engine_core.errors.DurationWarning",
+    "ignore:this run can't be resumed exactly:engine_core.errors.CheckpointWarning",  # its batches are read again
+    "ignore:Length of IterableDataset:UserWarning",  # torch's own
+    "ignore:This process:DeprecationWarning",  # of forks
+)
+
+
+def trained(data: Any, *fits: str | None, **settings: Any) -> tuple[Any, list[str]]:
+    """Return the model after these fits to two epochs, and its events."""
+    events: list[str] = []
+    journal = writing_down(events, ["epoch_start", "batch_end", "epoch_end", "fit_start"])
+    with trainer(data, max_duration="2ep", callbacks=[journal], **settings) as run:
+        for duration in fits:
+            run.fit(duration)
+        return run.state.model.state_dict(), [event for event in events if event != "fit_start"]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("first", ["2ba", "3ba", "4ba", "5ba"])
+def test_a_fit_may_end_at_any_batch(kind: str, first: str) -> None:
+    make = LOADERS[kind]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*(past the max_duration|nothing to do)")  # 4 batches may be all
+        whole, parts = trained(make(), None), trained(make(), first, None)
+    if not (first == "5ba" and "fewer" in kind):  # longer than the training
+        assert same(whole, parts)
+
+
+@pytest.mark.parametrize(("said", "gives"), [(3, 4), (4, 3)])
+def test_one_warning_has_both_numbers(said: int, gives: int) -> None:
+    with trainer(Says(said, gives), max_duration="3ep") as run, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run.fit()
+    (only,) = told
+    assert f"says len {said}, and epoch 0 gave {gives} batches" in str(only.message)
+    assert only.category is DurationWarning and "T_max='1dur' or steps" in str(only.message)
+
+
+@pytest.mark.parametrize(
+    ("said", "gives", "expected"),
+    [(2, 3, [1 / 4, 2 / 4, 2 / 4, 4 / 6, 5 / 6, 1]), (4, 3, [1 / 8, 2 / 8, 3 / 8, 4 / 6, 5 / 6, 1])],
+)
+def test_fractions_are_of_the_real_length_from_epoch_1_on(said: int, gives: int, expected: list[float]) -> None:
+    seen: list[float] = []
+    note = at("batch_end", lambda state: seen.append(state.get_elapsed_duration().value))
+    with trainer(Says(said, gives), max_duration="2ep", callbacks=[note]) as run:
+        run.fit()
+    assert seen == expected
+
+
+def test_the_real_length_is_forgotten_when_the_loader_says_another() -> None:
+    data = Says(3, 4)
+    with trainer(data, max_duration="3ep") as run:
+        run.fit("1ep")
+        assert run.state.get_progress("2ep") == 0.5
+        data.said, data.data = 2, batches(8, 8)
+        run.fit("1ba")
+        assert run.state.get_progress("2ep") == 0.75
+
+
+def saving(folder: Path) -> dict[str, Any]:
+    return {"callbacks": [CheckpointSaver(str(folder), interval="1ba", keep_last=None)], "seed": 3}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LOADERS if "workers" not in kind])
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5])
+def test_a_resumed_run_is_the_whole_one(kind: str, batch: int, tmp_path: Path) -> None:
+    """It knows the real length too, and does not warn again."""
+    seen: dict[bool, list[float]] = {False: [], True: []}
+
+    def run(*, resumes: bool, **settings: Any) -> Any:
+        made = trainer(LOADERS[kind](), max_duration="3ep", **settings)
+        made.state.callbacks.append(at("batch_end", lambda s: seen[resumes].append(s.get_elapsed_duration().value)))
+        with made, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            made.fit()
+        return made.state.model.state_dict(), sum(each.category is DurationWarning for each in told)
+
+    whole, _ = run(resumes=False, **saving(tmp_path / "whole"))
+    path = next((tmp_path / "whole").glob(f"*-ba{batch}"))
+    resumed, told = run(resumes=True, load_path=path)
+    ended = batch > (4 if "more" in kind else 2)  # that of the first epoch is saved before its end
+    assert same(whole, resumed) and seen[True] == seen[False][batch:]
+    assert told == (not ended)
+
+
+@pytest.mark.parametrize("kind", ["more", "more, with a state"])
+def test_what_is_saved_after_the_loader_was_asked_for_more_lacks_no_batch(kind: str) -> None:
+    taken: list[Any] = []
+    saved = at("fit_end", lambda state: taken.append(state.snapshot().content.state["feed"]))
+    with trainer(LOADERS[kind](), max_duration="2ep", callbacks=[saved]) as run:
+        run.fit("3ba")
+        run.fit("1ba")
+    assert [position["taken"] for position in taken[:1]] == [3]
+    assert "loader" not in taken[0] or taken[0]["loader"] == {"place": 3}
+    assert taken[1]["in_epoch"] is False  # the fourth is the last, as it was asked
+
+
+def test_an_error_of_the_batch_that_is_asked_for_is_the_loaders() -> None:
+    class Fails(Says):
+        def __iter__(self) -> Any:
+            yield from self.data
+            raise OSError("gone")
+
+    with trainer(Fails(2, 2), max_duration="2ep") as run, pytest.raises(OSError, match="gone") as error:
+        run.fit("2ba")
+    assert "failed at batch 2 of epoch 0" in error.value.__notes__[0]

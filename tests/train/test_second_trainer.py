@@ -1,0 +1,100 @@
+"""A callback given to a second Trainer begins anew: it is as one that was made for that Trainer."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine_core import Callback
+from engine_core.callbacks.audit import Audit
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.callbacks.gradient_norm import GradientNorm
+from engine_core.callbacks.json_lines import JsonLines
+from engine_core.callbacks.loss_guard import LossGuard
+from engine_core.callbacks.profiler import Profiler
+from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
+from engine_core.callbacks.time_limit import TimeLimit
+from engine_core.callbacks.train_metrics import TrainMetrics
+
+from .parts import Memory, batches, rows, trainer
+
+LINES: list[str] = []
+
+
+class Mean:
+    """The mean of the targets."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.seen: list[float] = []
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        self.seen += targets.tolist()
+
+    def compute(self) -> float:
+        return sum(self.seen) / len(self.seen)
+
+
+MAKES: dict[str, Callable[[Path], Callback]] = {
+    "audit": lambda _: Audit(),
+    "checkpoint_saver": lambda folder: CheckpointSaver(
+        str(folder / "saved"), "1ba", keep_last=2, keep_best=1, metric="eval/loss"
+    ),
+    "early_stopper": lambda _: EarlyStopper("eval/loss", patience=2),
+    "gradient_norm": lambda _: GradientNorm(),
+    "json_lines": lambda _: JsonLines(LINES.append),
+    "loss_guard": lambda _: LossGuard(limit=3),
+    "profiler": lambda folder: Profiler(timing=str(folder / "timing.json")),
+    "threshold_stopper": lambda _: ThresholdStopper("eval/loss", 0.0),
+    "time_limit": lambda _: TimeLimit("1h", then="stop"),
+    "train_metrics": lambda _: TrainMetrics({"mean": Mean()}),
+}
+
+
+def bad(sizes: list[int]) -> list[Any]:
+    """Return batches of which the last two have no finite loss."""
+    data = batches(*sizes)
+    return [*data[:-2], *((inputs * float("nan"), targets) for inputs, targets in data[-2:])]
+
+
+def run(callback: Callback, folder: Path, data: Any) -> dict[str, Any]:
+    """Train, and return what it did and what the callback keeps."""
+    LINES.clear()
+    memory = Memory()
+    model = torch.nn.Linear(4, 3)
+    torch.nn.init.ones_(model.weight)
+    with trainer(
+        data, model, max_duration="2ep", callbacks=[callback], loggers=[memory], seed=1, eval_dataloader=[rows(4)]
+    ) as made:
+        made.fit()
+    kinds = [json.loads(line)["kind"] for line in LINES]
+    saved = sorted(path.name for path in folder.rglob("ep*-ba*"))
+    kept = callback.state_dict()
+    values = repr(without_times(memory.metrics))  # NaN is equal to nothing
+    return {"values": values, "kept": without_times(kept), "kinds": kinds, "saved": saved}
+
+
+def without_times(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {k: without_times(v) for k, v in values.items() if k not in ("seconds", "folder")}
+    return [*map(without_times, values)] if isinstance(values, (list, tuple)) else values
+
+
+@pytest.mark.filterwarnings("ignore::engine_core.errors.NonFiniteLossWarning")
+@pytest.mark.filterwarnings("ignore:EarlyStopper:UserWarning")
+@pytest.mark.parametrize("name", MAKES)
+def test_it_is_as_a_new_one(name: str, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "again").mkdir()
+    again, new = MAKES[name](tmp_path / "again"), MAKES[name](tmp_path / "new")
+    first = bad([8, 5, 7]) if name in ("loss_guard", "audit") else batches(8, 5, 7)
+    run(again, tmp_path / "again", first)
+    if (tmp_path / "again" / "saved").exists():
+        (tmp_path / "again" / "saved").rename(tmp_path / "earlier")  # of another run, which it may not go on with
+    second = bad([4, 6, 5]) if name == "loss_guard" else batches(4, 6)
+    assert run(again, tmp_path / "again", second) == run(new, tmp_path / "new", second)
