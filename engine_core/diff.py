@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import ArgumentError
-from .manifest import Manifest, read_json, read_manifest
+from .files import read_json
+from .manifest import Manifest, read_manifest
 from .messages import escaped
 from .passes import who_moved
 

@@ -22,6 +22,10 @@ class ObjectiveError(ArgumentError):
     """The loss of a batch is not the sum of the losses of its parts, so that it can't be computed in parts."""
 
 
+class UnwritableError(ArgumentError):
+    """The files of a run can't be written, as on a full disk."""
+
+
 class SameRunError(ArgumentError):
     """A run was to start in a folder that holds this very run."""
 

@@ -26,7 +26,7 @@ LAYERS = [
     ["errors", "messages", "observed_list"],
     [
         *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "losses", "objective", "checkpoint"),
-        *("surgery", "results"),
+        *("surgery", "results", "files"),
     ],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
@@ -47,6 +47,7 @@ IN_ORDER = [
     ["batch", "losses", "objective"],
     ["time", "checkpoint"],
     ["ranks", "checkpoint"],
+    ["files", "checkpoint"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["explain", "manifest", "diff", "report", "run"],
     ["cli", "__main__"],
