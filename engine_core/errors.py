@@ -133,7 +133,8 @@ class DurationWarning(UserWarning):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, else the sorted list of what is known."""
     options = sorted(set(known))
-    return suggestion(name, options) or (f"; known: {', '.join(options)}" if options else "; none is known")
+    shown = ", ".join(option if option.isprintable() else repr(option) for option in options)
+    return suggestion(name, options) or (f"; known: {shown}" if options else "; none is known")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -68,8 +68,8 @@ def finite(value: Any) -> Any:
     """Return a value with None for numbers that are not finite, which JSON lacks, also inside lists and mappings.
 
     Example:
-        >>> finite({"eval/loss": float("nan"), "norms": [1.0, float("inf")]})
-        {'eval/loss': None, 'norms': [1.0, None]}
+        >>> finite({"eval/loss": float("nan"), "kept": [1.0, float("inf")]})
+        {'eval/loss': None, 'kept': [1.0, None]}
     """
     if isinstance(value, Mapping):
         return {str(name): finite(part) for name, part in value.items()}

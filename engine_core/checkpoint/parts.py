@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, CheckpointWarning
+from ..files import sync
 from ..messages import warn
 from .files import SHARDED, Content, Share, complete, read_json, taking_place, write_json
 from .pieces import cut

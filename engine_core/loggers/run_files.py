@@ -17,7 +17,7 @@ from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
 from ..files import cannot_write, finite, write_whole
 from ..logger import HOW_TO_STOP, Logger
-from ..messages import counted, warn
+from ..messages import warn
 from ..state import State
 from ..trace import Traces
 from .values import in_json
@@ -29,11 +29,11 @@ __all__ = ["RunFiles"]
 class RunFiles(LoggerDestination):
     """Writes every logged value to `folder/metrics.jsonl`, and at the end one row a step to `folder/metrics.csv`.
 
-    From INIT on, values are held until the fit starts, when it is certain that the run may begin, or, if there was only
-    an evaluation, until the end. In a fit, and without an engine, a line is in the file when `log_metrics` returns. If
-    the disk is full, a warning says so once, and the latest 256 KiB wait until there is room; no partial line is left in
-    the file, and `latest` and `runs` stay current. Values that are not finite are `null` in JSON. An existing file is
-    continued.
+    From INIT on, values are held until the fit starts, when it is certain that the run may begin; if there is only an
+    evaluation, until the end. In a fit, and without an engine, a line is in the file when `log_metrics` returns. If the
+    disk is full, a warning says so once, and the latest 256 KiB wait until there is room; no partial line is left in
+    the file, and `latest` and `runs` stay current. An existing file is continued. Values that are not finite are `null`
+    in JSON, and `nan` in the table.
 
     Args:
         folder: created when the first line is written or the fit starts.
@@ -183,7 +183,7 @@ class RunFiles(LoggerDestination):
             problem = f"can't write in {str(self.folder)!r} at its end ({error})"
         if lines.unwritten:
             problem = problem or f"could not write in {str(self.folder)!r}, and its buffer overflowed"
-            lost = [f"{counted(lines.unwritten, 'line', 'lines')} for {lines.path.name}"]
+            lost = [f"{lines.unwritten} lines for {lines.path.name}"]
         if begun:
             try:
                 write_table(lines.path, lines.path.with_name("metrics.csv"))
@@ -192,7 +192,7 @@ class RunFiles(LoggerDestination):
                 lost.append("the table metrics.csv")
         self._lines, self._has_warned, self._has_evaluated = Lines(lines.path), False, False
         if problem:
-            self.lost = f"{' and '.join(lost) or lines.path.name} {'is' if len(lost) < 2 else 'are'} lost"
+            self.lost = f"{' and '.join(lost) or lines.path.name} {'are' if lines.unwritten else 'is'} lost"
             self._warn(f"{problem}: {self.lost}")
 
     def _trains_without_fit(self) -> bool:

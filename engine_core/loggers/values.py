@@ -29,8 +29,8 @@ def in_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as JSON can hold them, whatever they are; only a number may still be NaN or infinite.
 
     Example:
-        >>> in_json({"loss": float("nan"), "norms": [1.0, float("inf")], "who": Ellipsis})
-        {'loss': nan, 'norms': [1.0, None], 'who': 'Ellipsis'}
+        >>> in_json({"loss": float("nan"), "kept": [1.0, float("inf")], "who": Ellipsis})
+        {'loss': nan, 'kept': [1.0, None], 'who': 'Ellipsis'}
     """
     return {str(name): _in_json(value) for name, value in metrics.items()}
 

@@ -10,6 +10,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,8 @@ class Lines:
     def _digest_before(self, size: int) -> str:
         if not size:
             return ""
-        with self.path.open("rb") as file:
+        # The open one, which may have been moved.
+        with self.path.open("rb") if self._file is None else nullcontext(self._file) as file:
             file.seek(max(0, size - _DIGESTED_BYTES))
             return hashlib.sha256(file.read(min(size, _DIGESTED_BYTES))).hexdigest()
 

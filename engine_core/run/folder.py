@@ -12,7 +12,7 @@ from pathlib import Path
 from ..checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
 from ..config import Config
 from ..errors import ArgumentError, SameRunError
-from ..files import cannot_write, read_json, write_new, write_whole
+from ..files import MOST_BYTES_OF_JSON, cannot_write, read_json, why_not, write_new, write_whole
 from ..manifest import NAME as MANIFEST
 from ..randomness import check_seed
 from ..ranks import Ranks
@@ -52,6 +52,8 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
 
 def _check_folder(config: Config, folder: Path) -> None:
     resumes = config.trainer.autoresume and any(map(has_checkpoint, _saver_folders(config, folder)))
+    if problem := why_not(folder / MANIFEST, MOST_BYTES_OF_JSON):
+        raise ArgumentError(f"{str(folder)!r} can't be a run's folder: {problem}; choose another folder, or remove it")
     if not _is_run(folder):
         there = next((folder / name for name in FILES if os.path.lexists(folder / name)), None)
         if there is not None and not resumes:  # a program's run has checkpoints and no manifest
@@ -137,6 +139,7 @@ def claimed(folder: Path, ranks: Ranks, described: str, *, again: bool) -> Itera
 
 
 def _claim(folder: Path, described: str, *, again: bool) -> bool:
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if again and os.path.lexists(folder / MANIFEST):
@@ -145,6 +148,9 @@ def _claim(folder: Path, described: str, *, again: bool) -> bool:
     except FileExistsError as error:
         raise ArgumentError(f"{str(folder)!r} was taken by another run; choose another folder") from error
     except OSError as error:
+        with suppress(OSError):
+            if is_new:
+                folder.rmdir()
         message = f"can't write to {str(folder)!r}: {error.strerror}; choose another folder"
         raise cannot_write(error, message) from error
     return True
