@@ -25,8 +25,8 @@ from .tree import (
 LAYERS = [
     ["errors", "messages", "observed_list"],
     [
-        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "files", "losses", "objective", "checkpoint"),
-        *("surgery", "results"),
+        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "files", "losses", "objective"),
+        *("checkpoint", "surgery", "results"),
     ],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
