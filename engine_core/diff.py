@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from .arguments import path_of
 from .errors import ArgumentError
-from .manifest import Manifest, read_json, read_manifest
+from .files import read_json
+from .manifest import Manifest, read_manifest
 from .messages import escaped
 from .passes import who_moved
 

@@ -22,6 +22,10 @@ class ObjectiveError(ArgumentError):
     """The loss of a batch is not the sum of the losses of its parts, so that it can't be computed in parts."""
 
 
+class UnwritableError(ArgumentError):
+    """The files of a run can't be written, as on a full disk."""
+
+
 class SameRunError(ArgumentError):
     """A run was to start in a folder that holds this very run."""
 
@@ -133,7 +137,8 @@ class DurationWarning(UserWarning):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, else the sorted list of what is known."""
     options = sorted(set(known))
-    return suggestion(name, options) or (f"; known: {', '.join(options)}" if options else "; none is known")
+    shown = ", ".join(option if option.isprintable() else repr(option) for option in options)
+    return suggestion(name, options) or (f"; known: {shown}" if options else "; none is known")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from .errors import ArgumentError, suggestion
 from .explain import Told, printable
+from .files import read_json
 
 __all__ = ["NAME", "SCHEMA", "Manifest", "is_folder", "is_run", "read_json", "read_manifest"]
 
@@ -18,8 +18,6 @@ NAME = "manifest.json"
 SCHEMA = 1
 """Number of what a manifest holds and means. Additions leave it; removals and changes raise it."""
 PREFIX = "Value error, "
-DEEPEST = 100
-"""How deeply a file may be nested: far more than any config, and still safe for Python to walk."""
 
 
 class Manifest(Told):
@@ -97,28 +95,6 @@ def _is_there(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
-
-
-def read_json(file: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ArgumentError: (a ValueError) if it can't be read, or is damaged.
-    """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArgumentError(f"{str(file)!r} can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ArgumentError(f"{str(file)!r} is damaged, it is not JSON: {error}") from None
-    except RecursionError:
-        raise ArgumentError(f"{str(file)!r} is damaged: it is nested too deeply") from None
-    level = [content]
-    for _ in range(DEEPEST):
-        level = [x for v in level if isinstance(v, (dict, list)) for x in (v.values() if isinstance(v, dict) else v)]
-        if not level:
-            return content
-    raise ArgumentError(f"{str(file)!r} is damaged: it is nested deeper than {DEEPEST}")
 
 
 def _missing(path: Path) -> str:

@@ -244,6 +244,12 @@ class State(_Referable):
         self.skip_requested = True
 
     @property
+    def is_complete(self) -> bool:
+        """Has training reached its `max_duration`, or was it stopped, and nothing interrupts it?"""
+        elapsed = self.get_elapsed_duration()
+        return not self.is_interrupted and (self.stop_requested or (elapsed is not None and elapsed.value >= 1))
+
+    @property
     def is_interrupted(self) -> bool:
         """Does a signal or a requested pause end `fit` before the run is complete?"""
         pauses = self.pause_requested if self.world_size == 1 else self.pause_agreed

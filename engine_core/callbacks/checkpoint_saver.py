@@ -134,10 +134,13 @@ class CheckpointSaver(Callback):
         self._measured_at = state.timestamp
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Save unless this position is saved already, and wait until it is written."""
+        """Save unless this position is saved already, and wait until it is written.
+
+        A training that is complete is saved once more, so that its checkpoint has what FIT_END left, and says so.
+        """
         self._finish_together(state)
         if not self._is_off and state.ranks.decide(
-            lambda: state.timestamp != self._saved_at or self._ranking.awaits_checkpoint(state)
+            lambda: state.is_complete or state.timestamp != self._saved_at or self._ranking.awaits_checkpoint(state)
         ):
             self._save(state)
             self._writer.wait_for_all(state.ranks)
@@ -194,10 +197,10 @@ class CheckpointSaver(Callback):
         here = self.checkpoint_folder / self._store.name_of(state.timestamp)
         if here.exists():
             self._saved_at = state.timestamp
-        if not is_ours and (saved := self._store.saved()):
+        if not is_ours and (there := self._store.holds()) is not None:
             self._store.unlock()
             raise CheckpointError(
-                f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, such as {saved[-1].name}: "
+                f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, such as {there}: "
                 "resume from them with Trainer(autoresume=True), or save elsewhere"
             )
         return here.exists() and is_of_interval(here)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..files import finite
 from ..logger import Logger
 from ..state import State
 from .facts import Facts
@@ -64,12 +64,4 @@ def as_line(fact: Mapping[str, Any]) -> str:
         >>> as_line({"kind": "evaluation", "metrics": {"eval/loss": float("nan")}})
         '{"kind": "evaluation", "metrics": {"eval/loss": null}}'
     """
-    return json.dumps(_finite(fact), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _finite(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(finite(fact), allow_nan=False)

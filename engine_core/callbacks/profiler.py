@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -17,7 +18,9 @@ from ..arguments import path_of
 from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError
 from ..event import Event
+from ..files import cannot_write, write_whole
 from ..logger import Logger
+from ..messages import warn
 from ..state import State
 
 __all__ = ["TIMING_SCHEMA", "Profiler", "Span"]
@@ -26,7 +29,11 @@ CHUNK = 8192
 """How many complete spans are kept in memory before they are written."""
 TIMING_SCHEMA = 1
 """The form of the file of sums."""
-_BATCH, _FIT = "event/batch", "event/fit"
+_BATCH = "event/batch"
+
+
+_HEADS = {"path": (b'[\n{"name": ', b"[\n]"), "timing": (b'{\n  "schema": ',)}
+"""How the files begin."""
 
 
 class Profiler(Callback):
@@ -59,7 +66,7 @@ class Profiler(Callback):
             )
         self.path = None if path is None else _checked(path, "path")
         self.timing = None if timing is None else _checked(timing, "timing")
-        self._is_on = False
+        self._is_on = self._has_begun = False
         self._file: TextIO | None = None
         self._lock = threading.Lock()
         self._threads = defaultdict[int, _Thread](lambda: _Thread(threading.get_native_id(), [], {}))
@@ -73,13 +80,18 @@ class Profiler(Callback):
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("w", encoding="utf-8")
+                self._file.write("[")
+                self._file.flush()
             except OSError as error:
-                raise ArgumentError(f"the profiler can't write to {str(self.path)!r}: {error.strerror}") from error
-            self._file.write("[")
-            self._file.flush()
+                message = f"the profiler can't write to {str(self.path)!r}: {error.strerror}"
+                raise cannot_write(error, message) from error
         self._pid, self._start_ns, self._written = os.getpid(), time.perf_counter_ns(), 0
         self._is_on, self._resumed_at = True, None
         state.profiler = self
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Note that the run begins: the sums of one that savers have refused would replace another run's."""
+        self._has_begun = True
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Note where a resumed run begins; later, it is a part of the run that goes back."""
@@ -123,7 +135,7 @@ class Profiler(Callback):
             state.profiler = None
         sums = self._sums()
         self._threads.clear()
-        if self.timing is not None and _FIT in sums:
+        if self.timing is not None and self._has_begun:
             _write_timing(self.timing, sums, self._resumed_at)
 
     def _sums(self) -> dict[str, list[int]]:
@@ -166,10 +178,15 @@ class Profiler(Callback):
         """Append the complete spans to the file; flushed, so that a forked process inherits an empty buffer."""
         with self._lock:
             complete, self._complete = self._complete, []
-            if self._file is not None and complete:
+            if self._file is None or not complete:
+                return
+            try:
                 self._file.write("," * (self._written > 0) + ",".join(map(self._line, complete)))
                 self._file.flush()
                 self._written += len(complete)
+            except OSError as error:  # a full disk costs the trace, never the run
+                self._file = None
+                warn(f"the profiler can't write to {str(self.path)!r} any more: {error}", UserWarning)
 
     def _line(self, span: tuple[str, int, int, int]) -> str:
         name, start_ns, end_ns, thread_id = span
@@ -215,10 +232,11 @@ def _write_timing(path: Path, sums: dict[str, list[int]], resumed_at: int | None
     }
     batches = spans.get(_BATCH, {"count": 0})["count"]
     content = {"schema": TIMING_SCHEMA, "batches": batches, "resumed_at": resumed_at, "spans": spans}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        warn(f"the profiler could not write {str(path)!r}: {error}", UserWarning)
 
 
 def _checked(path: str | os.PathLike[str], name: str) -> Path:
@@ -229,7 +247,20 @@ def _checked(path: str | os.PathLike[str], name: str) -> Path:
         raise ArgumentError(f"the profiler's {name} {str(path)!r} is a folder; give the name of a file in it")
     if name == "timing" and checked.exists() and not checked.is_file():  # as /dev/null: it is replaced, not written to
         raise ArgumentError(f"the profiler's {name} {str(path)!r} is not a file; give the name of one")
+    if checked.is_file() and not _is_ours(checked, name):
+        what = "trace" if name == "path" else "file of sums"
+        raise ArgumentError(
+            f"the profiler's {name} {str(path)!r} is a file that is no {what}, and is left as it is: give another name"
+        )
     there = next(folder for folder in checked.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(checked if checked.exists() else there, os.W_OK):
         raise ArgumentError(f"the profiler can't write {str(path)!r}: {there} is not a writable folder")
     return checked
+
+
+def _is_ours(file: Path, name: str) -> bool:
+    """Does a file begin as those that a profiler writes, or is it empty?"""
+    with suppress(OSError), file.open("rb") as opened:
+        begin = opened.read(64)
+        return any(begin[: len(head)] == head[: len(begin)] for head in _HEADS[name])
+    return False

@@ -23,7 +23,7 @@ def check_states(state: State, logger: Logger) -> None:
     from torch.nn import Module  # noqa: PLC0415  as above
     from torch.nn.parameter import is_lazy  # noqa: PLC0415
 
-    from ..checkpoint import flatten  # noqa: PLC0415
+    from ..checkpoint import check_weight, flatten  # noqa: PLC0415
     from ..parallel import in_pieces  # noqa: PLC0415
 
     modules = (("model", state.model), ("loss_fn", state.loss_fn))
@@ -39,6 +39,8 @@ def check_states(state: State, logger: Logger) -> None:
         for key, value in own.items() if isinstance(own, dict) else ():
             if not is_lazy(value):
                 flatten(value, f"{name}.state_dict()[{key!r}]", {})
+                if name == "model":
+                    check_weight(key, value)
         if not isinstance(owner, Module):
             flatten(own, f"{name}.state_dict()", {})
 

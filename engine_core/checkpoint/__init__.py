@@ -8,7 +8,7 @@ from .pieces import Piece, cut
 from .reading import Opened, open_content, read_content
 from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
 from .tensor_file import Stored, in_file_order, load, save
-from .tree import Tensors, check_tensor, flatten, restore
+from .tree import Tensors, check_tensor, check_weight, flatten, restore
 from .weights import (
     check_which,
     clock_of,
@@ -37,6 +37,7 @@ __all__ = [
     "Writers",
     "attempt_of",
     "check_tensor",
+    "check_weight",
     "check_which",
     "clock_of",
     "cut",

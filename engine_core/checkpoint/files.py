@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..errors import CheckpointError
+from ..files import sync
 from ..time import Timestamp
 from .pieces import Piece
 from .tensor_file import Written, save
@@ -154,18 +155,6 @@ def attempt_of(manifest: Mapping[str, Any]) -> int:
     if type(attempt) is not int or not 0 <= attempt < 2**63:
         raise CheckpointError(f"the checkpoint's manifest has an invalid attempt: {attempt!r:.80}")
     return attempt
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk, where the system supports it."""
-    is_folder = path.is_dir()
-    if is_folder and os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> Written:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, CheckpointWarning
+from ..files import sync
 from ..messages import warn
-from .files import SHARDED, Content, Share, complete, read_json, sync, taking_place, write_json
+from .files import SHARDED, Content, Share, complete, read_json, taking_place, write_json
 from .pieces import cut
 from .shards import SHAPES, open_sets, shapes_of, tensors_of_average, write_own
 from .tensor_file import Written

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from ..errors import CheckpointError
+from ..files import sync, write_whole
 from ..time import Timestamp
-from .files import MANIFEST, Content, Share, attempt_of, read_manifest, sync, write_content
+from .files import MANIFEST, Content, Share, attempt_of, read_manifest, write_content
 from .parts import Writers, write_share
 
 LATEST, BEST = "latest", "best"
@@ -119,15 +120,17 @@ class Store:
             self._point(BEST, name)
 
     def _point(self, pointer: str, name: str) -> None:
-        beside = self.folder / f".{pointer}.new"
-        beside.write_text(f"{name}\n", encoding="ascii")
-        sync(beside)  # before the rename, or a crash may leave an empty file
-        beside.replace(self.folder / pointer)
+        write_whole(self.folder / pointer, f"{name}\n")
         sync(self.folder)
 
     def saved(self) -> list[Path]:
         """Return the checkpoints in the folder by batch, attempt and epoch."""
         return sorted(_named(self.folder, _NAME), key=_when)
+
+    def holds(self) -> str | None:
+        """Return the last of what stands where checkpoints and the files that name them are written; None: nothing."""
+        pointers = [name for name in (BEST, LATEST) if os.path.lexists(self.folder / name)]
+        return next(iter([*(path.name for path in reversed(self.saved())), *pointers]), None)
 
     def keep(self, these: Iterable[Path]) -> None:
         """Remove all but these, and what `latest` names."""
@@ -141,7 +144,7 @@ class Store:
             _lock_file(file)
         except (BlockingIOError, PermissionError):  # Windows says the latter
             file.seek(0)
-            owner = file.read().strip() or "unknown"
+            owner = file.read(64).strip() or "unknown"
             raise CheckpointError(
                 f"{str(self.folder)!r} is in use by another run (process {owner}): let that one end, or save elsewhere"
             ) from None
@@ -153,10 +156,13 @@ class Store:
     def _read_identity(self) -> str:
         """Return the folder's id; create it if it is missing, or empty because a process was killed."""
         file = self.folder / _IDENTITY
-        identity = file.read_text(encoding="ascii", errors="replace")[:64] if file.is_file() else ""
+        identity = ""
+        if file.is_file():
+            with file.open(encoding="ascii", errors="replace") as opened:
+                identity = opened.read(64)
         if not identity:
             identity = secrets.token_hex(8)
-            file.write_text(identity, encoding="ascii")
+            write_whole(file, identity)
         return identity
 
     def _tidy(self) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import CheckpointError
 from .pieces import Piece
-from .tensor_file import Stored
+from .tensor_file import RESERVED, Stored
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 
@@ -64,6 +64,24 @@ def check_tensor(tensor: torch.Tensor, path: str) -> None:
     if tensor.is_meta or tensor.is_quantized or tensor.dtype is torch.complex128:
         kind = "meta device" if tensor.is_meta else f"dtype {tensor.dtype}"
         raise CheckpointError(f"{path!r} is a tensor of {kind}, which a checkpoint can't hold")
+
+
+def check_weight(name: str, value: Any) -> None:
+    """Raise if a part of a model could be saved, and not be loaded again.
+
+    Raises:
+        CheckpointError: for a name that the format keeps for itself, and for a tensor whose elements share memory.
+    """
+    if name == RESERVED:
+        raise CheckpointError(f"the model's {name!r} can't be saved, since files keep this name for what is about them")
+    tensor = value.tensor if isinstance(value, Piece) else value
+    if isinstance(tensor, torch.Tensor) and 0 in [
+        step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ]:
+        raise CheckpointError(
+            f"the model's {name!r} is an expanded tensor, which can be saved and not be loaded, since its elements "
+            "share memory: register expanded.clone()"
+        )
 
 
 class _Flattener:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ..errors import ArgumentError, CheckpointError, did_you_mean
+from ..files import replacing
 from .files import MANIFEST, STATE
 from .reading import Opened, Unread, open_content
 from .shards import tensors_of_average
@@ -144,15 +145,11 @@ def write_weights(
     Raises:
         CheckpointError: if it can't be written.
     """
-    beside = file.with_name(f".{file.name}.new")
     try:
-        save(beside, weights, about)
-        beside.replace(file)
-    except BaseException as error:
-        beside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise CheckpointError(f"{str(file)!r} can't be written: {error}") from error
-        raise
+        with replacing(file) as beside:
+            save(beside, weights, about)
+    except OSError as error:
+        raise CheckpointError(f"{str(file)!r} can't be written: {error}") from error
 
 
 def export_weights(folder: Path, to: Path, weights: str = "evaluated") -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from ..errors import EngineError
+from ..errors import EngineError, UnwritableError
 from ..messages import escaped
 from ..registry import CORE, Registry
-from .ending import has_last_lines, in_words, is_first_here, is_told_elsewhere, say_last_lines
+from .ending import NOT_WHOLE, has_last_lines, in_words, is_first_here, is_told_elsewhere, say_last_lines
 from .lazy import LazyGroup
 
 __all__ = ["main"]
@@ -42,7 +42,7 @@ class _Main(LazyGroup):
                 raise
             _Refused("\n".join([in_words(error), *getattr(error, "__notes__", ())])).show()
             say_last_lines(ctx)
-            ctx.exit(_Refused.exit_code)
+            ctx.exit(NOT_WHOLE if isinstance(error, UnwritableError) else _Refused.exit_code)
         except KeyboardInterrupt as interruption:
             if not has_last_lines(ctx):
                 click.echo("\n".join(["interrupted", *getattr(interruption, "__notes__", ())]), err=True)

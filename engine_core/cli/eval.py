@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..config import load_config
-from ..loggers.run_files import finite
+from ..files import finite
 from ..messages import counted, readable
 from .importing import import_beside, stdout_at_stderr
 from .paths import GivenPath

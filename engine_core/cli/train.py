@@ -15,11 +15,12 @@ from ..callbacks.json_lines import JsonLines, as_line
 from ..callbacks.progress import ProgressBar
 from ..callbacks.wording import header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
-from ..errors import EngineError, SameRunError
+from ..errors import EngineError, SameRunError, UnwritableError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
 from .agreement import check_agreement, take_checkpoints
 from .ending import (
+    NOT_WHOLE,
     RememberingCommand,
     code_of,
     is_first,
@@ -233,4 +234,6 @@ def _code_of(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else 1
     if isinstance(error, click.ClickException):
         return error.exit_code
+    if isinstance(error, UnwritableError):
+        return NOT_WHOLE
     return 2 if isinstance(error, EngineError) else 1

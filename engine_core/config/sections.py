@@ -49,7 +49,7 @@ def _is_target(target: str) -> str:
     if not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", target):
         module, _, attribute = target.rpartition(".")
         is_near = len(target) <= LONGEST and ("." in module or module.isidentifier())
-        hint = f"; did you mean '{module}:{attribute}'?" if is_near else ""
+        hint = f"; did you mean {f'{module}:{attribute}'!r}?" if is_near else ""
         raise ValueError(f"has to be 'module:attribute', as in 'torch.nn:Linear', not {target!r}{hint}")
     return target
 

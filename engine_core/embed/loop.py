@@ -132,6 +132,7 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
 
     def fit_end(self) -> None:
         """FIT_END: all batches of this fit are done."""
+        self.status.has_ended = self.state.is_complete
         self.fire("fit_end")
         self.end_fit()
 

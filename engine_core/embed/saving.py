@@ -11,7 +11,8 @@ from typing import Any
 from ..algorithm import unique_names
 from ..checkpoint import Tensors, flatten, load, restore, save
 from ..engine import Engine
-from ..errors import CheckpointError, add_note
+from ..errors import ArgumentError, CheckpointError, add_note
+from ..files import read_json, write_whole
 from ..messages import enumerated
 from ..state import State
 from ..time import Timestamp
@@ -85,7 +86,7 @@ def write_state(folder: Path, tree: Mapping[str, Any]) -> None:
     tensors: Tensors = {}
     text = json.dumps(flatten(dict(tree), "engine_core", tensors))
     save(folder / TENSORS, {name: tensor.cpu() for name, tensor in tensors.items()})
-    (folder / JSON).write_text(text, encoding="utf-8")
+    write_whole(folder / JSON, text)
 
 
 def read_state(folder: Path) -> Any:
@@ -105,9 +106,7 @@ def read_state(folder: Path) -> Any:
 def write_part(path: Path, saved: Mapping[str, Any]) -> None:
     """Write to a file of JSON what `check_saved` looks at: all of a saved state but the states themselves."""
     part = {**saved, "algorithms": [*saved["algorithms"]], "callbacks": []}
-    whole = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write the same file
-    whole.write_text(json.dumps(part), encoding="utf-8")
-    whole.replace(path)
+    write_whole(path, json.dumps(part), by=f".{os.getpid()}")  # several processes may write the same file
 
 
 def read_part(path: Path) -> Any:
@@ -117,9 +116,9 @@ def read_part(path: Path) -> Any:
         CheckpointError: if it is damaged, with its name.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{str(path)!r} is not JSON: {error}") from error
+        found = read_json(path)
+    except ArgumentError as error:
+        raise CheckpointError(str(error)) from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{str(path)!r} is damaged: it holds {found!r:.80}, and not an object")
     return found

@@ -67,6 +67,7 @@ class RunStatus:
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
         evaluated: a mark of the weights that the latest evaluation saw, if an epoch ended at once after it.
         owed: an evaluation that was interrupted.
+        has_ended: has FIT_END been fired, or is it being fired, for a training that is complete?
         reopens_epoch: an exception made algorithms undo what they did at EPOCH_START, so it has to fire again.
     """
 
@@ -75,7 +76,7 @@ class RunStatus:
         self.evaluated_at: int | None = None
         self.evaluated: int | None = None
         self.owed: OwedEvaluation | None = None
-        self.reopens_epoch = False
+        self.has_ended = self.reopens_epoch = False
         self._state = state
         self._resumed_at: int | None = None
         self._evaluated_before: int | None = None
@@ -91,8 +92,10 @@ class RunStatus:
     def begin_fit(self) -> None:
         """Be TRAINING until `end_fit`, and drop the requests made to an earlier fit."""
         state = self._state
-        if self.phase is not Phase.RESUMED or state.pause_requested:  # the saved run may have been asked to stop
+        # The saved run may have been asked to stop, and not have stopped yet.
+        if self.phase is not Phase.RESUMED or state.pause_requested or self.has_ended:
             state.stop_requested, state.stop_reason = False, None
+        self.has_ended = False
         state.pause_requested = state.pause_agreed = state.skip_requested = False
         state.interrupted_by = None
         self.phase = Phase.TRAINING
@@ -155,6 +158,8 @@ class RunStatus:
             "found": begun.results,
             "evaluation": begun.generators,
             "stop_requested": asked_to_stop,
+            "stop_reason": self._state.stop_reason if asked_to_stop else None,
+            "has_ended": self.has_ended,
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -171,3 +176,6 @@ class RunStatus:
         begun = BegunEvaluation(results, saved.get("evaluation"))
         self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, begun)
         self._state.stop_requested = saved["stop_requested"] is True
+        why = saved.get("stop_reason")  # older versions saved neither this nor the next
+        self._state.stop_reason = why if isinstance(why, str) else None
+        self.has_ended = saved.get("has_ended") is True

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
+from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from ..arguments import path_of
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
+from ..files import cannot_write, finite, write_whole
 from ..logger import HOW_TO_STOP, Logger
 from ..messages import warn
 from ..state import State
 from ..trace import Traces
-from .values import plain
-from .whole_lines import MOST_DUE_BYTES, WRITTEN_AS_THEY_ARE, Lines, Table
+from .values import in_json
+from .whole_lines import MOST_DUE_BYTES, Lines, write_table
 
-__all__ = ["RunFiles", "finite"]
+__all__ = ["RunFiles"]
 
 
 class RunFiles(LoggerDestination):
-    """Writes every logged value to `folder/metrics.jsonl`, and one row a step to `folder/metrics.csv`.
+    """Writes every logged value to `folder/metrics.jsonl`, and at the end one row a step to `folder/metrics.csv`.
 
-    A line is in the file when `log_metrics` returns, the CSV's row when the next step begins, or at close. If the disk
-    is full, a warning says so once, and the latest 256 KiB for each file wait until there is room; no partial line is
-    left in a file, and `latest` and `runs` stay current. New columns are added to the CSV. Values that are not finite
-    are `null` in JSON. Existing files are continued.
+    From INIT on, values are held until the fit starts, when it is certain that the run may begin; if there is only an
+    evaluation, until the end. In a fit, and without an engine, a line is in the file when `log_metrics` returns. If the
+    disk is full, a warning says so once, and the latest 256 KiB wait until there is room; no partial line is left in
+    the file, and `latest` and `runs` stay current. An existing file is continued. Values that are not finite are `null`
+    in JSON, and `nan` in the table.
 
     Args:
         folder: created when the first line is written or the fit starts.
@@ -57,31 +59,42 @@ class RunFiles(LoggerDestination):
         self._clock_s = self._fits_s = 0.0
         self._fit_began_s: float | None = None
         self._started_s = time.perf_counter()
-        self._has_warned = self._starts_over = False
+        self._has_warned = self._starts_over = self._has_evaluated = False
         self._resumed: Mapping[str, Any] | None = None
-        self._held: list[tuple[dict[str, Any], int]] = []
-        self._begin_files()
+        self._held: list[Callable[[], None]] | None = None
+        self._state: State | None = None
+        self._holds_at = 0
+        self._lines = Lines(self._place / "metrics.jsonl")
 
     def init(self, state: State, logger: Logger) -> None:
         """Count the seconds from here; a checkpoint that is loaded adds those of the attempts before."""
         self._clock_s, self._started_s = 0.0, time.perf_counter()
         self._fits_s, self._fit_began_s = 0.0, None
+        self._state, self._holds_at = state, state.timestamp.batch
+        self._hold()
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Open the files; those of a resumed run are cut only now, after savers checked that no other run is active.
+        """Open the file; that of a resumed run is cut only now, after savers checked that no other run is active.
 
         Raises:
-            ArgumentError: (a ValueError) if they can't be written.
+            ArgumentError: (a ValueError) if it can't be written.
         """
         self._fit_began_s = time.perf_counter()
         try:
             self._cut()  # before anything is appended, which would be cut off too
-            self._add_held()
-            self._flush()
+            self._lines.flush()
         except OSError as error:
-            raise ArgumentError(
-                f"RunFiles can't write in {str(self.folder)!r} ({error}); give it a folder that you can write to"
-            ) from error
+            message = f"RunFiles can't write in {str(self.folder)!r} ({error}); give it a folder that you can write to"
+            raise cannot_write(error, message) from error
+        self._release()
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """Note where the run continues."""
+        self._holds_at = state.timestamp.batch
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Note that there is something to write even if no fit starts."""
+        self._has_evaluated = True
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Stop the clock of the fit."""
@@ -98,37 +111,22 @@ class RunFiles(LoggerDestination):
         return self._clock_s + time.perf_counter() - self._started_s
 
     def start_over(self) -> None:
-        """Let the next fit empty the files, which an earlier attempt began and never saved.
+        """Let the next fit empty the file, which an earlier attempt began and never saved.
 
-        Files that contain the position of a loaded checkpoint are cut there instead.
+        One that contains the position of a loaded checkpoint is cut there instead.
         """
         self._starts_over = True
+        self._hold()
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Write a line, or hold it back before the fit of a resumed run."""
-        values = plain(metrics)
+        """Write a line, or hold it until the fit starts."""
+        values = in_json(metrics)
         self.latest.update(values)
-        if self._resumed is not None or self._starts_over:
-            self._held.append((values, step))
-            return
-        self._add(values, step)
-        try:
-            self._flush()
-        except OSError as error:
-            if not self._has_warned:
-                self._has_warned = True
-                self._warn(
-                    f"can't write in {str(self.folder)!r} ({error}); training continues, and the latest "
-                    f"{MOST_DUE_BYTES // 1024} KiB for each file are kept until they can be written. {HOW_TO_STOP}"
-                )
+        self._do(partial(self._add, values, step))
 
     def log_file(self, name: str, content: bytes | str, step: int) -> None:
         """Keep a file as `files/<step>/<name>`; one that is there is replaced, as a resumed run logs its own again."""
-        path = self._place / "files" / str(step) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{name}.part")
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        part.replace(path)
+        self._do(partial(self._write_file, self._place / "files" / str(step) / name, content))
 
     def log_traces(self, traces: Traces) -> None:
         """Count in `runs` how often each algorithm ran at each event, as in `Noise/AFTER_DATALOADER`."""
@@ -138,14 +136,13 @@ class RunFiles(LoggerDestination):
                 runs[name] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the files are written, a digest of their end, and what is not written yet."""
-        latest = {name: value for name, value in self.latest.items() if isinstance(value, WRITTEN_AS_THEY_ARE)}
-        counts = {"latest": latest, "runs": dict(self.runs), "clock_s": self.clock_s, "fit_s": self.fit_s}
+        """Return how far the file is written, a digest of its end, and what is not written yet."""
+        counts = {"latest": _short(self.latest), "runs": dict(self.runs), "clock_s": self.clock_s, "fit_s": self.fit_s}
         if self._resumed is not None:
             return {**self._resumed, **counts}
         if not self._lines.size and not self._lines.due:
             return {}
-        return {**self._lines.position(), "table": self._table.position(), **counts}
+        return {**self._lines.position(), **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next fit remove what was logged after the checkpoint, as the resumed run logs it again.
@@ -168,83 +165,94 @@ class RunFiles(LoggerDestination):
         self._clock_s, self._started_s = state.get("clock_s", 0.0), time.perf_counter()
         self._fits_s = state.get("fit_s", 0.0)
         self._resumed = state
+        self._hold()
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Write what is held and close the files; a warning says how much can't be written and is lost."""
+        """Write what is due and the table, and close the file; a warning says how much can't be written and is lost.
+
+        Nothing is written if no fit started, as in a run that was refused, unless there was an evaluation.
+        """
         self._resumed = None
-        self._add_held()
-        lines, table, problem = self._lines, self._table, ""
+        if not self._has_evaluated and self._held is not None:
+            self._held.clear()
+        self._release()
+        lines, problem, lost = self._lines, "", []
+        begun = lines.is_open or bool(lines.due)
         try:
-            self._close_files()
+            lines.close()
         except OSError as error:
             problem = f"can't write in {str(self.folder)!r} at its end ({error})"
-        finally:
-            self._begin_files()
-            self._has_warned = False
-        if not problem and (lines.lost or table.lost):
-            problem = f"could not write in {str(self.folder)!r}, and its buffer overflowed"
+        if lines.unwritten:
+            problem = problem or f"could not write in {str(self.folder)!r}, and its buffer overflowed"
+            lost = [f"{lines.unwritten} lines for {lines.path.name}"]
+        if begun:
+            try:
+                write_table(lines.path, lines.path.with_name("metrics.csv"))
+            except OSError as error:
+                problem = problem or f"can't write in {str(self.folder)!r} at its end ({error})"
+                lost.append("the table metrics.csv")
+        self._lines, self._has_warned, self._has_evaluated = Lines(lines.path), False, False
         if problem:
-            lost = f"{lines.unwritten} lines for {lines.path.name} and {table.unwritten} rows for {table.path.name}"
-            self.lost = f"{lost} are lost"
+            self.lost = f"{' and '.join(lost) or lines.path.name} {'are' if lines.unwritten else 'is'} lost"
             self._warn(f"{problem}: {self.lost}")
 
-    def _begin_files(self) -> None:
-        self._lines, self._table = Lines(self._place / "metrics.jsonl"), Table(self._place / "metrics.csv")
+    def _trains_without_fit(self) -> bool:
+        """Is this a loop of somebody's own, which fires no FIT_START?"""
+        if self._resumed is not None or self._starts_over or self._state is None:
+            return False
+        return self._state.timestamp.batch > self._holds_at
 
-    def _close_files(self) -> None:
-        with contextlib.closing(self._table):  # even if the other fails
-            self._lines.close()
+    def _hold(self) -> None:
+        self._held = [] if self._held is None else self._held
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        for write in held or ():
+            self._do(write)
+
+    def _do(self, write: Callable[[], None]) -> None:
+        """Write something, or hold it back."""
+        if self._held is not None and self._trains_without_fit():
+            self._release()
+        if self._held is not None:
+            self._held.append(write)
+            return
+        try:
+            write()
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                self._warn(
+                    f"can't write in {str(self.folder)!r} ({error}); training continues, and the latest "
+                    f"{MOST_DUE_BYTES // 1024} KiB of values are kept until they can be written. {HOW_TO_STOP}"
+                )
+
+    def _add(self, values: dict[str, Any], step: int) -> None:
+        own = {"step": step, "seconds": round(self.clock_s, 6)}  # also where a value has one of these names
+        self._lines.add(json.dumps({**own, **finite(values), **own}))
+        self._lines.flush()
+
+    @staticmethod
+    def _write_file(path: Path, content: bytes | str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
 
     def _cut(self) -> None:
-        """Cut the files at the position of a loaded checkpoint if they contain it; else empty them, to start over."""
+        """Cut the file at the position of a loaded checkpoint if it contains it; else empty it, to start over."""
         position = self._resumed
         is_there = position is not None and self._lines.holds(position)
         if is_there or self._starts_over:
             with contextlib.suppress(OSError):
-                self._close_files()
-            self._begin_files()
+                self._lines.close()
+            self._lines = Lines(self._lines.path)
         if position is not None and is_there:
             self._lines.cut(position)
-            self._table.cut(position["table"])
         elif self._starts_over:
             self._lines.path.unlink(missing_ok=True)
-            self._table.path.unlink(missing_ok=True)
         self._resumed, self._starts_over = None, False
-
-    def _add_held(self) -> None:
-        held, self._held = self._held, []
-        for values, step in held:
-            self._add(values, step)
-
-    def _add(self, values: dict[str, Any], step: int) -> None:
-        seconds = round(self.clock_s, 6)
-        self._lines.add(json.dumps({"step": step, "seconds": seconds, **finite(values)}, default=str))
-        self._table.log(step, values)
-
-    def _flush(self) -> None:
-        try:
-            self._lines.flush()
-        finally:
-            self._table.flush()
 
     def _warn(self, problem: str) -> None:
         warn(f"logger destination RunFiles {problem}", DestinationWarning)
-
-
-def _has_step(row: dict[str, Any]) -> dict[str, Any]:
-    if row and "step" not in row:
-        raise ValueError("a row has a step")
-    return row
-
-
-_Row = Annotated[dict[str, Any], AfterValidator(_has_step)]
-
-
-class _TablePosition(BaseModel, strict=True, defer_build=True):
-    rows: NonNegativeInt
-    due: list[_Row]
-    lost: NonNegativeInt
-    row: _Row
 
 
 class _State(BaseModel, strict=True, defer_build=True):
@@ -252,13 +260,17 @@ class _State(BaseModel, strict=True, defer_build=True):
     digest: str
     due: list[str]
     lost: NonNegativeInt
-    table: _TablePosition
     latest: dict[str, Any]
     runs: dict[str, int]
     clock_s: NonNegativeFloat = 0.0
     fit_s: NonNegativeFloat = 0.0
 
 
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with None for non-finite numbers, which JSON lacks."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+def _short(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a checkpoint keeps: numbers, and as much text as may wait; its JSON has to stay small."""
+    kept, room = {}, MOST_DUE_BYTES
+    for name, value in values.items():
+        room -= len(value) if isinstance(value, str) else 0
+        if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and room >= 0):
+            kept[name] = value
+    return kept

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..event import Event
+from ..files import finite
 from ..logger import Logger
+
+_LARGEST = 2**63
+"""Integers beyond are text: many readers have none, and Python refuses to write very long ones."""
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,6 +23,26 @@ def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
         {'loss': 0.5, 'kept': [1, 2], 'who': 'me'}
     """
     return {str(name): v.tolist() if hasattr(v, "tolist") else v for name, v in metrics.items()}
+
+
+def in_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as JSON can hold them, whatever they are; only a number may still be NaN or infinite.
+
+    Example:
+        >>> in_json({"loss": float("nan"), "kept": [1.0, float("inf")], "who": Ellipsis})
+        {'loss': nan, 'kept': [1.0, None], 'who': 'Ellipsis'}
+    """
+    return {str(name): _in_json(value) for name, value in metrics.items()}
+
+
+def _in_json(value: Any) -> Any:
+    try:
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if value is None or isinstance(value, (float, str)) or (isinstance(value, int) and abs(value) < _LARGEST):
+            return value
+        return str(value) if isinstance(value, int) else json.loads(json.dumps(finite(value), default=str))
+    except Exception:  # noqa: BLE001  it holds itself, say, or is the user's own and can't be shown
+        return f"<{type(value).__name__}>"
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

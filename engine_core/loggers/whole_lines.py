@@ -1,30 +1,29 @@
-"""Files that grow by whole lines. If the disk is full, lines wait; no partial line is left behind."""
+"""A file that grows by whole lines, and a table made of it. If the disk is full, lines wait; no part of one is left."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
-import itertools
+import json
 import os
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
+
+from ..files import replacing
 
 MOST_DUE_BYTES = 2**18
 """How much of a file may wait: each checkpoint holds all of it, and its JSON must not grow without bound."""
 
-WRITTEN_AS_THEY_ARE = (int, float, str, type(None))
-"""Types of values that are saved as they are; others are saved as text."""
-
 _DIGESTED_BYTES = 4096
 _INDENTATION = 16  # roughly a checkpoint's overhead for a value
-_Item = TypeVar("_Item", str, dict[str, Any])
 
 
-class _WholeLines(ABC, Generic[_Item]):
+class Lines:
     """A file that is opened when something is written to it; `due` waits to be written, `lost` is how many never will.
 
     If the last line of a file has no end, because the machine was switched off, the next one starts on a line of its
@@ -33,11 +32,16 @@ class _WholeLines(ABC, Generic[_Item]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.due: deque[_Item] = deque()  # the oldest first
+        self.due: deque[str] = deque()  # the oldest first
         self.lost = 0
         self._due_bytes = 0
         self._file: io.FileIO | None = None
         self._owed = b""
+
+    @property
+    def is_open(self) -> bool:
+        """Has something been written since the file was closed?"""
+        return self._file is not None
 
     @property
     def size(self) -> int:
@@ -46,20 +50,20 @@ class _WholeLines(ABC, Generic[_Item]):
 
     @property
     def unwritten(self) -> int:
-        """Return how many items are due or lost."""
+        """Return how many lines are due or lost."""
         return len(self.due) + self.lost
 
-    def add(self, *items: _Item) -> None:
-        """Queue items to be written after those that are due."""
-        self.due.extend(items)
-        self._due_bytes += sum(map(_weight, items))
+    def add(self, *lines: str) -> None:
+        """Queue lines to be written after those that are due."""
+        self.due.extend(lines)
+        self._due_bytes += sum(map(_weight, lines))
 
     def flush(self) -> None:
         """Write what is due, and drop the oldest of what can't be written and takes more than `MOST_DUE_BYTES`."""
         try:
             self._open()
             while self.due:
-                self._write(self.due[0])
+                self._append(f"{self.due[0]}\n".encode())
                 self._drop_oldest()  # only now: what raises above stays due
         finally:
             while self._due_bytes > MOST_DUE_BYTES:
@@ -67,16 +71,35 @@ class _WholeLines(ABC, Generic[_Item]):
                 self.lost += 1
 
     def close(self) -> None:
-        """Write what is due and close the file."""
+        """Write what is due and close the file.
+
+        Raises:
+            OSError: if that fails, or if the file is no longer in its place.
+        """
         try:
             if self.due:
                 self.flush()
+            if self._file is not None and not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+                raise FileNotFoundError(errno.ENOENT, "another file has taken its place", str(self.path))
         finally:
             self._let_go()
 
-    @abstractmethod
-    def _write(self, item: _Item) -> None:
-        """Write one item."""
+    def position(self) -> dict[str, Any]:
+        """Return how far the file is written, how it ends there, and what is due and lost."""
+        size = self.size
+        return {"bytes": size, "digest": self._digest_before(size), "due": list(self.due), "lost": self.lost}
+
+    def holds(self, position: Mapping[str, Any]) -> bool:
+        """Does the file on disk start like the one that had this position?"""
+        size, there = position["bytes"], self.path.stat().st_size if self.path.is_file() else 0
+        return (there >= size if size else not there) and self._digest_before(size) == position["digest"]
+
+    def cut(self, position: Mapping[str, Any]) -> None:
+        """Remove what the closed file holds beyond a position, and continue from there."""
+        if position["bytes"]:
+            os.truncate(self.path, position["bytes"])
+        self.add(*position["due"])
+        self.lost = position["lost"]
 
     def _append(self, line: bytes) -> None:
         """Write a line, which ends with its line feed; if that fails, none of it is in the file."""
@@ -108,115 +131,50 @@ class _WholeLines(ABC, Generic[_Item]):
     def _drop_oldest(self) -> None:
         self._due_bytes -= _weight(self.due.popleft())
 
-
-class Lines(_WholeLines[str]):
-    """A file of lines."""
-
-    def position(self) -> dict[str, Any]:
-        """Return how far the file is written, how it ends there, and what is due and lost."""
-        size = self.size
-        return {"bytes": size, "digest": self._digest_before(size), "due": list(self.due), "lost": self.lost}
-
-    def holds(self, position: Mapping[str, Any]) -> bool:
-        """Does the file on disk start like the one that had this position?"""
-        size, there = position["bytes"], self.path.stat().st_size if self.path.is_file() else 0
-        return (there >= size if size else not there) and self._digest_before(size) == position["digest"]
-
-    def cut(self, position: Mapping[str, Any]) -> None:
-        """Remove what the closed file holds beyond a position, and continue from there."""
-        if position["bytes"]:
-            os.truncate(self.path, position["bytes"])
-        self.add(*position["due"])
-        self.lost = position["lost"]
-
-    def _write(self, item: str) -> None:
-        self._append(f"{item}\n".encode())
-
     def _digest_before(self, size: int) -> str:
         if not size:
             return ""
-        with self.path.open("rb") as file:
+        # The open one, which may have been moved.
+        with self.path.open("rb") if self._file is None else nullcontext(self._file) as file:
             file.seek(max(0, size - _DIGESTED_BYTES))
             return hashlib.sha256(file.read(min(size, _DIGESTED_BYTES))).hexdigest()
 
 
-class Table(_WholeLines[dict[str, Any]]):
-    """A CSV file with one row a step, whose columns may grow; a row is due when the next one begins, or at close."""
+def write_table(lines: Path, table: Path) -> None:
+    """Write the values in a file of lines as CSV: one row a step, and another one for a name that comes again.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._columns = ["step"]
-        self._rows = 0
-        self._row: dict[str, Any] = {}
-
-    def position(self) -> dict[str, Any]:
-        """Return how many rows are written, those that are due, how many are lost, and the row that is not due yet."""
-        return {"rows": self._rows, "due": list(self.due), "lost": self.lost, "row": self._row}
-
-    def cut(self, position: Mapping[str, Any]) -> None:
-        """Remove the rows that the closed file holds beyond a position, and continue from there."""
-        if self.path.exists():
-            self._replace(list(itertools.islice(self._read(), 1 + position["rows"])))
-        self.add(*position["due"])
-        self.lost, self._row = position["lost"], dict(position["row"])
-
-    def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Add values to the row of a step; a value that the row already has starts a new row."""
-        if self._row and (self._row["step"] != step or not values.keys().isdisjoint(self._row)):
-            self._finish_row()
-        said = {n: value if isinstance(value, WRITTEN_AS_THEY_ARE) else str(value) for n, value in values.items()}
-        self._row = {**self._row, **said, "step": step}
-
-    def close(self) -> None:
-        """Write what is due, and the row that is not due yet, and close the file."""
-        self._finish_row()
-        super().close()
-
-    def _finish_row(self) -> None:
-        if self._row:
-            self.add(self._row)
-            self._row = {}
-
-    def _open(self) -> io.FileIO:
-        if self._file is not None:
-            return self._file
-        file = super()._open()
-        rows = self._read()
-        self._columns = next(rows, ["step"])
-        self._rows = sum(1 for _ in rows)
-        return file
-
-    def _write(self, item: dict[str, Any]) -> None:
-        new = [name for name in item if name not in self._columns]
-        if new or not self.size:
-            columns = [*self._columns, *new]
-            rows = itertools.islice(self._read(), 1, None)
-            self._replace([columns, *(row + [""] * (len(columns) - len(row)) for row in rows)])
-            self._open()
-        text = io.StringIO(newline="")
-        csv.writer(text).writerow([item.get(name, "") for name in self._columns])
-        self._append(text.getvalue().encode(errors="backslashreplace"))
-        self._rows += 1
-
-    def _read(self) -> Iterator[list[str]]:
-        with self.path.open(newline="", encoding="utf-8") as file:
-            yield from csv.reader(file)
-
-    def _replace(self, rows: Iterable[list[str]]) -> None:
-        """Replace the file atomically: an interruption leaves the old one or the new one."""
-        beside = self.path.with_suffix(".csv.new")
-        try:
-            with beside.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows(rows)
-            self._let_go()  # it would append to the old file, and Windows can't replace an open one
-            beside.replace(self.path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+    Raises:
+        OSError: if it can't be written; then it is as it was before.
+    """
+    if not lines.is_file():  # nothing, or a device, which may have no end
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(lines))
+    columns = dict.fromkeys(["step"])
+    for row in _rows(lines):
+        columns.update(dict.fromkeys(row))
+    with replacing(table) as beside, beside.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(_rows(lines))
 
 
-def _weight(item: str | dict[str, Any]) -> int:
-    """Return about how many bytes of a checkpoint a line or a row takes."""
-    if isinstance(item, str):
-        return len(item) + _INDENTATION
-    return sum(len(name) + len(str(value)) + _INDENTATION for name, value in item.items())
+def _rows(lines: Path) -> Iterator[dict[str, Any]]:
+    row: dict[str, Any] = {}
+    with lines.open("rb") as file:
+        for line in file:
+            try:
+                told = json.loads(line)
+                values = {name: "nan" if value is None else value for name, value in told.items() if name != "seconds"}
+                step = values.pop("step")
+            except (ValueError, LookupError, AttributeError, RecursionError):  # damaged, as by a crash of the machine
+                continue
+            if row and (row["step"] != step or not values.keys().isdisjoint(row)):
+                yield row
+                row = {}
+            row = {**row, "step": step, **values}
+    if row:
+        yield row
+
+
+def _weight(line: str) -> int:
+    """Return about how many bytes of a checkpoint a line takes."""
+    return len(line) + _INDENTATION

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files import why_not
 from ..manifest import NAME
-from .files import entries_in, read_mapping, why_not
+from .files import entries_in, read_mapping
 
 FOLDER = "checkpoints"
 _NAMED = re.compile(r"ep(\d{1,18})-ba(\d{1,18})")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ArgumentError
-from ..manifest import read_json
+from ..files import MOST_BYTES_OF_JSON, read_json, why_not
 from ..messages import counted
 
 MOST_BYTES = 2**30
@@ -18,24 +17,8 @@ MOST_BYTES = 2**30
 MOST_BYTES_OF_A_LINE = 2**20
 LARGEST = 1e15
 """The largest step, time or count that is believed."""
-MOST_BYTES_OF_JSON = 2**26
 _BYTES_COMPARED = 4096
 """How much of the latest line shows whether a file is still the one that was read."""
-
-
-def why_not(file: Path, most_bytes: int) -> str | None:
-    """Return why a file is not read, the empty string if it is not there, or None if it can be read."""
-    try:
-        status = file.lstat()
-    except OSError:
-        return ""
-    if stat.S_ISLNK(status.st_mode):
-        return f"{file.name} is a link, which is not followed"
-    if not stat.S_ISREG(status.st_mode):
-        return f"{file.name} is not a file"
-    if status.st_size > most_bytes:
-        return f"{file.name} is larger than {counted(most_bytes // 2**20, 'MiB', 'MiB')} and is not read"
-    return None
 
 
 def entries_in(folder: Path) -> list[Path]:

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import why_not
 from ..logger import FILE_NAME, MOST_FILE_BYTES
-from .files import entries_in, why_not
+from .files import entries_in
 
 FOLDER = "files"
 

@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +19,7 @@ from markupsafe import Markup
 
 from ..arguments import path_of
 from ..errors import ArgumentError
+from ..files import write_whole
 from ..messages import escaped
 from .charts import Chart, charts_of
 from .naming import name_runs
@@ -58,15 +58,9 @@ def write_report(runs: Sequence[RunData], path: Path | str, *, force: bool = Fal
         raise ArgumentError(
             f"{str(path)!r} is there and is not a report: give another name, or --force to overwrite it"
         )
-    content = render(runs).encode()
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    content = render(runs)
     try:
-        try:
-            part.write_bytes(content)
-            part.replace(path)
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+        write_whole(path, content, by=f".{secrets.token_hex(8)}")
     except OSError as error:
         raise ArgumentError(
             f"the report can't be written to {str(path)!r}: {error.strerror}; choose another place"

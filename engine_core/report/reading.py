@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 from ..arguments import path_of
 from ..errors import ArgumentError
+from ..files import MOST_BYTES_OF_JSON, why_not
 from ..manifest import NAME, Manifest, is_folder, read_manifest
 from ..messages import counted
 from .best import best_of, directions_of, evaluated_in
 from .checkpoints import Saved, list_checkpoints
-from .files import MOST_BYTES_OF_JSON, LineReader, number_in, read_mapping, why_not
+from .files import LineReader, number_in, read_mapping
 from .logged_files import LoggedFile, list_logged_files
 from .series import LOSS, SPEED, Logged, Stretch, runs_of, speed_of
 from .thinning import Thin, thin

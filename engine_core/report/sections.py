@@ -11,6 +11,7 @@ import yaml
 
 from ..diff import compare_manifests
 from ..explain import to_svg
+from .files import LARGEST
 from .ranking import value_of
 from .reading import RunData
 from .series import strip_of
@@ -131,7 +132,10 @@ def algorithms_of(name: str, run: RunData) -> list[Ran]:
     told = run.results.get("algorithms")
     counts: dict[str, float] = {key: sum(s.count for s in stretches) for key, stretches in run.strips.items()}
     if isinstance(told, Mapping):
-        counts = {**{key: n for key, n in told.items() if type(n) is int}, **dict.fromkeys(counts.keys() - told, 0)}
+        counts = {
+            **{key: n for key, n in told.items() if type(n) is int and abs(n) <= LARGEST},
+            **dict.fromkeys(counts.keys() - told, 0),
+        }
     for key in [key for key, count in counts.items() if not count and key not in (told or ())]:
         del counts[key]
     return [_ran(name, run, key, round(count)) for key, count in counts.items()]

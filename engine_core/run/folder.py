@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,12 +13,24 @@ from ..arguments import path_of
 from ..checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
 from ..config import Config
 from ..errors import ArgumentError, SameRunError
+from ..files import MOST_BYTES_OF_JSON, cannot_write, read_json, why_not, write_new, write_whole
 from ..manifest import NAME as MANIFEST
-from ..manifest import read_json
 from ..randomness import check_seed
 from ..ranks import Ranks
 from ..trainer import new_name
 from .outcome import as_json
+
+FILES = (
+    MANIFEST,
+    "metrics.jsonl",
+    "metrics.csv",
+    "events.jsonl",
+    "timing.json",
+    "results.json",
+    "model.safetensors",
+    "model-average.safetensors",
+)
+"""What a run writes into its folder, beside checkpoints and logged files."""
 
 
 def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
@@ -28,27 +40,54 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
 
     Raises:
         SameRunError: (an ArgumentError) if `folder` holds this very run.
-        ArgumentError: (a ValueError) if `folder` holds another run, or is a file.
+        ArgumentError: (a ValueError) if `folder` holds another run, or a file that no run wrote in the place of one.
     """
     if folder is not None:
         folder = path_of(folder)
-        if not config.trainer.autoresume and any(
-            os.path.lexists(folder / name) for name in ("manifest.json", "metrics.jsonl", "results.json")
-        ):
-            if _is_same_run(config, folder):
-                has_ended = (folder / "results.json").exists()
-                remedy = "has finished: train it longer" if has_ended else "has not finished: resume it"
-                raise SameRunError(
-                    f"{str(folder)!r} holds this very run, which {remedy} (autoresume), or choose another folder"
-                )
-            raise ArgumentError(
-                f"{str(folder)!r} holds another run; choose another folder, remove that one, or resume it (autoresume)"
-            )
+        _check_folder(config, folder)
         return folder
     file = Path(config.place().source.file).stem or "run"
     name = config.trainer.run_name or f"{file}-{new_name()}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(path for path in (Path("runs") / name for name in names) if not os.path.lexists(path))
+
+
+def _check_folder(config: Config, folder: Path) -> None:
+    resumes = config.trainer.autoresume and any(map(has_checkpoint, _saver_folders(config, folder)))
+    if problem := why_not(folder / MANIFEST, MOST_BYTES_OF_JSON):
+        raise ArgumentError(f"{str(folder)!r} can't be a run's folder: {problem}; choose another folder, or remove it")
+    if not _is_run(folder):
+        there = next((folder / name for name in FILES if os.path.lexists(folder / name)), None)
+        if there is not None and not resumes:  # a program's run has checkpoints and no manifest
+            raise ArgumentError(
+                f"{str(there)!r} is there, and {str(folder)!r} is not the folder of a run: the file is left as it is; "
+                "choose another folder, or remove it"
+            )
+        return
+    is_same, has_ended = _is_same_run(config, folder), os.path.lexists(folder / "results.json")
+    if resumes or (config.trainer.autoresume and is_same and not has_ended):  # it ended before it was saved
+        return
+    if not is_same or config.trainer.autoresume:
+        why = "this very run, which has finished and left no checkpoint" if is_same else "another run"
+        remedy = "" if config.trainer.autoresume else ", or resume it (autoresume)"
+        raise ArgumentError(f"{str(folder)!r} holds {why}; choose another folder, remove that one{remedy}")
+    remedy = "has finished: train it longer" if has_ended else "has not finished: resume it"
+    raise SameRunError(f"{str(folder)!r} holds this very run, which {remedy} (autoresume), or choose another folder")
+
+
+def _is_run(folder: Path) -> bool:
+    """Is this the folder of a run, as its manifest says?"""
+    try:
+        told = read_json(folder / MANIFEST)
+    except ArgumentError:
+        return False
+    return isinstance(told, dict) and type(told.get("schema")) is int and "run_name" in told
+
+
+def _saver_folders(config: Config, folder: Path) -> list[Path]:
+    """Return where the run's savers save, as far as the config says it."""
+    given = [entry.args.get("folder") for entry in config.callbacks]
+    return [folder / RUN_CHECKPOINTS, *(Path(place) for place in given if isinstance(place, (str, Path)))]
 
 
 def _is_same_run(config: Config, folder: Path) -> bool:
@@ -84,47 +123,44 @@ def settle(config: Config, folder: Path) -> Config:
 
 
 @contextmanager
-def claimed(folder: Path, ranks: Ranks, *, again: bool) -> Iterator[Path | None]:
-    """Claim the folder for this run and yield the manifest's path; release it if the run fails before logging.
+def claimed(folder: Path, ranks: Ranks, described: str, *, again: bool) -> Iterator[Callable[[], None]]:
+    """Claim the folder for this run, and yield what begins the attempt there: it writes the manifest over a former one.
 
-    Rank 0 does so for all, and the others get no path. With `again` it may already be this run's.
+    Rank 0 does so for all. With `again` the folder may already be this run's. If the run fails before it has logged, a
+    manifest that is new goes again.
     """
-    manifest = folder / "manifest.json"
-    ranks.decide(lambda: _claim(manifest, again=again))
-    if ranks.rank:
-        yield None
-        return
+    is_new = ranks.decide(lambda: _claim(folder, described, again=again))
     try:
-        yield manifest
+        yield (lambda: None) if is_new else (lambda: _describe_attempt(folder, described))
     except BaseException:
-        if not (folder / "metrics.jsonl").exists():
-            manifest.unlink(missing_ok=True)
+        if is_new and not ranks.rank and not (folder / "metrics.jsonl").exists():
             with suppress(OSError):  # others have files in it
+                (folder / MANIFEST).unlink(missing_ok=True)
                 folder.rmdir()
         raise
 
 
-def _claim(manifest: Path, *, again: bool) -> None:
-    folder = manifest.parent
+def _claim(folder: Path, described: str, *, again: bool) -> bool:
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        manifest.open("a" if again else "x").close()
+        if again and os.path.lexists(folder / MANIFEST):
+            return False
+        write_new(folder / MANIFEST, described)
     except FileExistsError as error:
         raise ArgumentError(f"{str(folder)!r} was taken by another run; choose another folder") from error
     except OSError as error:
-        raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror}; choose another folder") from error
+        with suppress(OSError):
+            if is_new:
+                folder.rmdir()
+        message = f"can't write to {str(folder)!r}: {error.strerror}; choose another folder"
+        raise cannot_write(error, message) from error
+    return True
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file that is whole, or as it was before.
-
-    Raises:
-        OSError: if it can't be written.
-    """
-    beside = file.with_name(f".{file.name}.new")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(file)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+def _describe_attempt(folder: Path, described: str) -> None:
+    """Write the manifest of a further attempt, and keep the one before as `manifest-0.json`, `manifest-1.json`, ..."""
+    names = (folder / f"manifest-{number}.json" for number in itertools.count())
+    former = next(file for file in names if not os.path.lexists(file))
+    write_whole(former, (folder / MANIFEST).read_bytes())
+    write_whole(folder / MANIFEST, described)

@@ -24,7 +24,7 @@ from ..config import (
     import_plugin,
     make_factory,
 )
-from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..errors import ArgumentError, ArgumentTypeError, UnwritableError, did_you_mean
 from ..logger import Logger
 from ..objective import Objective
 from ..parallel import join, spread_of
@@ -126,27 +126,32 @@ def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trai
     Raises:
         ConfigError: (a ValueError) with the file, for arguments that can't work together.
     """
-    if config.results.model_fields_set:
-        parts = {**parts, "callbacks": [_Directions(config), *parts["callbacks"]]}
+    parts = {**parts, "callbacks": [_FromConfig(config, folder), *parts["callbacks"]]}
     try:
-        trainer = Trainer(**parts)
+        return Trainer(**parts)
+    except UnwritableError:
+        raise
     except (ArgumentError, ArgumentTypeError) as error:
         raise config.place().error(str(error)) from error
-    trainer.state.config, trainer.state.folder = config.model_dump(exclude_unset=True), folder
-    if file := config.place().source.file:
-        trainer.state.import_from = [*dict.fromkeys(map(str, (Path(file).resolve().parent, Path.cwd())))]
-    return trainer
 
 
-class _Directions(Callback):
-    """Says which results are better lower, before a stopper or a saver asks and a saved best is loaded."""
+class _FromConfig(Callback):
+    """Tells the run what it was made from, before it is compared with the saved one.
 
-    def __init__(self, config: Config) -> None:
-        self._told = config.results.model_dump()
+    It also says which results are better lower, before a stopper or a saver asks and a saved best is loaded.
+    """
+
+    def __init__(self, config: Config, folder: Path | None) -> None:
+        self._config, self._folder = config, folder
 
     def init(self, state: State, logger: Logger) -> None:
-        """Overrule what the metrics and their names say."""
-        state.results.set_directions(**self._told)
+        """Let the run know its config, its folder and where to import from."""
+        config = self._config
+        state.config, state.folder = config.model_dump(exclude_unset=True), self._folder
+        if file := config.place().source.file:
+            state.import_from = [*dict.fromkeys(map(str, (Path(file).resolve().parent, Path.cwd())))]
+        if config.results.model_fields_set:
+            state.results.set_directions(**config.results.model_dump())
 
 
 def _loss_of(config: Config) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from ..checkpoint import (
     write_weights,
 )
 from ..errors import ArgumentError, CheckpointError
+from ..files import read_json
 from ..manifest import NAME as MANIFEST
-from ..manifest import read_json
 from ..messages import readable
 from ..parallel import write_gathered
 from ..trainer import Trainer, copy_weights, find_average, load_weights

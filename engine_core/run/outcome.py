@@ -12,7 +12,8 @@ from typing import Any
 from ..callback import saver_folders
 from ..checkpoint import BEST, has_checkpoint, resolve
 from ..errors import CheckpointError
-from ..loggers.run_files import RunFiles, finite
+from ..files import finite
+from ..loggers.run_files import RunFiles
 from ..messages import table_in_html
 from ..time import as_number
 from ..trainer import Trainer, find_average

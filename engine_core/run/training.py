@@ -16,17 +16,19 @@ from ..checkpoint import has_checkpoint
 from ..config import Config
 from ..errors import CheckpointError, CheckpointWarning, OrderError
 from ..explain import explain_engine
+from ..files import cannot_write, write_whole
 from ..logger import Logger
 from ..loggers.run_files import RunFiles
+from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
-from ..messages import warn
+from ..messages import enumerated, warn
 from ..parallel import DDP, FSDP, join, spread_of
 from ..ranks import Ranks
 from ..state import State
 from ..time import Timestamp
 from ..trainer import Trainer, clock_in, ending_together, is_between_batches, surgery_of, versions_of
 from .diary import Diary
-from .folder import choose_folder, claimed, settle, write_whole
+from .folder import choose_folder, claimed, settle
 from .making import check_can_train, make_trainer, parallel_of
 from .models import remove_model, write_model
 from .outcome import Ending, RunResults, as_json, latest_of, results_of
@@ -65,11 +67,11 @@ class Run:
         self.ranks = join(self.spread, config.trainer.device)
         self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
-        self.diary = Diary(self._files, hand_on)
+        self.diary, self._begin = Diary(self._files, hand_on), _Begin(self.folder)
         self.trainer = make_trainer(
             self.config,
             loggers=[self._files],
-            callbacks=[_StaleModel(self.folder), self.diary],
+            callbacks=[self._begin, self.diary],
             profile=self._profile_of(profile, timing=timing),
             folder=self.folder,
             watch=watch,
@@ -88,21 +90,18 @@ class Run:
         with trainer:
             # First: an impossible order is found before there is a folder.
             described = as_json(_manifest(self.config, trainer, self.spread))
-            with claimed(folder, self.ranks, again=self.config.trainer.autoresume) as manifest:
-                if manifest is not None and not manifest.stat().st_size:
-                    manifest.write_text(described, encoding="utf-8")
-                with self.diary.noting_warnings():
-                    trainer.fit()
+            again = self.config.trainer.autoresume
+            with (
+                claimed(folder, self.ranks, described, again=again) as self._begin.write,
+                self.diary.noting_warnings(),
+            ):
+                trainer.fit()
             with _holding_signals():
+                had_finished = self.ranks.decide(self._had_finished)
                 trainer.close()
                 self._results = results_of(trainer, self._files)
-                self._write_model()
-                if self._results.is_paused:
-                    self._check_saved("the run paused")
-                else:
-                    self._check_saved("the run ended")
-                    self._write_results(self._results)
-                self._wait_for_files()
+                if not had_finished:
+                    self._write_rest(self._results)
         return self.end()
 
     def end(self, error: BaseException | None = None) -> Ending:
@@ -122,7 +121,7 @@ class Run:
         state = self.trainer.state
         return Ending(
             status=status,
-            folder=self.folder if (self.folder / "manifest.json").exists() else None,
+            folder=self.folder if (self.folder / MANIFEST).exists() else None,
             batch=state.timestamp.batch,
             model=model,
             average=average,
@@ -131,6 +130,28 @@ class Run:
             results=self._results,
             why=state.stop_reason,
         )
+
+    def _had_finished(self) -> bool:
+        """Did an earlier attempt end and leave all of it, so that there was nothing to do?
+
+        One that was cut off after its last checkpoint leaves the rest now.
+        """
+        if self._begin.has_begun:
+            return False
+        if (self.folder / "results.json").exists():
+            return True
+        for each in (self._begin, self._files):
+            each.fit_start(self.trainer.state, self.trainer.logger)
+        return False
+
+    def _write_rest(self, results: RunResults) -> None:
+        """Write what a run leaves at its end, beside what was logged."""
+        self._write_model()
+        self._check_there()
+        self._check_saved("the run paused" if results.is_paused else "the run ended")
+        if not results.is_paused:
+            self._write_results(results)
+        self._wait_for_files()
 
     def _profile_of(self, path: Path | str | None, *, timing: bool) -> dict[str, Any] | None:
         """Return the arguments of the run's profiler."""
@@ -159,6 +180,14 @@ class Run:
             self._lost.append(f"metrics.jsonl or metrics.csv is not whole: {self._files.lost}")
         if self.diary.lost:
             self._lost.append(f"events.jsonl is not whole: {self.diary.lost}")
+
+    def _check_there(self) -> None:
+        """Note which of the run's files are not in its folder any more, where all of them are since the fit began."""
+        there = (MANIFEST, "metrics.jsonl", "events.jsonl")
+        gone = [] if self.ranks.rank else [name for name in there if not (self.folder / name).exists()]
+        if gone:
+            what = f"{enumerated(gone)} {'is' if len(gone) == 1 else 'are'} missing in {str(self.folder)!r}"
+            self._lost.append(f"{what}: something moved or removed it while the run trained")
 
     def _check_saved(self, what: str) -> None:
         """Note that the last position is in none of the folders: started again, the run would repeat its work."""
@@ -225,18 +254,28 @@ def _holding_signals() -> Iterator[None]:
         put_back()
 
 
-class _StaleModel(Callback):
-    """Removes what an earlier attempt left at its end, once savers have made sure that no other run is here."""
+class _Begin(Callback):
+    """Begins an attempt in the folder, once savers have made sure that no other run is here.
+
+    Its manifest takes the place of the former one, and what that attempt left at its end goes: training goes past it.
+    """
 
     every_rank = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.write: Callable[[], None] = lambda: None
+        self.has_begun = False
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Remove it, since training goes past it."""
-        remove_model(self._folder)
-        (self._folder / "results.json").unlink(missing_ok=True)
+        """Write the one, and remove the other."""
+        self.has_begun = True
+        try:
+            self.write()
+            remove_model(self._folder)
+            (self._folder / "results.json").unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_write(error, f"can't write to {str(self._folder)!r}: {error}") from error
 
 
 def _short(path: Path | None, folder: Path) -> Path | None:

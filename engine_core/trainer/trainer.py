@@ -290,10 +290,13 @@ class Trainer:
         if duration is None:
             if horizon is None:
                 raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
-            if state.timestamp.get(horizon.unit) < horizon or self._session.status.phase is Phase.RESUMED:
+            status, done = self._session.status, f"training has reached its max_duration of {horizon}"
+            is_resumed = status.phase is Phase.RESUMED
+            if is_resumed and status.has_ended and state.stop_requested:
+                done = "the run was stopped" + (f": {state.stop_reason}" if state.stop_reason else "")
+            elif state.timestamp.get(horizon.unit) < horizon or (is_resumed and not status.has_ended):
                 return horizon
-            done = f"training has reached its max_duration of {horizon}; fit('1{horizon.unit}') continues it"
-            warn(f"fit() has nothing to do: {done}", DurationWarning)
+            warn(f"fit() has nothing to do: {done}; fit('1{horizon.unit}') continues it", DurationWarning)
             return None
         length = interval_in_run(state, "fit: the duration", duration).length
         end = state.timestamp.get(length.unit) + length

@@ -66,10 +66,14 @@ def test_the_warning_says_what_failed_where_when_and_why_and_what_follows(recwar
 
 
 def test_the_warning_names_the_distribution(recwarn, tmp_path):
+    class Name:
+        def __str__(self):
+            raise TypeError("no name")
+
     files = RunFiles(tmp_path)
     with running(files) as engine:
         engine.run_event("init")
-        engine.logger.log_metrics({"a": {("not", "a name"): 1}}, step=0)
+        engine.logger.log_metrics({Name(): 1}, step=0)
     title = f"RunFiles (engine-core {Registry.scan().version_of('engine-core')})"
     assert f"destination {title} failed in log_metrics at batch 0 " in str(recwarn.pop(DestinationWarning).message)
 

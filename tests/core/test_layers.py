@@ -25,8 +25,8 @@ from .tree import (
 LAYERS = [
     ["errors", "messages", "observed_list"],
     [
-        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "losses", "objective", "checkpoint"),
-        *("surgery", "results"),
+        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "files", "losses", "objective"),
+        *("checkpoint", "surgery", "results"),
     ],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
@@ -47,6 +47,7 @@ IN_ORDER = [
     ["batch", "losses", "objective"],
     ["time", "checkpoint"],
     ["ranks", "checkpoint"],
+    ["files", "checkpoint"],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["explain", "manifest", "diff", "report", "run"],
     ["cli", "__main__"],

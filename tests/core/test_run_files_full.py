@@ -8,7 +8,7 @@ import pytest
 from engine_core import State
 from engine_core.errors import ArgumentError
 from engine_core.loggers.run_files import RunFiles
-from engine_core.loggers.whole_lines import MOST_DUE_BYTES, Table
+from engine_core.loggers.whole_lines import MOST_DUE_BYTES
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
 
@@ -60,16 +60,14 @@ def test_the_latest_that_wait_stay_small_in_the_checkpoint_and_the_others_are_lo
     state = files.state_dict()
     waiting = [json.loads(line)["step"] for line in state["due"]]
     assert MOST_DUE_BYTES * 0.7 < len(json.dumps(state["due"], indent=1)) < MOST_DUE_BYTES * 1.1
-    assert MOST_DUE_BYTES * 0.7 < len(json.dumps(state["table"], indent=1)) < MOST_DUE_BYTES * 1.1
     assert waiting == [*range(600 - len(waiting), 600)]
     assert state["lost"] == 600 - len(waiting)
     limited(None)
     files.close()
     assert steps(tmp_path) == waiting
-    rows = (tmp_path / "metrics.csv").read_text().splitlines()[1:]
     assert str(recwarn.list[-1].message) == (
         f"logger destination RunFiles could not write in {str(tmp_path)!r}, and its buffer overflowed: "
-        f"{600 - len(waiting)} lines for metrics.jsonl and {600 - len(rows)} rows for metrics.csv are lost"
+        f"{600 - len(waiting)} lines for metrics.jsonl are lost"
     )
 
 
@@ -96,7 +94,7 @@ def test_a_resumed_run_reports_at_its_end_what_was_lost_before_the_checkpoint(tm
     again.load_state_dict(state)
     again.fit_start(State(), None)
     again.close()
-    assert str(recwarn.list[-1].message).endswith("3 lines for metrics.jsonl and 2 rows for metrics.csv are lost")
+    assert str(recwarn.list[-1].message).endswith("3 lines for metrics.jsonl are lost")
 
 
 @linux
@@ -106,40 +104,17 @@ def test_what_is_lost_at_the_end_includes_what_was_dropped_earlier(tmp_path, rec
     for step in range(400):
         files.log_metrics(MANY, step)
     files.close()
-    assert str(recwarn.list[-1].message).endswith(": 400 lines for metrics.jsonl and 0 rows for metrics.csv are lost")
+    assert str(recwarn.list[-1].message).endswith(": 400 lines for metrics.jsonl and the table metrics.csv are lost")
 
 
-def test_a_row_with_new_columns_waits_for_room(tmp_path, limited, recwarn):
+def test_a_table_that_cannot_be_written_is_as_it_was_and_is_reported(tmp_path, recwarn):
+    (tmp_path / "metrics.csv").write_text("an earlier one")
     files = RunFiles(tmp_path)
-    for step in range(5):
-        files.log_metrics({"a": step}, step)
-    limited((tmp_path / "metrics.csv").stat().st_size + 2)
-    files.log_metrics({"eval/loss": 0.5}, 4)
-    for step in (5, 6):
-        files.log_metrics({"a": step}, step)
-    assert not (tmp_path / "metrics.csv.new").exists()
-    limited(None)
+    files.log_metrics({"a": 1}, 0)
+    (tmp_path / ".metrics.csv.new").mkdir()
     files.close()
-    rows = [*(f"{step},{step}," for step in range(4)), "4,4,0.5", "5,5,", "6,6,"]
-    assert (tmp_path / "metrics.csv").read_text().splitlines() == ["step,a,eval/loss", *rows]
-    assert steps(tmp_path) == [0, 1, 2, 3, 4, 4, 5, 6]
-
-
-def test_a_table_that_cannot_be_put_in_its_place_is_written_later(tmp_path):
-    path = tmp_path / "metrics.csv"
-    table = Table(path)
-    table.log(0, {"a": 1})
-    table.log(1, {"a": 2})
-    table.flush()
-    path.with_suffix(".csv.new").mkdir()
-    table.log(2, {"b": 3})
-    table.log(3, {"b": 4})
-    for _ in range(2):
-        with pytest.raises(OSError, match=r"csv\.new"):
-            table.flush()
-    path.with_suffix(".csv.new").rmdir()
-    table.close()
-    assert path.read_text().splitlines() == ["step,a,b", "0,1,", "1,2,", "2,,3", "3,,4"]
+    assert (tmp_path / "metrics.csv").read_text() == "an earlier one"
+    assert str(recwarn.list[-1].message).endswith(": the table metrics.csv is lost")
 
 
 @linux
@@ -161,7 +136,7 @@ def test_what_is_lost_at_the_end_is_reported_in_one_line(tmp_path, recwarn):
     files.close()
     assert str(recwarn.list[-1].message) == (
         f"logger destination RunFiles can't write in {str(tmp_path)!r} at its end ([Errno 28] No space left on "
-        "device): 3 lines for metrics.jsonl and 0 rows for metrics.csv are lost"
+        "device): 3 lines for metrics.jsonl and the table metrics.csv are lost"
     )
 
 
@@ -172,7 +147,7 @@ def test_a_name_that_is_not_a_string_becomes_one(tmp_path):
     assert files.latest == {"('a', 1)": 2}
 
 
-@pytest.mark.parametrize("part", [{"due": [1]}, {"due": "a"}, {"table": {"rows": 1, "row": {}, "due": [{"loss": 1}]}}])
+@pytest.mark.parametrize("part", [{"due": [1]}, {"due": "a"}])
 def test_what_could_not_wait_is_refused(part, tmp_path):
     files = RunFiles(tmp_path)
     files.log_metrics({"loss": 1}, 0)

@@ -140,6 +140,7 @@ def logged(folder: Path) -> Any:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 def test_a_run_is_saved_and_resumed_from_the_command_line(config: Path, tmp_path: Path) -> None:
     whole, other = tmp_path / "whole", tmp_path / "other"
     done = call("train", config, "--out", whole, "--checkpoint-every", "4ba", "--keep-last", 3)

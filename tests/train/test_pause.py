@@ -36,6 +36,7 @@ def weights(made: Any) -> dict[str, Any]:
     return dict(made.state.model.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 @pytest.mark.parametrize("batch", range(1, 10))
 @pytest.mark.parametrize("event", ["batch_end", "batch_checkpoint", "eval_batch_end", "eval_end"])
 def test_a_run_that_pauses_and_is_resumed_is_the_run_that_did_not(event: str, batch: int, tmp_path: Path) -> None:

@@ -159,11 +159,13 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
     assert memory.metrics == logged.metrics
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_it_is_the_run_that_was_never_interrupted(optimizer: str, tmp_path: Path) -> None:
     assert_resumes_everywhere(tmp_path, optimizers=OPTIMIZERS[optimizer])
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 @pytest.mark.filterwarnings("ignore:.* has (T_max|total_steps)=:engine_core.errors.DurationWarning")
 @pytest.mark.parametrize("interval", ["1ba", "1ep"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -171,6 +173,7 @@ def test_schedulers_continue(scheduler: str, interval: str, tmp_path: Path) -> N
     assert_resumes_everywhere(tmp_path, schedulers=(SCHEDULERS[scheduler], interval))
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize(
     "settings",

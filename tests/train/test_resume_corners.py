@@ -11,7 +11,7 @@ import torch
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, resolve
-from engine_core.errors import CheckpointError, CheckpointWarning
+from engine_core.errors import CheckpointError, CheckpointWarning, DurationWarning
 from engine_core.randomness import GlobalGenerators
 
 from .parts import at, batches, rows, same, trainer
@@ -99,9 +99,10 @@ def test_a_run_that_was_asked_to_stop_has_ended(tmp_path: Path) -> None:
         made.fit()
     again = trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")], autoresume=True)
     with again:
-        again.fit()
+        with pytest.warns(DurationWarning, match="nothing to do: the run was stopped; fit"):
+            again.fit()
         assert again.state.timestamp.batch == 2
-        again.fit()
+        again.fit("1ba")
         assert again.state.timestamp.batch == 3
 
 

@@ -24,6 +24,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("ep*"))
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with run(tmp_path / name) as made:
@@ -37,6 +38,7 @@ def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(
         made.fit()
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 @pytest.mark.parametrize("path", ["a", "a/ep1-ba4", "a/../a/ep1-ba4"])
 def test_a_run_that_was_loaded_from_its_folder_continues_in_it(path: str, tmp_path: Path) -> None:
     with run(tmp_path / "a") as made:

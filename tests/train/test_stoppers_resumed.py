@@ -124,6 +124,7 @@ def test_a_stopper_that_joins_in_the_middle_of_a_fit_stops_it() -> None:
     assert trained.state.timestamp.batch < 4
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")
 def test_a_run_that_was_stopped_has_ended_also_when_it_is_loaded(tmp_path: Path) -> None:
     values = [0.5, 0.4, 0.4, 0.4, 0.4]
     saver = ("checkpoint_saver", {"folder": tmp_path})

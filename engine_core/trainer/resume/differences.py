@@ -58,6 +58,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
         *_changed("", _values(saved, "settings"), _values(now, "settings")),
         *_changed("", saved, now, "world_size", "parallel"),
+        *_changes_of_data(saved.get("config"), now.get("config")),
         *_changes_of_training(_values(saved, "training"), _values(now, "training")),
         *_changed("", _versions(saved), _versions(now)),
         *_changed("", _values(saved, "machine"), _values(now, "machine")),
@@ -99,13 +100,20 @@ def _changed(owner: str, saved: Mapping[str, Any], now: Mapping[str, Any], *name
 def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences in training; a different number of optimizers or schedulers is refused when they load."""
     alike = [name for name in ("optimizers", "schedulers") if len(saved.get(name, [])) == len(now.get(name, []))]
-    yield from _changed("", saved, now, *alike, "loss_fn", "objective")
+    yield from _changed("", saved, now, *alike, "loss_fn", "objective", "evaluators")
     given = [manifest.get("hyperparameters", []) for manifest in (saved, now)]
     for place, (then, values) in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
         for name, value in values.items():
             if name in then and then[name] != value:
                 then_given = f"{name}={then[name]!r:.200}"
                 yield f"optimizers[{place}] was given {name}={value!r} but resumes as saved: it was given {then_given}"
+
+
+def _changes_of_data(saved: Any, now: Any) -> Iterator[str]:
+    """Yield what differs in data, evaluation data and metrics, if both runs were made from a config."""
+    if isinstance(saved, dict) and isinstance(now, dict) and saved and now:
+        was, has = ({name: config.get(name) for name in ("data", "eval_data", "metrics")} for config in (saved, now))
+        yield from _changed("the config's ", was, has)
 
 
 def _changes_of(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

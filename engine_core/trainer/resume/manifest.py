@@ -15,6 +15,7 @@ from ...engine import Engine
 from ...event import Event
 from ...passes import AlgorithmRecord, Member
 from ...registry import CORE, Registry
+from ...state import length_of
 from ..session import Session
 
 
@@ -126,6 +127,7 @@ def _machine_of(device: torch.device) -> dict[str, Any]:
 
 def _training_of(session: Session) -> dict[str, Any]:
     state = session.state
+    evaluators = {label: length_of(loader) for label, loader in state.evaluators.items()}
     horizon = {} if state.max_duration is None else {"max_duration": str(state.max_duration)}
     return {
         "optimizers": [_name_of(optimizer) for optimizer in state.optimizers],
@@ -133,6 +135,7 @@ def _training_of(session: Session) -> dict[str, Any]:
         "schedulers": [f"{_name_of(s.scheduler)} every {s.interval.length}" for s in session.schedulers],
         "loss_fn": None if state.loss_fn is None else _name_of(state.loss_fn),
         "objective": _described(type(state.objective).__name__, state.objective.settings()),
+        **({"evaluators": evaluators} if evaluators else {}),
         **horizon,
     }
 
