@@ -15,7 +15,7 @@ from ..embed import BegunEvaluation
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
-from ..messages import warn
+from ..messages import counted, warn
 from ..objective import AT, Law, Loss, tolerance_of
 from ..randomness import GlobalGenerators
 from ..state import State, epochs_done, length_of
@@ -351,3 +351,36 @@ class ModuleModes:
         """Put them back; may be called at any time."""
         for module, training in self._modes:
             module.training = training
+
+    def enter_train_mode(self, model: Any) -> int:
+        """Put the model into train mode, but for what has only frozen parameters; return how many modules changed."""
+        model.train()
+        kept = {id(part) for module in model.modules() if _is_frozen(module) for part in module.modules()}
+        for module, training in self._modes:
+            if id(module) in kept:
+                module.training = training
+        return sum(module.training and not training for module, training in self._modes)
+
+
+def _is_frozen(module: Any) -> bool:
+    """Has it parameters, and is none of them trained?"""
+    trained = [parameter.requires_grad for parameter in module.parameters()]
+    return bool(trained) and not any(trained)
+
+
+def enter_train_mode(model: Any) -> None:
+    """Put a model that is in eval mode into train mode, but for frozen parts, and warn of it."""
+    if model.training:
+        return
+    modes = ModuleModes(model)
+    try:
+        changed = modes.enter_train_mode(model)
+        if changed:
+            warn(
+                f"the model came in eval mode, and fit() has put {counted(changed, 'module', 'modules')} of it into "
+                "train mode; those with parameters that are all frozen stay as they are. Call model.train() before fit()",
+                UserWarning,
+            )
+    except BaseException:
+        modes.put_back()  # else the next fit would leave some modules in eval mode
+        raise

@@ -30,6 +30,7 @@ from ...ranks import Ranks
 from ..session import Session
 from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .manifest import describe_run
+from .modes import differing_modes
 from .restoring import put_back, resume_feed
 from .weights import load_weights
 
@@ -66,12 +67,13 @@ class Resumed:
         with _blaming_the_checkpoint():
             session.attempt = attempt_of(self.content.manifest) + 1
             changes = self._check_same_run(session, seed)
-            put_back(session, self.content, strict=self.strict)
-            for change in changes:  # only now is it certain that the run resumes
-                warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
+            load_rest = put_back(session, self.content, strict=self.strict)
         # Before loader and generators are restored: a callback may draw, or set a dataset's epoch.
         session.engine.run_event(Event.AFTER_LOAD)
         with _blaming_the_checkpoint():
+            load_rest()
+            for change in changes:  # only now is it certain that the run resumes
+                warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
             resume_feed(session, self.content)
         session.status.resume()
         session.state.loaded_from = self.path
@@ -84,7 +86,9 @@ class Resumed:
         fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict] + others
         kept = f"it keeps the seed {saved['seed']} of the saved run; seed={seed} is ignored"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
-        changes = [*map(what_is_missing, missing), *others, *differences(saved, now)]
+        given = self.content.state.get("modes", {}).get("given", {})  # older versions saved none
+        modes = differing_modes(given, session.given_modes)
+        changes = [*map(what_is_missing, missing), *others, *differences(saved, now), *modes]
         # Checked first: this error lists the fatal differences too.
         if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
             lines = "".join(f"\n  {change}" for change in found)
