@@ -81,11 +81,8 @@ def test_a_model_that_comes_otherwise_is_told_and_resumes_as_saved(tmp_path: Pat
         one.fit("1ba")
     other = frozen()
     other[1].eval()
-    told = [
-        "requires_grad of '0.weight' and '0.bias' in the model was given as False but resumes as saved: "
-        "it was given as True",
-        "training of '1' in the model was given as False but resumes as saved: it was given as True",
-    ]
+    given = "in the model was given as False but resumes as saved: it was given as True"
+    told = [f"requires_grad of '0.weight' and '0.bias' {given}", f"training of '1' {given}"]
     with pytest.raises(CheckpointError) as refused:
         made(tmp_path, other, load_path=tmp_path, load_changed="error")
     assert all(f"\n  {line}" in str(refused.value) for line in told)
