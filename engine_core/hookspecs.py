@@ -36,7 +36,11 @@ def init(event: Event, state: State, logger: Logger, traces: Traces) -> None:
 
 @hookspec
 def after_load(event: Event, state: State, logger: Logger, traces: Traces) -> None:
-    """Fire after a checkpoint was loaded, and only then; what it restored may be changed."""
+    """Fire after a checkpoint was loaded, and only then; what it restored may be changed.
+
+    Optimizers and parameter groups that the saved run had added in training may be added here; their states are loaded
+    afterwards.
+    """
 
 
 @hookspec

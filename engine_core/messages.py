@@ -21,6 +21,7 @@ __all__ = [
     "escaped",
     "in_html",
     "in_one_line",
+    "is_of_user",
     "raised_at",
     "readable",
     "table_in_html",
@@ -146,6 +147,17 @@ def raised_at(error: BaseException) -> str:
         if top not in _OURS and not frame.f_code.co_filename.startswith("<"):
             place = f" (at {readable(frame.f_code.co_filename)}:{line})"
     return place
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Was an error raised in code that is not ours, torch's or Python's, other than by a state that it was to load?"""
+    if "in DataLoader worker process" in str(error):  # the frames are those of the worker, in the message
+        return "load_state_dict" not in str(error)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    tops = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
+    libraries = {*sys.stdlib_module_names, "engine_core", "torch", "torchdata"} - {"__main__"}
+    theirs = {frame.f_code.co_name for frame, top in zip(frames, tops, strict=True) if top not in libraries}
+    return bool(theirs) and "load_state_dict" not in theirs
 
 
 BETWEEN = {"engine_core", "pluggy", "click", "contextlib", "torch"}

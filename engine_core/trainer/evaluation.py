@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..batch import move_batch
 from ..embed import BegunEvaluation
 from ..engine import Engine
 from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
-from ..messages import warn
+from ..messages import counted, warn
 from ..objective import AT, Law, Loss, tolerance_of
 from ..randomness import GlobalGenerators
 from ..state import State, epochs_done, length_of
@@ -249,20 +250,11 @@ def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) ->
 
     Generators, and what modules have in attributes and buffers, are put back, also where another object took the place.
     """
-    globals_ = Globals(device)
-    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]  # noqa: SLF001
-    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    globals_, contents = Globals(device), ModuleContents(model, model.buffers())
 
     def put_back() -> None:
         globals_.put_back()
-        for module, attributes, buffers in kept:
-            vars(module).clear()
-            vars(module).update(attributes)
-            module._buffers.clear()  # noqa: SLF001
-            module._buffers.update(buffers)  # noqa: SLF001
-        with torch.no_grad():
-            for buffer, former in values:
-                buffer.copy_(former)
+        contents.put_back()
 
     try:
         try:
@@ -341,6 +333,29 @@ class Globals:
         self._generators.restore()
 
 
+class ModuleContents:
+    """What modules have in attributes and buffers, and the values of some tensors, as they are when this is made."""
+
+    def __init__(self, model: Any, tensors: Iterable[torch.Tensor]) -> None:
+        modules = model.modules()
+        self._modules = [(module, dict(vars(module)), dict(module._buffers)) for module in modules]  # noqa: SLF001
+        self._values = [(tensor, tensor.detach().clone()) for tensor in tensors if not is_lazy(tensor)]
+
+    def put_back(self) -> None:
+        """Put them back, also where another object took the place; may be called at any time."""
+        for module, attributes, buffers in self._modules:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()  # noqa: SLF001
+            module._buffers.update(buffers)  # noqa: SLF001
+        with torch.no_grad():
+            for tensor, former in self._values:
+                if tensor.shape == former.shape:
+                    tensor.copy_(former)
+                else:  # it was resized in place
+                    tensor.data = former
+
+
 class ModuleModes:
     """The mode, train or eval, of each module of a model as it is when this is made."""
 
@@ -351,3 +366,36 @@ class ModuleModes:
         """Put them back; may be called at any time."""
         for module, training in self._modes:
             module.training = training
+
+    def enter_train_mode(self, model: Any) -> int:
+        """Put the model into train mode, but for what has only frozen parameters; return how many modules changed."""
+        model.train()
+        kept = {id(part) for module in model.modules() if _is_frozen(module) for part in module.modules()}
+        for module, training in self._modes:
+            if id(module) in kept:
+                module.training = training
+        return sum(module.training and not training for module, training in self._modes)
+
+
+def _is_frozen(module: Any) -> bool:
+    """Has it parameters, and is none of them trained?"""
+    trained = [parameter.requires_grad for parameter in module.parameters()]
+    return bool(trained) and not any(trained)
+
+
+def enter_train_mode(model: Any) -> None:
+    """Put a model that is in eval mode into train mode, but for frozen parts, and warn of it."""
+    if model.training:
+        return
+    modes = ModuleModes(model)
+    try:
+        changed = modes.enter_train_mode(model)
+        if changed:
+            warn(
+                f"the model came in eval mode, and fit() has put {counted(changed, 'module', 'modules')} of it into "
+                "train mode; those with parameters that are all frozen stay as they are. Call model.train() before",
+                UserWarning,
+            )
+    except BaseException:
+        modes.put_back()  # else the next fit would leave some modules in eval mode
+        raise

@@ -14,7 +14,7 @@ from ..errors import EngineError, add_note
 from ..objective import Loss
 from ..time import Time, Timestamp
 from .averages import mark_of_evaluated
-from .data import blame_what_was_loaded, enter_loader, lose_no_batch
+from .data import BeforeBatch, blame_what_was_loaded, enter_loader, lose_no_batch
 from .interruption import EvaluationInterrupted
 from .microbatches import place_of, take_part
 from .optimizers import clip_gradients, pass_for_stepped
@@ -94,7 +94,10 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             except BaseException as error:
                 lose_no_batch(session, error, checkpoint)
                 raise
+        before = BeforeBatch(session, device)
         while True:
+            if before.is_needed:
+                before.look()
             seam.before_dataloader()
             try:
                 state.batch = next(session.batches)
@@ -103,9 +106,11 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 seam.exhausted()
                 break
             except BaseException as error:
-                lose_no_batch(session, error, checkpoint)
+                lose_no_batch(session, error, checkpoint, before)
                 raise
             feed.taken += 1
+            if before.is_needed:
+                before.look_again()
             batch()
             if at_end():
                 if is_epoch_over():

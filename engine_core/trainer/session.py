@@ -38,6 +38,8 @@ class Session:
         parallel: how the run is spread; None: it trains in one process.
         schedulers: torch schedulers, each with the interval at which it steps, and lengths of this run in its steps.
         batches: the loader in mid-epoch, or None between epochs.
+        given_modes: what parameters and modules were given as, see `resume.modes`.
+        left_in_eval: did the latest fit end with the model in eval mode, as a callback had put it?
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
@@ -66,6 +68,8 @@ class Session:
     wrapping: Wrapping = field(init=False)
     schedulers: Sequence[Schedule] = field(default=(), init=False)
     together: Agreement | None = field(default=None, init=False)
+    given_modes: dict[str, Any] = field(default_factory=dict, init=False)
+    left_in_eval: bool = field(default=False, init=False)
     attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)
     misfits: frozenset[str] = field(default=frozenset(), init=False)

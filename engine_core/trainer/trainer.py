@@ -33,7 +33,7 @@ from .arguments import (
 )
 from .arguments import progress_bar as bar
 from .data import Feed
-from .evaluation import ModuleModes, as_loaders
+from .evaluation import as_loaders, enter_train_mode
 from .fitting import check_trainable, run_fit
 from .initialising import initialise
 from .interruption import ended_together, ending_together
@@ -202,6 +202,9 @@ class Trainer:
     def fit(self, duration: Time | str | None = None) -> None:
         """Train to `max_duration`, or for `duration` from here; the next call continues where this one ended.
 
+        A model that comes in eval mode is put into train mode, with a warning. Modules stay in eval mode if they have
+        parameters and all of them are frozen.
+
         Raises:
             ArgumentError: (a ValueError) if there is no loader, optimizer, loss or duration.
             ClosedEngineError: (a RuntimeError) if the trainer is closed.
@@ -214,13 +217,8 @@ class Trainer:
         if end is None:
             return
         state: Any = self.state
-        if not state.model.training:
-            modes = ModuleModes(state.model)
-            try:
-                state.model.train()
-            except BaseException:
-                modes.put_back()  # else the next fit would leave some modules in eval mode
-                raise
+        if not self._session.left_in_eval:
+            enter_train_mode(state.model)
         if state.timestamp.batch == 0 and self._session.batches is None:
             # Undoes draws made since the Trainer was created.
             seed_generators(state.derive_seed("rank") if state.rank else state.seed)

@@ -63,7 +63,8 @@ def test_a_model_in_eval_mode_is_trained_in_train_mode() -> None:
     made = trainer(batches(8), model, eval_dataloader=batches(8))
     made.eval()
     assert not model.training
-    made.fit()
+    with pytest.warns(UserWarning, match="put 6 modules of it into train mode"):
+        made.fit()
     assert model.training
 
 

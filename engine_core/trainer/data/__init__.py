@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from .dealt import deal
-from .failures import blame_what_was_loaded, lose_no_batch
+from .failures import BeforeBatch, blame_what_was_loaded, lose_no_batch
 from .feed import Feed, enter_loader, of_loader, restart_pass
 from .index_order import restart_workers
 from .loaders import is_of_rank, keeps_position, own_generators, why_inexact
 from .of_rank import compare_extents, differing
 
 __all__ = [
+    "BeforeBatch",
     "Feed",
     "blame_what_was_loaded",
     "compare_extents",

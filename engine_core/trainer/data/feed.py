@@ -11,7 +11,7 @@ import torch
 from torch.utils import data as torch_data
 
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning, DurationWarning
-from ...messages import counted, warn
+from ...messages import counted, is_of_user, warn
 from ...randomness import GlobalGenerators, load_generator, preserve_generators
 from ...ranks import Ranks
 from ...state import State, length_of, train_length
@@ -169,6 +169,8 @@ class Feed:
                 if is_ours:
                     _put_back(loader, own)  # collate_fn may draw from them too
         except Exception as error:
+            if is_of_user(error):  # its dataset is read again
+                raise
             raise CheckpointError(f"the train_dataloader can't load its state: {error!r}") from error
         return iterator
 

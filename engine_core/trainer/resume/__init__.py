@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .manifest import describe_run, hyperparameters_of, surgery_of, versions_of
+from .modes import modes_of
 from .restoring import go_back
 from .resuming import Loading, clock_in, find_resumed, start_over
 from .snapshot import copy_weights, take_snapshot
@@ -17,6 +18,7 @@ __all__ = [
     "go_back",
     "hyperparameters_of",
     "load_weights",
+    "modes_of",
     "start_over",
     "surgery_of",
     "take_snapshot",

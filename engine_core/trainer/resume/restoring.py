@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
-
-import torch
+from typing import Any, cast
 
 from ...checkpoint import Content, Opened, restore
 from ...embed import algorithms_of
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
-from ...parallel import as_in, kept_as_in
+from ...parallel import as_in
 from ...randomness import GlobalGenerators, load_generator, seed_generators
 from ...time import Timestamp
 from ..data import keeps_position, own_generators, restart_workers
-from ..optimizers import pass_for_stepped
 from ..session import Session
-from .compatibility import check_alike
+from .modes import put_modes_back
 from .of_ranks import part_of_rank, states_of_rank
-from .snapshot import listeners_of, names_in, state_of_loss, weights_of
+from .optimizing import load, load_optimizers, reload_optimizers
+from .snapshot import listeners_of, state_of_loss, weights_of
 from .weights import is_by_weights, load_weights
 
 
-def put_back(session: Session, content: Content | Opened, *, strict: bool) -> None:
-    """Restore all of a saved run except the train loader and the global generators."""
+def put_back(session: Session, content: Content | Opened, *, strict: bool) -> Callable[[], None]:
+    """Restore all of a saved run except the train loader and the global generators.
+
+    Return what loads the parts of optimizers and schedulers that the run has only after AFTER_LOAD.
+    """
     saved, state = _restored(session, content), session.state
     of_weights = [
         name for name in algorithms_of(session.engine) if is_by_weights(saved["algorithms"].get(name), content.model)
@@ -36,10 +36,11 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
     # First: if not all weights fit, what was learned about the former ones is left out too.
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
-        _load_optimizers(session, saved["optimizers"])
-        for label, scheduler, own in _paired("schedulers", state.schedulers, saved["schedulers"]):
-            check_alike(scheduler.state_dict(), own, f"the state of {label}")
-            _load(label, scheduler.load_state_dict, own)
+        load_rest = load_optimizers(session, saved, content.model)
+    else:
+        load_rest = _nothing
+    put_modes_back(state, saved.get("modes", {}).get("now", {}))  # older versions saved none
+    session.left_in_eval = "modes" in saved and not cast("Any", state.model).training
     _load_scaler(session, saved["scaler"])
     _load_loss(state.loss_fn, saved["loss"])
     own = {**saved, **(part_of_rank(saved.get("ranks") or [], state.ranks) or {})}
@@ -54,6 +55,11 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
         "algorithm", algorithms_of(session.engine), {k: own for k, own in algorithms.items() if k not in of_weights}
     )
     _load_named("callback", listeners_of(session), _states_in(saved, "listeners", session))
+    return load_rest
+
+
+def _nothing() -> None:
+    pass
 
 
 def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[str, Any]:
@@ -66,12 +72,9 @@ def _restored(session: Session, content: Content | Opened) -> Any:
     if not session.state.ranks.is_sharded:
         return saved
     weights = weights_of(session.state.model)
-    for optimizer, entry in zip(session.state.optimizers, saved["optimizers"], strict=False):
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        values = entry["state"]["state"]
-        entry["state"]["state"] = {k: kept_as_in(v, parameters[k]) for k, v in values.items() if k < len(parameters)}
     saved["algorithms"] = _by_name(saved["algorithms"], weights)
-    return _by_name(saved, {})
+    optimizers = saved.pop("optimizers")  # each is read when it has the parameters that were saved
+    return {**_by_name(saved, {}), "optimizers": optimizers}
 
 
 def _by_name(value: Any, weights: Mapping[str, Any], name: str = "") -> Any:
@@ -125,7 +128,7 @@ def go_back(session: Session, content: Content) -> None:
     optimizers = session.state.optimizers
     scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
     load_weights(session.state.model, {**content.model, **saved["model"]}, strict=True)
-    _load_optimizers(session, saved["optimizers"])
+    reload_optimizers(session, saved["optimizers"], content.model)
     for optimizer, groups in zip(optimizers, scheduled, strict=True):
         for group, kept in zip(optimizer.param_groups, groups, strict=True):
             group.update(kept)
@@ -144,7 +147,7 @@ def _load_loss(loss_fn: Any, saved: Mapping[str, Any]) -> None:
         where = "the checkpoint" if differing[0] in saved else "this run"
         raise CheckpointError(f"the loss functions differ: only that of {where} has {differing[0]!r}")
     if own:
-        _load("the loss function", loss_fn.load_state_dict, saved)
+        load("the loss function", loss_fn.load_state_dict, saved)
 
 
 def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -155,44 +158,7 @@ def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, Any]) ->
         if not keeps_position(loader):
             restart_workers(loader, persists=position["persists"] is True)  # before: it draws
         for generator, state in zip(own_generators(loader), position["own"], strict=False):
-            _load(f"the generator of the evaluation loader {label!r}", partial(load_generator, generator), state)
-
-
-def _paired(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
-    """Return each owner's label for errors, the owner, and its state, if the numbers match."""
-    owners = list(owners)
-    if len(owners) != len(states):
-        raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run has {len(owners)}")
-    pairs = enumerate(zip(owners, states, strict=True))
-    return [(f"{what}[{place}] ({type(owner).__name__})", owner, state) for place, (owner, state) in pairs]
-
-
-def _load_optimizers(session: Session, saved: list[Any]) -> None:
-    for label, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
-        names = names_in(optimizer, session.state.model)
-        if names != entry["parameters"]:
-            now, then = ([name for group in groups for name in group] for groups in (names, entry["parameters"]))
-            pairs = [(has, had) for has, had in itertools.zip_longest(now, then) if has != had]
-            first = f"{pairs[0][0]!r} where it had {pairs[0][1]!r}" if pairs else "the groups differ"
-            raise CheckpointError(f"{label} differs from the saved one in its parameters or their order: {first}")
-        # With an lr, whose lack would show only at a step, and without the parameters, compared above by name.
-        for place, group in enumerate(entry["state"]["param_groups"]):
-            check_alike(
-                optimizer.param_groups[place], {"lr": "", **group, "params": []}, f"{label} param_groups[{place}]"
-            )
-        _load(label, optimizer.load_state_dict, entry["state"])
-        _keep_dtypes(optimizer, entry["state"]["state"])
-        pass_for_stepped(optimizer)
-
-
-def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Restore the dtypes of tensors that torch cast to their parameter's dtype when it loaded them."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for place, values in saved.items():
-        own = optimizer.state[parameters[place]]
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor) and value.dtype is not own[name].dtype:
-                own[name] = value.to(own[name].device)
+            load(f"the generator of the evaluation loader {label!r}", partial(load_generator, generator), state)
 
 
 def _clock_of(saved: Mapping[str, Any]) -> Timestamp:
@@ -218,11 +184,4 @@ def _load_scaler(session: Session, saved: Any) -> None:
 def _load_named(kind: str, owners: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     for name, state in states.items():
         if name in owners:
-            _load(f"{kind} {name}", owners[name].load_state_dict, state)
-
-
-def _load(label: str, load: Callable[[Any], Any], state: Any) -> None:
-    try:
-        load(state)
-    except Exception as error:
-        raise CheckpointError(f"{label} can't load its state from the checkpoint: {error}") from error
+            load(f"{kind} {name}", owners[name].load_state_dict, state)

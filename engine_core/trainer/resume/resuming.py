@@ -24,12 +24,13 @@ from ...checkpoint import (
 )
 from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ...event import Event
-from ...messages import warn
+from ...messages import is_of_user, warn
 from ...randomness import check_seed
 from ...ranks import Ranks
 from ..session import Session
 from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
 from .manifest import describe_run
+from .modes import differing_modes
 from .restoring import put_back, resume_feed
 from .weights import load_weights
 
@@ -63,15 +64,20 @@ class Resumed:
             load_weights(session.state.model, self.content.model, strict=self.strict, casts=True)
             session.engine.run_event(Event.AFTER_LOAD)
             return
-        with _blaming_the_checkpoint():
+        with _blaming_the_checkpoint("raised when the run was resumed"):
             session.attempt = attempt_of(self.content.manifest) + 1
             changes = self._check_same_run(session, seed)
-            put_back(session, self.content, strict=self.strict)
-            for change in changes:  # only now is it certain that the run resumes
-                warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
+            load_rest = put_back(session, self.content, strict=self.strict)
         # Before loader and generators are restored: a callback may draw, or set a dataset's epoch.
         session.engine.run_event(Event.AFTER_LOAD)
-        with _blaming_the_checkpoint():
+        at = session.state.timestamp
+        reading = (
+            f"raised when the resumed run read the epoch again, up to batch {at.batch_in_epoch} of epoch {at.epoch}"
+        )
+        with _blaming_the_checkpoint(reading if at.batch_in_epoch else "raised when the run was resumed"):
+            load_rest()
+            for change in changes:  # only now is it certain that the run resumes
+                warn(f"this run differs from the one that was saved: {change}", CheckpointWarning)
             resume_feed(session, self.content)
         session.status.resume()
         session.state.loaded_from = self.path
@@ -84,7 +90,9 @@ class Resumed:
         fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict] + others
         kept = f"it keeps the seed {saved['seed']} of the saved run; seed={seed} is ignored"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
-        changes = [*map(what_is_missing, missing), *others, *differences(saved, now)]
+        given = self.content.state.get("modes", {}).get("given", {})  # older versions saved none
+        modes = differing_modes(given, session.given_modes)
+        changes = [*map(what_is_missing, missing), *others, *differences(saved, now), *modes]
         # Checked first: this error lists the fatal differences too.
         if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
             lines = "".join(f"\n  {change}" for change in found)
@@ -99,13 +107,16 @@ class Resumed:
 
 
 @contextmanager
-def _blaming_the_checkpoint() -> Iterator[None]:
-    """Turn any exception that damaged content causes into a CheckpointError."""
+def _blaming_the_checkpoint(note: str) -> Iterator[None]:
+    """Turn any exception that damaged content causes into a CheckpointError; one of the user's code gets a note."""
     try:
         yield
     except (CheckpointError, Warning):  # the user's filter may have made a warning an error
         raise
     except Exception as error:
+        if is_of_user(error):
+            add_note(error, note)
+            raise
         raise CheckpointError(f"the checkpoint can't have been saved by a run: {error!r}") from error
 
 

@@ -16,6 +16,7 @@ from ..averages import find_average, place_of_average
 from ..data import of_loader
 from ..session import Session
 from .manifest import describe_run
+from .modes import modes_of
 from .of_ranks import gather_parts
 
 
@@ -96,6 +97,7 @@ def _parts(session: Session) -> dict[str, Any]:
         "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
         "loss": state_of_loss(state.loss_fn),
+        "modes": {"given": session.given_modes, "now": modes_of(state)},
         "evaluators": evaluators,
         **own,
         **({"ranks": of_ranks} if of_ranks else {}),

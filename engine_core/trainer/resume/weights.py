@@ -10,8 +10,9 @@ from torch.nn.parameter import is_lazy
 
 from ...checkpoint import Stored
 from ...errors import CheckpointError, CheckpointWarning, suggestion
-from ...messages import warn
+from ...messages import cause_of, warn
 from ...parallel import as_in
+from ..evaluation import ModuleContents
 
 _SHOWN = 5
 
@@ -21,35 +22,78 @@ def load_weights(
 ) -> bool:
     """Load weights and buffers by their names in the model's state_dict; return whether all of them fit.
 
+    The model's own `load_state_dict` decides what fits: it may take other names, and buffers of the size that the
+    first batch gave. Besides, no value may be cast.
+
     Args:
         strict: everything has to fit, or nothing is loaded; else what does not fit stays, and one warning lists it.
         casts: accept weights of another floating type, such as float32 for a bfloat16 model.
         left_too: the warning's last line, about the rest of the checkpoint.
     """
     own = model.state_dict()
-    missing = [name for name in own if name not in weights]
-    foreign = [name for name in weights if name not in own]
-    unlike = {
-        name: difference
-        for name in own
-        if name in weights and (difference := _difference(weights[name], own[name], casts=casts))
-    }
-    lines = [
-        *_listed("is missing from the checkpoint", missing, foreign),
-        *_listed("is not in the model", foreign, missing),
-        *(f"{name!r} is {difference}" for name, difference in list(unlike.items())[:_SHOWN]),
-    ]
-    if lines and strict:
+    unlike = _unlike(own, weights, casts=casts)
+    before = ModuleContents(model, [*model.parameters(), *model.buffers()]) if unlike else None
+    refused, said = _refused(model, own, weights, unlike, casts=casts)
+    if not refused and not said:
+        return True
+    if before is not None:
+        before.put_back()
+    lines = [*_lines(refused, own, weights), *filter(None, [said])]
+    if strict or not refused:
         raise CheckpointError("\n  ".join(["the weights are another model's:", *lines]))
-    if lines:
-        warn("\n  ".join(["not all weights were loaded:", *lines, *filter(None, [left_too])]), CheckpointWarning)
-    fitting = {name: as_in(value, own[name]) for name, value in weights.items() if name in own and name not in unlike}
-    model.load_state_dict({**own, **fitting})  # all names, or torch raises for what is missing
-    return not lines
+    warn("\n  ".join(["not all weights were loaded:", *lines, *filter(None, [left_too])]), CheckpointWarning)
+    fitting = {**own, **{name: value for name, value in weights.items() if name not in refused}}
+    if (error := _refusal(model, own, fitting)) is not None:
+        before.put_back()  # type: ignore[union-attr]  # something was unlike
+        raise CheckpointError(f"the model can't load the weights that fit: {cause_of(error)}") from error
+    return False
 
 
-def _listed(what: str, names: list[str], others: list[str]) -> list[str]:
-    lines = [f"{name!r} {what}{suggestion(name, others)}" for name in names[:_SHOWN]]
+def _unlike(own: Mapping[str, Any], weights: Mapping[str, Any], *, casts: bool) -> dict[str, str]:
+    """Return by name how the checkpoint and the model differ."""
+    found = {name: "is missing from the checkpoint" for name in own if name not in weights}
+    found |= {name: "is not in the model" for name in weights if name not in own}
+    for name in own:
+        if name in weights and (difference := _difference(weights[name], own[name], casts=casts)):
+            found[name] = f"is {difference}"
+    return found
+
+
+def _refused(
+    model: Any, own: Mapping[str, Any], weights: Mapping[str, Any], unlike: dict[str, str], *, casts: bool
+) -> tuple[dict[str, str], str]:
+    """Load; return what of the `unlike` was refused, and what the model said if it named none of it."""
+    if (error := _refusal(model, own, weights)) is not None:
+        said = str(error)
+        named = {name: how for name, how in unlike.items() if f'"{name}"' in said or f"for {name}:" in said}
+        return named or unlike, "" if named else cause_of(error)
+    now = model.state_dict() if unlike else {}
+    both = [name for name in unlike if name in weights and name in now]
+    return {name: f"is {cast}" for name in both if (cast := _cast(weights[name], now[name], casts=casts))}, ""
+
+
+def _refusal(model: Any, own: Mapping[str, Any], weights: Mapping[str, Any]) -> Exception | None:
+    """Load, and return the error with which the model refuses."""
+    try:
+        model.load_state_dict({name: as_in(value, own.get(name)) for name, value in weights.items()})
+    except Exception as error:  # noqa: BLE001  the model's own code
+        return error
+    return None
+
+
+def _lines(refused: Mapping[str, str], own: Mapping[str, Any], weights: Mapping[str, Any]) -> list[str]:
+    """Return a line for each of the first few that are missing, foreign or unlike, with the name that may be meant."""
+    missing = [name for name in refused if name not in weights]
+    foreign = [name for name in refused if name not in own]
+    return [
+        *_listed(refused, missing, foreign),
+        *_listed(refused, foreign, missing),
+        *_listed(refused, [name for name in refused if name in own and name in weights], []),
+    ]
+
+
+def _listed(refused: Mapping[str, str], names: list[str], others: list[str]) -> list[str]:
+    lines = [f"{name!r} {refused[name]}{suggestion(name, others)}" for name in names[:_SHOWN]]
     return [*lines, f"... and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else lines
 
 
@@ -68,11 +112,16 @@ def _difference(saved: Any, own: Any, *, casts: bool) -> str:
     if is_lazy(own) and isinstance(saved, (torch.Tensor, Stored)):
         return ""  # it has no shape yet, and takes that of what is loaded
     then, now = _shape(saved), _shape(own)
-    if then == now and isinstance(own, torch.Tensor) and saved.dtype is not own.dtype:
-        if casts and saved.is_floating_point() and own.is_floating_point():
-            return ""
-        then, now = saved.dtype, own.dtype
-    return "" if then == now else f"{then} in the checkpoint and {now} in the model"
+    return _cast(saved, own, casts=casts) if then == now else f"{then} in the checkpoint and {now} in the model"
+
+
+def _cast(saved: Any, own: Any, *, casts: bool) -> str:
+    """Return how the dtypes of two tensors differ, or nothing."""
+    if not isinstance(saved, (torch.Tensor, Stored)) or not isinstance(own, torch.Tensor) or saved.dtype is own.dtype:
+        return ""
+    if casts and saved.dtype.is_floating_point and own.dtype.is_floating_point:
+        return ""
+    return f"{saved.dtype} in the checkpoint and {own.dtype} in the model"
 
 
 def _shape(value: Any) -> Any:

@@ -1,0 +1,148 @@
+"""Load optimizers and schedulers: what a run has of them before AFTER_LOAD, and what a callback adds there after it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...errors import CheckpointError
+from ...parallel import as_in, kept_as_in
+from ..optimizers import pass_for_stepped
+from ..session import Session
+from .compatibility import check_alike
+from .snapshot import names_in
+
+_HINT = "; a callback that adds parameter groups or optimizers in training has to add them in its after_load too"
+
+
+def load_optimizers(session: Session, saved: Mapping[str, Any], weights: Mapping[str, Any]) -> Callable[[], None]:
+    """Load what the run has; return what loads the rest after AFTER_LOAD, and raises if then anything differs.
+
+    The groups that the run has come first, so that callbacks find them as saved and may change them.
+
+    Args:
+        weights: the saved weights, by name.
+    """
+    state, entries = session.state, saved["optimizers"]
+    known = list[tuple[Any, int]]()  # optimizers, with how many groups of each are loaded
+    for label, optimizer, entry in _labelled("optimizers", state.optimizers, entries):
+        names = names_in(optimizer, state.model)
+        if _difference(names, entry["parameters"][: len(names)], state.model, weights) is None:
+            _load_groups(session, label, optimizer, entry)
+            known.append((optimizer, len(names)))
+    has_all = [count for _, count in known] == [len(entry["parameters"]) for entry in entries]
+    if has_all and len(known) == len(state.optimizers) and len(state.schedulers) == len(saved["schedulers"]):
+        _load_schedulers(session, saved["schedulers"])
+        return lambda: None
+
+    def load_rest() -> None:
+        for label, optimizer, entry in _paired("optimizers", state.optimizers, entries):
+            names = names_in(optimizer, state.model)
+            _check_names(label, _difference(names, entry["parameters"], state.model, weights), _HINT)
+            first = next((count for one, count in known if one is optimizer), 0)
+            if first < len(names):
+                _load_groups(session, label, optimizer, entry, first)
+        _load_schedulers(session, saved["schedulers"])
+
+    return load_rest
+
+
+def reload_optimizers(session: Session, saved: list[Any], weights: Mapping[str, Any]) -> None:
+    """Load the optimizers of an earlier checkpoint of this run; groups that were added since stay as they are."""
+    model = session.state.model
+    for label, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
+        names = names_in(optimizer, model)[: len(entry["parameters"])]
+        _check_names(label, _difference(names, entry["parameters"], model, weights))
+        _load_groups(session, label, optimizer, entry)
+
+
+def _check_names(label: str, difference: str | None, hint: str = "") -> None:
+    if difference is not None:
+        raise CheckpointError(
+            f"{label} differs from the saved one in its parameters or their order: {difference}{hint}"
+        )
+
+
+def _load_schedulers(session: Session, saved: list[Any]) -> None:
+    for label, scheduler, own in _paired("schedulers", session.state.schedulers, saved):
+        check_alike(scheduler.state_dict(), own, f"the state of {label}")
+        load(label, scheduler.load_state_dict, own)
+
+
+def _labelled(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
+    """Return the label for errors, the owner and its state, as far as there are both."""
+    pairs = enumerate(zip(owners, states, strict=False))
+    return [(f"{what}[{place}] ({type(owner).__name__})", owner, state) for place, (owner, state) in pairs]
+
+
+def _paired(what: str, owners: Sequence[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
+    if len(owners) != len(states):
+        hint = _HINT if what == "optimizers" and len(owners) < len(states) else ""
+        raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run has {len(owners)}{hint}")
+    return _labelled(what, owners, states)
+
+
+def _difference(names: Any, saved: Any, model: Any, weights: Mapping[str, Any]) -> str | None:
+    """Return the first parameter that differs; a name that was changed where the model loaded its weights does not."""
+    if names == saved:
+        return None
+    own = {name for name, _ in model.named_parameters()}
+    now, then = ([name for group in groups for name in group] for groups in (names, saved))
+    for has, had in itertools.zip_longest(now, then):
+        is_renamed = has and had and had not in own and has not in weights
+        if has != had and not is_renamed:
+            return f"{has!r} where it had {had!r}"
+    return None if [*map(len, names)] == [*map(len, saved)] else "the groups differ"
+
+
+def _load_groups(session: Session, label: str, optimizer: Any, entry: Any, first: int = 0) -> None:
+    """Load the saved groups from `first` on that the optimizer has; others stay as they are."""
+    saved, sizes = entry["state"], [len(group["params"]) for group in optimizer.param_groups]
+    if session.state.ranks.is_sharded:
+        saved = _of_rank(saved, optimizer)
+    last = min(len(sizes), len(saved["param_groups"]))
+    # With an lr, whose lack would show only at a step, and without the parameters, compared before by name.
+    for place in range(first, last):
+        group = {"lr": "", **saved["param_groups"][place], "params": []}
+        check_alike(optimizer.param_groups[place], group, f"{label} param_groups[{place}]")
+    if first or not last == len(sizes) == len(saved["param_groups"]):
+        own, start, end = optimizer.state_dict(), sum(sizes[:first]), sum(sizes[:last])
+        kept = {k: v for k, v in own["state"].items() if not start <= k < end}
+        loaded = {k: v for k, v in saved["state"].items() if start <= k < end}
+        groups = [
+            {**saved["param_groups"][place], "params": group["params"]} if first <= place < last else group
+            for place, group in enumerate(own["param_groups"])
+        ]
+        saved = {**saved, "state": kept | loaded, "param_groups": groups}
+    load(label, optimizer.load_state_dict, saved)
+    _keep_dtypes(optimizer, saved["state"])
+    pass_for_stepped(optimizer)
+
+
+def _of_rank(saved: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the saved state as this rank holds its own: of what is kept for a sharded parameter its part."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {k: kept_as_in(v, parameters[k]) for k, v in saved["state"].items() if k < len(parameters)}
+    groups = [{name: as_in(value, None) for name, value in group.items()} for group in saved["param_groups"]]
+    return {**saved, "state": state, "param_groups": groups}
+
+
+def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Restore the dtypes of tensors that torch cast to their parameter's dtype when it loaded them."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, values in saved.items():
+        own = optimizer.state[parameters[place]]
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and value.dtype is not own[name].dtype:
+                own[name] = value.to(own[name].device)
+
+
+def load(label: str, load_state_dict: Callable[[Any], Any], state: Any) -> None:
+    """Load a part's state, and name the part if it refuses."""
+    try:
+        load_state_dict(state)
+    except Exception as error:
+        raise CheckpointError(f"{label} can't load its state from the checkpoint: {error}") from error

@@ -1,0 +1,89 @@
+"""Which modules `fit` puts into train mode, if the model comes in eval mode."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from .parts import at, batches, net, trainer
+
+
+def told(fit: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit()
+    return [str(warning.message) for warning in caught if "train mode" in str(warning.message)]
+
+
+def in_train_mode(model: Any) -> list[str]:
+    return [name for name, module in model.named_modules() if module.training]
+
+
+def test_a_model_in_eval_mode_is_put_into_train_mode_with_a_warning() -> None:
+    model = net().eval()
+    with trainer(batches(6, 6), model) as made:
+        (message,) = told(made.fit)
+    assert "fit() has put 6 modules of it into train mode" in message
+    assert in_train_mode(model) == ["", "0", "1", "2", "3", "4"]
+
+
+def test_what_is_frozen_stays_in_eval_mode_with_all_that_is_in_it() -> None:
+    body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5)).requires_grad_(False)
+    model = nn.Sequential(body, nn.Dropout(0.1), nn.Linear(6, 3)).eval()
+    before = body[1].running_mean.clone()
+    with trainer(batches(6, 6), model) as made:
+        (message,) = told(made.fit)
+    assert "put 3 modules of it into train mode" in message
+    assert in_train_mode(model) == ["", "1", "2"]
+    assert torch.equal(body[1].running_mean, before)
+
+
+def test_a_norm_in_eval_mode_whose_parameters_are_trained_does_not_stay() -> None:
+    model = net().eval()
+    with trainer(batches(6, 6), model) as made:
+        told(made.fit)
+    assert model[1].training
+
+
+def test_a_train_method_of_the_models_own_is_called() -> None:
+    class Own(nn.Sequential):
+        def train(self, mode: bool = True) -> Any:
+            super().train(mode)
+            self[1].eval()
+            return self
+
+    model = Own(*net()).eval()
+    with trainer(batches(6, 6), model) as made:
+        (message,) = told(made.fit)
+    assert "put 5 modules of it" in message
+    assert in_train_mode(model) == ["", "0", "2", "3", "4"]
+
+
+def test_each_fit_looks_again_and_a_model_in_train_mode_is_left_alone() -> None:
+    model = net()
+    model[1].eval()
+    with trainer(batches(6, 6), model, max_duration="2ep") as made:
+        assert told(lambda: made.fit("1ep")) == []
+        assert not model[1].training
+        model.eval()
+        assert len(told(lambda: made.fit("1ep"))) == 1
+
+
+def test_what_a_callback_left_in_eval_mode_stays_so_in_the_next_fit() -> None:
+    def infer(state: Any) -> None:
+        state.model.eval()
+
+    model = net()
+    with trainer(batches(6, 6), model, max_duration="2ep", callbacks=[at("epoch_end", infer)]) as made:
+        assert told(lambda: made.fit("1ep")) == []
+        assert told(lambda: made.fit("1ep")) == []
+    assert in_train_mode(model) == []
+
+
+def test_a_warning_that_is_an_error_leaves_the_modes() -> None:
+    model = net().eval()
+    with trainer(batches(6, 6), model) as made, pytest.raises(UserWarning, match="came in eval mode"):
+        made.fit()
+    assert in_train_mode(model) == []
