@@ -221,7 +221,7 @@ class Detector(nn.Module):
 
 
 def detected(count: int) -> Any:
-    return [(torch.full((3, 4, 4), 1.0 * i), {"boxes": torch.arange(4.0 * (i % 3 + 1)).view(-1, 4)}) for i in range(count)]
+    return [(torch.ones(3, 4, 4) * i, {"boxes": torch.arange(4.0 * (i % 3 + 1)).view(-1, 4)}) for i in range(count)]
 
 
 def test_a_detector_trains_in_microbatches_as_on_whole_batches_and_its_samples_are_counted() -> None:
