@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, MixUp
 from augmentation_plugin.mixing import Mixing
-from engine_core import Engine, Logger, Loss, State, Trainer
+from engine_core import Engine, Logger, Loss, ModelLoss, State, Trainer
 from engine_core.errors import ArgumentError
 
 ROWS = 6
@@ -34,6 +34,11 @@ class Net(nn.Module):
         return outputs["loss"]
 
 
+class ByName(Net):
+    def forward(self, **batch: Any) -> Any:
+        return super().forward(batch)
+
+
 class InParts(Net):
     def loss(self, outputs: Any, batch: Any) -> Any:
         return {"ce": outputs["loss"]}
@@ -51,19 +56,21 @@ class FromLogits(Net):
         return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}
 
 
-def fit(model: nn.Module, mixing: Mixing) -> Any:
+def fit(model: nn.Module, mixing: Mixing, objective: Any = None) -> Any:
     options: dict[str, Any] = {"optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "max_duration": "1ba"}
-    with Trainer(model, [{"x": IMAGES, "y": CLASSES}], algorithms=mixing, seed=1, **options) as trainer:
+    batch = {"x": IMAGES, "y": CLASSES}
+    with Trainer(model, [batch], algorithms=mixing, seed=1, objective=objective, **options) as trainer:
         trainer.fit()
         return trainer.state
 
 
 @BOTH
 @FORMS
-@pytest.mark.parametrize("net", [Net, InParts, Counted])
+@pytest.mark.parametrize("net", [Net, InParts, Counted, ByName])
 def test_a_loss_out_of_the_forward_is_an_error(kind: type[Mixing], interpolate_loss: bool, net: type[Net]) -> None:
+    objective = ModelLoss(targets="y") if net is ByName else None
     with pytest.raises(ArgumentError, match=r"one of the model's outputs.*compute it in loss\(outputs, batch\)"):
-        fit(net(), kind(1.0, interpolate_loss, "x", "y"))
+        fit(net(), kind(1.0, interpolate_loss, "x", "y"), objective)
 
 
 @BOTH
