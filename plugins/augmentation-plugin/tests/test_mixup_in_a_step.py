@@ -92,23 +92,6 @@ def test_the_targets_are_mixed_as_the_inputs_are_and_each_batch_has_its_own_lamb
     assert len({tuple(seen.flatten().tolist()) for seen in model.seen}) == 6
 
 
-def test_all_microbatches_have_one_lambda(kind: type[Mixing]) -> None:
-    batches = [(IMAGES[:4], CLASSES[:4])]
-    model = fit(kind(alpha=1.0), batches * 8, microbatch_size=2)
-    values = [{round(v, 6) for v in seen.flatten().tolist()} - {0.0, 1.0} for seen in model.seen]
-    assert len(values) == 16
-    assert values[::2] == values[1::2]
-    assert len({frozenset(v) for v in values}) > 2
-
-
-def test_the_microbatches_are_mixed_within_themselves(kind: type[Mixing]) -> None:
-    model = fit(kind(alpha=1.0), microbatch_size=4)
-    first, last = model.seen
-    assert first.shape[0] == 3 and last.shape[0] == 3
-    assert first[:, 3:].count_nonzero() == 0
-    assert last[:, :3].count_nonzero() == 0
-
-
 class Again(Algorithm):
     """Computes the gradients of each batch twice, as SAM does."""
 

@@ -8,15 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from augmentation_plugin import CutMix, MixUp, mix_losses
+from augmentation_plugin import CutMix, MixUp, cutmix_batch, mix_losses, mixup_batch
 from augmentation_plugin.mixing import Mixing
-from augmentation_plugin.pairings import draw
 from engine_core import Batches, Callback, Logger, Loss, Objective, State, Trainer
 from engine_core.errors import ArgumentError
 from engine_core.testing import ThreadRanks
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)
-SEED = 3
+SEED, FUNCTIONS = 3, {MixUp: mixup_batch, CutMix: cutmix_batch}
 Batch = dict[str, torch.Tensor]
 
 
@@ -103,12 +102,12 @@ def step(case: str, kind: type[Mixing], size: int | None, ranks: Any = None) -> 
 
 def by_hand(case: str, kind: type[Mixing], parts: list[Batch]) -> tuple[torch.Tensor, float]:
     *_, sum_of, count_of = CASES[case]
-    net, generator = make_net(), torch.Generator().manual_seed(State(seed=SEED).derive_seed(str(kind.metadata.name)))
-    drawn, total, count = draw(0.7, generator), torch.zeros(()), 0
-    for part in parts:
-        order = drawn.pairing(len(part["y"]))
-        mixed, lam = kind(input_key="x").mix_input(State(batch=part), order, drawn)
-        total = total + mix_losses(*(sum_of(net(mixed), part["y"][rows]) for rows in (slice(None), order)), lam)
+    net, seed = make_net(), State(seed=SEED).derive_seed(str(kind.metadata.name))
+    total, count = torch.zeros(()), 0
+    for part in parts:  # each is drawn for alike, and mixed within itself
+        generator = torch.Generator().manual_seed(seed)
+        mixed, paired, lam = FUNCTIONS[kind](part["x"], part["y"], alpha=0.7, generator=generator)
+        total = total + mix_losses(*(sum_of(net(mixed), targets) for targets in (part["y"], paired)), lam)
         count = count + count_of(part["y"])
     count = count or 1  # a sum is divided by nothing
     (total / count).backward()
