@@ -66,6 +66,6 @@ def test_one_part_of_a_loss_may_come_out_of_the_forward() -> None:
 @pytest.mark.parametrize("key", [2, -1])
 def test_a_key_of_what_the_loss_function_does_not_get_is_refused(key: int) -> None:
     state = State(algorithms=[LabelSmoothing(target_key=key)], loss_fn=F.cross_entropy, batch=(X, Y, Y.clone()))
-    with Engine(state, Logger()) as engine:
-        with pytest.raises(ArgumentError, match=f"target_key={key} is not item 1.*set target_key=1"):
-            engine.run_event("after_dataloader")
+    message = f"target_key={key} is not item 1.*set target_key=1"
+    with Engine(state, Logger()) as engine, pytest.raises(ArgumentError, match=message):
+        engine.run_event("after_dataloader")
