@@ -1,9 +1,13 @@
-"""What the tests of all plugins share: a clean environment, one thread, and the same random numbers each time."""  # noqa: INP001
+"""What the tests of all plugins share: a clean environment, one thread, the same random numbers, one step of a run."""  # noqa: INP001
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+
+from engine_core import Trainer
 
 for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may set them
     os.environ.pop(variable, None)
@@ -17,3 +21,17 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True)
 def _same_numbers() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def one_step() -> Callable[..., tuple[torch.Tensor, float]]:
+    """Return a function that trains on one batch by SGD with lr=1, and gives all weights and the loss afterwards."""
+
+    def step(net: torch.nn.Module, batch: Any, size: int | None, ranks: Any, **settings: Any) -> Any:
+        optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+        how: Any = {"microbatch_size": size, "parallel": ranks, "max_duration": "1ba", "progress_bar": False}
+        with Trainer(net, [batch], optimizers=optimizer, **how, **settings) as trainer:
+            trainer.fit()
+            return torch.nn.utils.parameters_to_vector(net.parameters()).detach(), trainer.state.loss.item()
+
+    return step

@@ -28,15 +28,12 @@ from evaluation_parts import (
     INPUTS,
     METRICS,
     TARGETS,
-    Detected,
-    Detecting,
     Merged,
     OfOneRank,
     OfParts,
     OwnLoss,
     Stream,
     a_list,
-    ignoring,
     loader,
     net,
     rank_here,
@@ -54,10 +51,6 @@ EVALUATED: dict[str, Any] = {
     "list": a_list,
     "samples": lambda: loader(batch_size=None, sampler=torch_data.BatchSampler(range(53), 6, drop_last=False)),
 }
-LOSSES: dict[str, Any] = {
-    "weighted": lambda: nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2, 3, 4])),
-    "sum": lambda: nn.CrossEntropyLoss(reduction="sum"),
-}
 
 
 SHARDED = ("plain", "of one row", "predict of one row", "train", "guard")
@@ -74,13 +67,13 @@ class Seen(Callback):
         self.samples, self.batches = state.eval_timestamp.sample, state.eval_timestamp.batch
 
 
-def evaluate(loaders, *, model=None, loss=nn.CrossEntropyLoss, metrics=METRICS, **settings):
+def evaluate(loaders, *, model=None, metrics=METRICS, **settings):
     """Return the results of two evaluations, and the outputs of a prediction."""
     own = model is not None
     seen = Seen()
     with Trainer(
         model or net(),
-        loss_fn=None if own else loss(),
+        loss_fn=None if own else nn.CrossEntropyLoss(),
         metrics={name: make() for name, make in metrics.items()},
         callbacks=[seen],
         device="cpu",
@@ -250,10 +243,7 @@ def recipe():
 def found_by(names, **settings):
     """Return what each case gives."""
     cases: dict[str, Any] = {name: lambda make=make: evaluate(make(), **settings) for name, make in EVALUATED.items()}
-    for name, loss in LOSSES.items():
-        cases[name] = lambda loss=loss: evaluate(ignoring(6), loss=loss, metrics={}, **settings)
     cases["own loss"] = lambda: evaluate(loader(), model=OwnLoss(), metrics={"parts": OfParts}, **settings)
-    cases["detections"] = lambda: evaluate(loader(), model=Detecting(), metrics={"boxes": Detected}, **settings)
     cases["predict"] = lambda: predict(loader(batch_size=9, shuffle=True), **settings)
     cases["predict of one row"] = lambda: predict(subset(3, batch_size=1), **settings)
     cases |= {made.__name__: lambda made=made: made(**settings) for made in (train, guard, save)}

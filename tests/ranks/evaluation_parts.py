@@ -61,28 +61,8 @@ def subset(rows, **settings):
     return torch_data.DataLoader(torch_data.Subset(DATA, range(rows)), **settings)
 
 
-def ignoring(size):
-    """Batches of which the second has no target that counts, nor has the second half of the third."""
-    targets = TARGETS.clone()
-    targets[size : 2 * size] = -100
-    targets[2 * size + size // 2 : 3 * size] = -100
-    return [(INPUTS[i : i + size], targets[i : i + size]) for i in range(0, 53, size)]
-
-
 def a_list():
     return [(INPUTS[a:b], TARGETS[a:b]) for a, b in [(0, 1), (1, 9), (9, 12), (12, 13)]]
-
-
-class Detecting(OwnLoss):
-    """A model that finds another number of boxes in each example."""
-
-    def loss(self, outputs, batch):
-        return super().loss(self(batch), batch)
-
-    def eval_forward(self, batch):
-        inputs, targets = batch
-        found = [{"boxes": row[: int(target)], "word": str(int(target))} for row, target in zip(*batch, strict=True)]
-        return found, [{"boxes": row[:1]} for row in inputs[: len(targets)]]
 
 
 class OfOneRank:
@@ -140,23 +120,6 @@ class Holder:
 
     def merge_state(self, others):
         self.inner.confmat = self.inner.confmat + sum(other.inner.confmat for other in others)
-
-
-class Detected(torchmetrics.Metric):
-    """A metric of torchmetrics for boxes, with a sum and with lists, as those of detection have."""
-
-    def __init__(self):
-        super().__init__()
-        self.add_state("images", default=torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("found", default=[], dist_reduce_fx=None)
-
-    def update(self, outputs, targets):
-        for found, wanted in zip(outputs, targets, strict=True):
-            self.images += 1
-            self.found.append((found["boxes"].sum() - wanted["boxes"].sum()) * int(found["word"]))
-
-    def compute(self):
-        return {"images": self.images, "found": torch.stack(self.found).double().sum()}
 
 
 METRICS: dict[str, Any] = {

@@ -39,7 +39,7 @@ def like(expected):
     return pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True) if isinstance(expected, float) else expected
 
 
-EVALUATED = [*evaluating.EVALUATED, *evaluating.LOSSES, "own loss", "detections"]
+EVALUATED = [*evaluating.EVALUATED, "own loss"]
 
 
 @pytest.mark.parametrize("name", EVALUATED)

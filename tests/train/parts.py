@@ -1,6 +1,6 @@
 """Small honest parts for the tests of training: data, nets, callbacks of one method, a logger that remembers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -50,6 +50,19 @@ def trainer(data: Any = None, model: Any = None, **settings: Any) -> Any:
         **settings,
     }
     return Trainer(model, batches(8, 8) if data is None else data, **given)
+
+
+def steps_by_hand(*sizes: int, epochs: int = 1) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Train `linear` on batches as `trainer` does; yield it before each step with outputs, targets and the loss."""
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in batches(*sizes) * epochs:
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        loss = nn.functional.cross_entropy(outputs, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        yield model, outputs, targets, loss
+        optimizer.step()
 
 
 def at(event: str, call: Callable[[Any], object]) -> Callback:

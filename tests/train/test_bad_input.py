@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, Event, Logger, State, Time, Trainer
+from engine_core import Algorithm, Batches, Event, Logger, State, Time, Trainer
 from engine_core.errors import ArgumentError, ArgumentTypeError, ClosedEngineError, EngineError
 
 from .parts import Memory, at, batches, linear, rows, trainer, writing_down
@@ -234,11 +234,19 @@ PAIR = (
         (rows(8)[0], f"with loss_fn a batch has to be (inputs, targets), not a Tensor: {PAIR}"),
         ({"x": rows(8)[0]}, f"with loss_fn a batch has to be (inputs, targets), not a dict: {PAIR}"),
         ((rows(8)[0],), f"with loss_fn a batch has to be (inputs, targets), not a tuple of length 1: {PAIR}"),
+        (
+            [{"x": rows(8)[0]}, {"x": rows(8)[0]}],
+            (
+                "with loss_fn a batch has to be (inputs, targets), but a list of dict is a list of 2 samples: let the "
+                "loader's collate_fn return a tuple if they are inputs and targets; samples need a model with its own "
+                "loss(outputs, batch)"
+            ),
+        ),
     ],
-    ids=["a tensor", "a dict", "inputs alone"],
+    ids=["a tensor", "a dict", "inputs alone", "samples"],
 )
 def test_a_batch_that_a_loss_function_cannot_take_is_refused(batch: Any, message: str) -> None:
-    made = trainer([batch], eval_dataloader=[batch])
+    made = trainer([batch], eval_dataloader=[batch], batches=Batches(samples=isinstance(batch, list)))
     for run in (made.fit, made.eval):
         with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
             run()

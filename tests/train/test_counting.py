@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from engine_core import Batches, State
+from engine_core import Batches, Objective, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.embed import EmbeddedLoop, make_loop
 from engine_core.errors import ArgumentError, ArgumentTypeError, UncountedRowsWarning
@@ -74,6 +74,7 @@ def test_a_function_counts_them() -> None:
     ("settings", "named"),
     [
         ({"microbatch_size": 2}, ""),
+        ({"microbatch_size": 100}, ""),
         ({"max_duration": "9sp"}, "max_duration='9sp' is in rows, and "),
         ({"eval_interval": "9sp"}, "eval_interval='9sp' is in rows, and "),
         ({"schedulers": (partial(StepLR, step_size=1), "9sp")}, "StepLR's interval='9sp' is in rows, and "),
@@ -200,6 +201,41 @@ def test_the_ranks_deal_rows_as_the_run_says_what_they_are() -> None:
         ([2, 2], [1, 2], [[0, 1], [4, 5]], False),
         ([2, 2], [3], [[2], [6]], True),
     ]
+
+
+class Detector(nn.Module):
+    """Takes images and targets as torchvision's detectors do, and has its own loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.got: list[int] = []
+
+    def forward(self, batch: Any) -> list[torch.Tensor]:
+        self.got.append(len(batch))
+        return [self.scale * image.mean() for image, _ in batch]
+
+    def loss(self, outputs: list[torch.Tensor], batch: Any) -> torch.Tensor:
+        losses = [(o - target["boxes"].mean()) ** 2 for o, (_, target) in zip(outputs, batch, strict=True)]
+        return torch.stack(losses).mean()
+
+
+def detected(count: int) -> Any:
+    return [(torch.ones(3, 4, 4) * i, {"boxes": torch.arange(4.0 * (i % 3 + 1)).view(-1, 4)}) for i in range(count)]
+
+
+def test_a_detector_trains_in_microbatches_as_on_whole_batches_and_its_samples_are_counted() -> None:
+    data, results = [detected(8), detected(5)], []
+    for size in (None, 3):
+        settings = {"loss_fn": None, "microbatch_size": size, "eval_dataloader": data}
+        rule = {"objective": Objective(check=False), "batches": Batches(samples=True)}
+        made = trainer(data, Detector(), **rule, **settings)
+        made.fit()
+        results.append((made.state.model.scale.item(), made.state.metrics["eval/loss"]))
+        assert made.state.timestamp.sample == 13
+    assert made.state.model.got == [3, 3, 2, 3, 2, 8, 5]
+    assert results[1] == pytest.approx(results[0])
+    assert made.eval([[*data[0], *data[1]]]) == pytest.approx(made.state.metrics)
 
 
 def test_what_is_no_rule_is_refused() -> None:

@@ -42,12 +42,6 @@ def loss_by_hand(*loaders: list[tuple[torch.Tensor, torch.Tensor]]) -> list[floa
     return [F.cross_entropy(model(inputs), targets).item() for inputs, targets in joined]
 
 
-def test_the_loss_is_the_mean_over_all_rows_though_the_last_batch_is_smaller() -> None:
-    data = batches(8, 8, 3)
-    (loss,) = loss_by_hand(data)
-    assert trainer(eval_dataloader=data).eval() == {"eval/loss": pytest.approx(loss, abs=1e-6)}
-
-
 def test_several_loaders_are_distinguished_by_their_labels() -> None:
     a, b = batches(8, 2), [rows(5, seed=9)]
     first, second = loss_by_hand(a, b)
@@ -117,14 +111,6 @@ def test_between_two_batches_it_runs_after_batch_end_and_before_the_checkpoint()
 
 def dicts(*sizes: int) -> list[dict[str, torch.Tensor]]:
     return [{"x": inputs, "y": targets} for inputs, targets in batches(*sizes)]
-
-
-def test_a_model_with_its_own_loss_is_evaluated_by_it() -> None:
-    model = OwnLoss()
-    outputs = model.net(rows(6, seed=0)[0])
-    expected = F.cross_entropy(outputs, rows(6, seed=0)[1]) + outputs.pow(2).mean()
-    made = trainer(dicts(6), model, loss_fn=None, eval_dataloader=dicts(6))
-    assert made.eval() == {"eval/loss": pytest.approx(expected.item())}
 
 
 def test_the_targets_of_a_batch_are_freed_before_the_next_forward() -> None:

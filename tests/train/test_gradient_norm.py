@@ -9,20 +9,16 @@ from torch import nn
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.callbacks.gradient_norm import GradientNorm
 
-from .parts import Memory, at, batches, linear, trainer
+from .parts import Memory, at, batches, linear, steps_by_hand, trainer
 
 
-def norms_by_hand(*sizes: int, rate: float = 0.1, limit: float = float("inf")) -> list[float]:
-    model, found = linear(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for inputs, targets in batches(*sizes):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+def norms_by_hand(*sizes: int, limit: float = float("inf")) -> list[float]:
+    found: list[float] = []
+    for model, *_ in steps_by_hand(*sizes):
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item())
         for parameter in model.parameters():
-            parameter.grad *= min(1.0, limit / float(found[-1]))
-        optimizer.step()
-    return [norm.item() for norm in found]
+            parameter.grad *= min(1.0, limit / found[-1])
+    return found
 
 
 def logged(**settings: Any) -> tuple[list[Any], list[Any]]:

@@ -10,26 +10,13 @@ from torch.optim.lr_scheduler import StepLR
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, LoggerDestination, State, Traces
 
-from .parts import Memory, batches, linear, net, trainer
-
-
-def losses_by_hand(*sizes: int) -> list[float]:
-    model = linear()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for inputs, targets in batches(*sizes):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+from .parts import Memory, batches, net, steps_by_hand, trainer
 
 
 def test_the_loss_of_batch_i_has_step_i() -> None:
     memory = Memory()
     trainer(batches(8, 5, 8), loggers=memory).fit()
-    assert memory.values("train/loss") == list(enumerate(losses_by_hand(8, 5, 8)))
+    assert memory.values("train/loss") == [(i, loss.item()) for i, (*_, loss) in enumerate(steps_by_hand(8, 5, 8))]
 
 
 def test_the_rate_is_the_one_that_the_step_used() -> None:

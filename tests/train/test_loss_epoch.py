@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, Objective, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
-from .parts import Memory, at, batches, rows, trainer
+from .parts import Memory, at, batches, linear, rows, trainer
 
 MEAN = "train/loss_epoch"
 
@@ -53,8 +53,10 @@ class KeepFive(Algorithm):
         state.batch = tuple(item[:5] for item in state.batch)
 
 
-def test_rows_that_an_algorithm_dropped_do_not_count() -> None:
-    losses, means = logged(batches(8, 3), algorithms=KeepFive())
+@pytest.mark.parametrize("size", [None, 3])
+def test_rows_that_an_algorithm_dropped_do_not_count(size: int | None) -> None:
+    losses, means = logged(batches(8, 3), algorithms=KeepFive(), microbatch_size=size)
+    assert losses[0] == pytest.approx(F.cross_entropy(linear()(rows(8, 0)[0][:5]), rows(8, 0)[1][:5]).item())
     assert means == [(2, pytest.approx((losses[0] * 5 + losses[1] * 3) / 8))]
 
 

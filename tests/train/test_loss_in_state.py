@@ -74,6 +74,27 @@ def test_a_part_of_it_can_be_replaced_at_after_loss() -> None:
     assert torch.allclose(without, gradient())
 
 
+class Negate(Replace):
+    """Changes the batch for the forward pass, as MixUp does."""
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        state.batch = -state.batch[0], state.batch[1]
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_state_holds_the_microbatch_only_between_before_and_after_train_batch(size: int | None) -> None:
+    heard: list[str] = []
+
+    def note(event: str) -> Any:
+        return at(event, lambda state: heard.append(f"{event} {len(state.batch[0])} {state.batch[0][0, 0] > 0}"))
+
+    data = [(torch.ones(8, 4), torch.zeros(8, dtype=torch.long))]
+    noted = [note(event) for event in ("before_train_batch", "before_loss", "after_train_batch", "batch_end")]
+    trainer(data, microbatch_size=size, algorithms=Negate("before_forward"), callbacks=noted).fit()
+    parts = [f"before_loss {n} False" for n in ([8] if size is None else [3, 3, 2])]
+    assert heard == ["before_train_batch 8 True", *parts, "after_train_batch 8 True", "batch_end 8 True"]
+
+
 def test_it_is_there_at_batch_end() -> None:
     seen: list[float] = []
     trainer(batches(8), callbacks=at("batch_end", lambda state: seen.append(state.loss.item()))).fit()

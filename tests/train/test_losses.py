@@ -80,20 +80,6 @@ with warnings.catch_warnings():
         (AROUND, AROUND),
         (None, None),
     ],
-    ids=[
-        "function",
-        "partials",
-        "module",
-        "compiled",
-        "both",
-        "compiled function",
-        "compiled partial",
-        "partial of it",
-        "forward",
-        "scripted",
-        "around",
-        "none",
-    ],
 )
 def test_the_base_is_the_wrapped_loss(loss, base):
     assert base_loss(loss) is base

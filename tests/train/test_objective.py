@@ -59,10 +59,6 @@ def test_losses_of_one_batch_are_added_and_scaled_and_those_of_parts_merged(
         (lambda: Objective(inputs=1.5), r"inputs=1\.5 has to name items of the batch by index, key or attribute"),  # type: ignore[arg-type]
         (lambda: trainer(objective=Objective()), "give loss_fn or objective: an objective has its own"),
         (lambda: trainer(loss_fn=None, objective=nn.MSELoss()), r"objective has to be an engine_core\.Objective"),
-        (
-            lambda: trainer(loss_fn=None).fit(),
-            r"no loss: give Trainer\(loss_fn=\.+\), or the model a method loss\(.*Trainer\(objective=engine_core\.M",
-        ),
     ],
 )
 def test_what_cant_be_is_refused_with_the_line_to_write(made: Callable[[], Any], message: str) -> None:
@@ -110,11 +106,6 @@ def test_parts_are_logged_and_their_total_trains_also_in_microbatches(
     assert list(found) == ["train/loss", *(f"train/loss/{name}" for name in names)]
     assert found["train/loss"] == pytest.approx(expected["train/loss"])
     assert torch.allclose(gradient, expected_gradient, atol=1e-6)
-
-
-def test_a_total_and_a_loss_are_refused_together() -> None:
-    with pytest.raises(ArgumentError, match="both a 'total' and a 'loss': name its total once"):
-        logged(lambda o, t: {"total": o.sum(), "loss": o.sum()})
 
 
 @pytest.mark.parametrize("count", [5, 3, 2])

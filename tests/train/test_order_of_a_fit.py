@@ -9,105 +9,41 @@ from .parts import batches, trainer, writing_down
 PAIRED = ("init", "after_dataloader", "before_train_batch", "after_train_batch", "before_forward", "after_forward",
          "epoch_start", "epoch_end", "eval_before_forward", "eval_after_forward")  # fmt: skip
 
-FIT = """
+MICROBATCH = """
+before_forward       A B one two
+after_forward        B A one two
+before_loss          one two
+after_loss           one two
+before_backward      one two
+after_backward       one two
+"""
+BATCH = f"""
+after_dataloader     B A one two
+batch_start          one two
+before_train_batch   A B one two
+{2 * MICROBATCH}
+after_train_batch    B A one two
+batch_end            one two
+batch_checkpoint     one two
+before_dataloader    one two
+"""
+EPOCH = f"""
+epoch_start          A B one two
+before_dataloader    one two
+{2 * BATCH}
+epoch_end            A B one two
+eval_start           one two
+eval_batch_start     one two
+eval_before_forward  A B one two
+eval_after_forward   B A one two
+eval_batch_end       one two
+eval_end             one two
+epoch_checkpoint     one two
+"""
+FIT = f"""
 init                 one two A B
 fit_start            one two
-epoch_start          A B one two
-before_dataloader    one two
-after_dataloader     B A one two
-batch_start          one two
-before_train_batch   A B one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-after_train_batch    B A one two
-batch_end            one two
-batch_checkpoint     one two
-before_dataloader    one two
-after_dataloader     B A one two
-batch_start          one two
-before_train_batch   A B one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-after_train_batch    B A one two
-batch_end            one two
-batch_checkpoint     one two
-before_dataloader    one two
-epoch_end            A B one two
-eval_start           one two
-eval_batch_start     one two
-eval_before_forward  A B one two
-eval_after_forward   B A one two
-eval_batch_end       one two
-eval_end             one two
-epoch_checkpoint     one two
-epoch_start          A B one two
-before_dataloader    one two
-after_dataloader     B A one two
-batch_start          one two
-before_train_batch   A B one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-after_train_batch    B A one two
-batch_end            one two
-batch_checkpoint     one two
-before_dataloader    one two
-after_dataloader     B A one two
-batch_start          one two
-before_train_batch   A B one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-before_forward       A B one two
-after_forward        B A one two
-before_loss          one two
-after_loss           one two
-before_backward      one two
-after_backward       one two
-after_train_batch    B A one two
-batch_end            one two
-batch_checkpoint     one two
-before_dataloader    one two
-epoch_end            A B one two
-eval_start           one two
-eval_batch_start     one two
-eval_before_forward  A B one two
-eval_after_forward   B A one two
-eval_batch_end       one two
-eval_end             one two
-epoch_checkpoint     one two
+{2 * EPOCH}
 fit_end              one two
 """
 
@@ -130,7 +66,7 @@ def test_every_event_algorithm_and_callback_of_a_fit_in_order() -> None:
 
     with _listening(heard, [A(), B()]) as made:
         made.fit()
-    assert _one_line_an_event(heard) == FIT.strip().splitlines()
+    assert _one_line_an_event(heard) == [line for line in FIT.splitlines() if line]
 
 
 def _listening(heard: list[tuple[str, str]], algorithms: list[Algorithm]) -> Any:

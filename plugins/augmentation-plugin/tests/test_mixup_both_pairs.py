@@ -1,5 +1,6 @@
 """A mixed forward has to be followed by a mixed loss: a loop that forgets it gets an error, others do not."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ class FailsAt(Callback):
 @pytest.mark.parametrize("microbatch_size", [None, 2])
 @pytest.mark.parametrize("interpolate_loss", [False, True])
 @pytest.mark.parametrize("where", ["forward", "after_forward", "before_loss", "loss", "after_loss"])
-def test_a_training_continues_after_an_exception_wherever_it_was(
+def test_batch_and_loss_are_back_after_an_exception_wherever_it_was_and_training_continues(
     kind: type[Mixing], where: str, interpolate_loss: bool, microbatch_size: int | None
 ) -> None:
     model = Failing(where)
@@ -122,35 +123,35 @@ def test_a_training_continues_after_an_exception_wherever_it_was(
         callbacks=[FailsAt(model)],
         microbatch_size=microbatch_size,
     ) as trainer:
+        trainer.state.loss = before = torch.tensor(3.0)
         with pytest.raises(ZeroDivisionError) as raised:
             trainer.fit()
         assert "could not undo" not in str(getattr(raised.value, "__notes__", []))
+        assert trainer.state.batch is BATCH
+        assert trainer.state.loss is before or where not in ("forward", "loss")
         trainer.fit("2ba")
     assert trainer.state.timestamp.batch == 2
 
 
 @BOTH
-@pytest.mark.parametrize("done", [("before_forward",), FORWARD, (*FORWARD, "before_loss")])
+@pytest.mark.parametrize(
+    ("begun", "done"),
+    [
+        ([], ["before_forward"]),
+        *((["before_train_batch"], done) for done in (["before_forward"], FORWARD, [*FORWARD, "before_loss"])),
+    ],
+)
 @pytest.mark.parametrize("interpolate_loss", [False, True])
 def test_a_loop_that_restores_continues_after_an_exception(
-    kind: type[Mixing], done: tuple[str, ...], interpolate_loss: bool
+    kind: type[Mixing], begun: list[str], done: Sequence[str], interpolate_loss: bool
 ) -> None:
     state, engine = own(kind(interpolate_loss=interpolate_loss))
     with engine:
         with pytest.raises(ZeroDivisionError), engine.restoring():
-            fire(engine, "before_train_batch", *done)
+            fire(engine, *begun, *done)
             raise ZeroDivisionError
         assert state.batch is BATCH
-        fire(engine, "before_train_batch", *FORWARD, *LOSS, "after_train_batch")
-
-
-@BOTH
-def test_a_forward_that_raised_owes_no_loss_without_the_pair_of_the_batch_either(kind: type[Mixing]) -> None:
-    with own(kind())[1] as engine:
-        with pytest.raises(ZeroDivisionError), engine.restoring():
-            fire(engine, "before_forward")
-            raise ZeroDivisionError
-        fire(engine, *FORWARD, *LOSS)
+        fire(engine, *begun, *FORWARD, *LOSS)
 
 
 @BOTH

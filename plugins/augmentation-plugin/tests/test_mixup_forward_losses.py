@@ -1,6 +1,5 @@
 """Losses that MixUp and CutMix can't reach, as of a model that computes its loss in the forward, are an error."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, MixUp
 from augmentation_plugin.mixing import Mixing
-from engine_core import Engine, Logger, Loss, State, Trainer
+from engine_core import Engine, Logger, Loss, ModelLoss, State, Trainer
 from engine_core.errors import ArgumentError
 
 ROWS = 6
@@ -34,6 +33,11 @@ class Net(nn.Module):
         return outputs["loss"]
 
 
+class ByName(Net):
+    def forward(self, **batch: Any) -> Any:
+        return super().forward(batch)
+
+
 class InParts(Net):
     def loss(self, outputs: Any, batch: Any) -> Any:
         return {"ce": outputs["loss"]}
@@ -51,69 +55,27 @@ class FromLogits(Net):
         return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}
 
 
-def fit(model: nn.Module, mixing: Mixing) -> Any:
+def fit(model: nn.Module, mixing: Mixing, objective: Any = None) -> Any:
     options: dict[str, Any] = {"optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "max_duration": "1ba"}
-    with Trainer(model, [{"x": IMAGES, "y": CLASSES}], algorithms=mixing, seed=1, **options) as trainer:
+    batch = {"x": IMAGES, "y": CLASSES}
+    with Trainer(model, [batch], algorithms=mixing, seed=1, objective=objective, **options) as trainer:
         trainer.fit()
         return trainer.state
 
 
 @BOTH
 @FORMS
-@pytest.mark.parametrize("net", [Net, InParts, Counted])
+@pytest.mark.parametrize("net", [Net, InParts, Counted, ByName])
 def test_a_loss_out_of_the_forward_is_an_error(kind: type[Mixing], interpolate_loss: bool, net: type[Net]) -> None:
+    objective = ModelLoss(targets="y") if net is ByName else None
     with pytest.raises(ArgumentError, match=r"one of the model's outputs.*compute it in loss\(outputs, batch\)"):
-        fit(net(), kind(1.0, interpolate_loss, "x", "y"))
+        fit(net(), kind(1.0, interpolate_loss, "x", "y"), objective)
 
 
 @BOTH
 @FORMS
 def test_one_part_of_a_loss_may_come_out_of_the_forward(kind: type[Mixing], interpolate_loss: bool) -> None:
     assert fit(FromLogits(), kind(1.0, interpolate_loss, "x", "y")).loss.isfinite()
-
-
-@dataclass
-class Outputs:
-    logits: torch.Tensor
-    boxes: torch.Tensor
-
-
-@pytest.fixture
-def state() -> State:
-    return State(model=nn.Identity(), seed=1, batch=(IMAGES, CLASSES))
-
-
-def dense_targets(state: State, mixing: Mixing) -> Any:
-    state.algorithms = [mixing]
-    with Engine(state, Logger()) as engine:
-        engine.run_event("before_forward")
-        engine.run_event("after_forward")
-        engine.run_event("before_loss")
-        return state.batch[1]
-
-
-@BOTH
-@pytest.mark.parametrize("form", ["tuple", "dict", "dataclass"])
-def test_the_classes_are_found_in_outputs_of_several(kind: type[Mixing], form: str, state: State) -> None:
-    logits, boxes = torch.zeros(ROWS, 3), torch.zeros(9, 4)
-    forms: dict[str, Any] = {
-        "tuple": (logits, boxes),
-        "dict": {"boxes": boxes, "logits": logits, "loss": torch.zeros(())},
-        "dataclass": Outputs(logits, boxes),
-    }
-    state.outputs = forms[form]
-    assert dense_targets(state, kind(1.0)).shape == (ROWS, 3)
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "outputs", [{"a": torch.zeros(ROWS, 3), "b": torch.zeros(ROWS, 4)}, (torch.zeros(ROWS),), None]
-)
-def test_ambiguous_outputs_are_refused_with_what_helps(kind: type[Mixing], outputs: Any, state: State) -> None:
-    state.outputs = outputs
-    with pytest.raises(ArgumentError, match="let the model return only the logits") as raised:
-        dense_targets(state, kind(1.0))
-    assert "interpolate_loss" not in str(raised.value)
 
 
 @BOTH
@@ -134,24 +96,9 @@ def test_keys_that_are_not_what_a_loss_function_gets_are_refused(
 
 
 @BOTH
-def test_other_names_of_the_same_items_and_getters_are_taken(kind: type[Mixing]) -> None:
-    def put(batch: Any, value: Any) -> Any:
-        return batch[0], {"class": value}
-
-    cases = [
-        ((IMAGES, CLASSES), {"input_key": -2, "target_key": -1}),
-        ((IMAGES, {"class": CLASSES}), {"target_key": (lambda batch: batch[1]["class"], put)}),
-        ({"x": IMAGES, "y": CLASSES}, {"input_key": "x", "target_key": "y"}),  # of a loop of the user's own
-    ]
-    for batch, keys in cases:
-        state = State(algorithms=[kind(**keys)], loss_fn=F.cross_entropy, batch=batch)
-        with Engine(state, Logger()) as engine:
-            engine.run_event("after_dataloader")
-
-
-@BOTH
-def test_a_loop_that_never_checks_gets_a_clear_error_without_a_loss_function(kind: type[Mixing], state: State) -> None:
-    state.algorithms, state.outputs = [kind(1.0, True)], torch.zeros(ROWS, 3)
+def test_a_loop_that_never_checks_gets_a_clear_error_without_a_loss_function(kind: type[Mixing]) -> None:
+    state = State(model=nn.Identity(), algorithms=[kind(1.0, True)], seed=1, batch=(IMAGES, CLASSES))
+    state.outputs = torch.zeros(ROWS, 3)
     with Engine(state, Logger()) as engine, pytest.raises(ArgumentError, match="Identity has no loss"):
         for event in ("before_forward", "after_forward", "before_loss"):
             engine.run_event(event)

@@ -82,33 +82,14 @@ def step(kind: type[Mixing]) -> Iterator[Callable[..., Step]]:
         engine.close()
 
 
-def test_the_targets_are_mixed_as_the_inputs_are(kind: type[Mixing]) -> None:
-    model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 5)
+def test_the_targets_are_mixed_as_the_inputs_are_and_each_batch_has_its_own_lambda_and_pairing(
+    kind: type[Mixing],
+) -> None:
+    model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 6)
     for seen, targets in zip(model.seen, model.targets, strict=True):
         torch.testing.assert_close(targets, seen)
         assert not torch.equal(seen, ONE_HOT)
-
-
-def test_each_batch_gets_its_own_lambda_and_pairing(kind: type[Mixing]) -> None:
-    model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 6)
     assert len({tuple(seen.flatten().tolist()) for seen in model.seen}) == 6
-
-
-def test_all_microbatches_have_one_lambda(kind: type[Mixing]) -> None:
-    batches = [(IMAGES[:4], CLASSES[:4])]
-    model = fit(kind(alpha=1.0), batches * 8, microbatch_size=2)
-    values = [{round(v, 6) for v in seen.flatten().tolist()} - {0.0, 1.0} for seen in model.seen]
-    assert len(values) == 16
-    assert values[::2] == values[1::2]
-    assert len({frozenset(v) for v in values}) > 2
-
-
-def test_the_microbatches_are_mixed_within_themselves(kind: type[Mixing]) -> None:
-    model = fit(kind(alpha=1.0), microbatch_size=4)
-    first, last = model.seen
-    assert first.shape[0] == 3 and last.shape[0] == 3
-    assert first[:, 3:].count_nonzero() == 0
-    assert last[:, :3].count_nonzero() == 0
 
 
 class Again(Algorithm):
@@ -165,31 +146,6 @@ def test_a_loss_without_a_mixed_forward_is_left_alone(step: Callable[..., Step])
     run = step(batch := (IMAGES, CLASSES))
     assert run.fire("before_train_batch", "before_loss") is batch
     assert run.fire("after_loss") is batch
-
-
-@pytest.mark.parametrize("failing", ["forward", "loss_fn"])
-@pytest.mark.parametrize("interpolate_loss", [False, True])
-def test_an_exception_leaves_batch_and_loss_as_they_were(
-    kind: type[Mixing], failing: str, interpolate_loss: bool
-) -> None:
-    class Fails(Recorder):
-        pass
-
-    def fail(self: Any, *args: Any) -> Any:
-        raise MemoryError
-
-    setattr(Fails, failing, fail)
-    model, batch = Fails(), (IMAGES, CLASSES)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    algorithm = kind(interpolate_loss=interpolate_loss)
-    with Trainer(model, [batch], loss_fn=model.loss_fn, optimizers=optimizer, algorithms=algorithm) as run:
-        run.state.loss = before = torch.tensor(3.0)
-        with pytest.raises(MemoryError) as raised:
-            run.fit("1ba")
-        assert not any("could not undo" in note for note in getattr(raised.value, "__notes__", []))
-        assert run.state.batch is batch
-        assert run.state.loss is before
-    assert torch.equal(IMAGES, ONE_HOT.view(ROWS, ROWS, 1, 1).expand_as(IMAGES))
 
 
 def test_evaluation_sees_nothing_of_it(kind: type[Mixing]) -> None:

@@ -8,15 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from augmentation_plugin import CutMix, MixUp, mix_losses
+from augmentation_plugin import CutMix, MixUp, cutmix_batch, mix_losses, mixup_batch
 from augmentation_plugin.mixing import Mixing
-from augmentation_plugin.pairings import draw
-from engine_core import Batches, Callback, Logger, Loss, ModelLoss, Objective, State, Trainer
+from engine_core import Batches, Callback, Logger, Loss, Objective, State, Trainer
 from engine_core.errors import ArgumentError
 from engine_core.testing import ThreadRanks
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)
-SEED = 3
+SEED, FUNCTIONS = 3, {MixUp: mixup_batch, CutMix: cutmix_batch}
 Batch = dict[str, torch.Tensor]
 
 
@@ -79,49 +78,40 @@ class Parts(Callback):
         self.seen.append(state.batch)
 
 
-def step(case: str, kind: type[Mixing], size: int | None, ranks: Any = None) -> tuple[torch.Tensor, float, list[Batch]]:
-    """Return the weights after one step of SGD with lr=1, the loss, and the parts."""
+def step(
+    one_step: Any, case: str, kind: type[Mixing], size: int | None, ranks: Any = None
+) -> tuple[torch.Tensor, float, list[Batch]]:
+    """Return the weights after one step, the loss, and the parts."""
     loss, interpolates, y, *_ = CASES[case]
-    net, parts = make_net(), Parts()
+    batch = {"y": y, "x": torch.arange(7 * 18.0).view(7, 2, 3, 3).double().cos()}
     objective = (loss if loss is OwnObjective else lambda **given: Objective(loss, **given))(inputs="x", targets="y")
-    with Trainer(
-        net,
-        [{"y": y, "x": torch.arange(7 * 18.0).view(7, 2, 3, 3).double().cos()}],
-        max_duration="1ba",
-        objective=objective,
-        optimizers=torch.optim.SGD(net.parameters(), lr=1.0),
-        algorithms=kind(0.7, interpolates, "x", "y"),
-        callbacks=parts,
-        microbatch_size=size,
-        parallel=ranks,
-        seed=SEED,
-        progress_bar=False,
-    ) as trainer:
-        trainer.fit()
-        return net[1].weight.detach(), trainer.state.loss.item(), parts.seen
+    settings = {"objective": objective, "algorithms": kind(0.7, interpolates, "x", "y"), "seed": SEED}
+    parts = Parts()
+    return *one_step(make_net(), batch, size, ranks, callbacks=parts, **settings), parts.seen
 
 
 def by_hand(case: str, kind: type[Mixing], parts: list[Batch]) -> tuple[torch.Tensor, float]:
     *_, sum_of, count_of = CASES[case]
-    net, generator = make_net(), torch.Generator().manual_seed(State(seed=SEED).derive_seed(str(kind.metadata.name)))
-    drawn, total, count = draw(0.7, generator), torch.zeros(()), 0
-    for part in parts:
-        order = drawn.pairing(len(part["y"]))
-        mixed, lam = kind(input_key="x").mix_input(State(batch=part), order, drawn)
-        total = total + mix_losses(*(sum_of(net(mixed), part["y"][rows]) for rows in (slice(None), order)), lam)
+    net, seed = make_net(), State(seed=SEED).derive_seed(str(kind.metadata.name))
+    total, count = torch.zeros(()), 0
+    for part in parts:  # each is drawn for alike, and mixed within itself
+        generator = torch.Generator().manual_seed(seed)
+        mixed, paired, lam = FUNCTIONS[kind](part["x"], part["y"], alpha=0.7, generator=generator)
+        total = total + mix_losses(*(sum_of(net(mixed), targets) for targets in (part["y"], paired)), lam)
         count = count + count_of(part["y"])
     count = count or 1  # a sum is divided by nothing
     (total / count).backward()
-    return net[1].weight.detach() - net[1].weight.grad, (total / count).item()
+    torch.optim.SGD(net.parameters(), lr=1.0).step()
+    return nn.utils.parameters_to_vector(net.parameters()).detach(), (total / count).item()
 
 
 @pytest.mark.parametrize("kind", [MixUp, CutMix])
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_in_parts_is_the_one_written_by_hand(case: str, kind: type[Mixing]) -> None:
+def test_a_step_in_parts_is_the_one_written_by_hand(one_step: Any, case: str, kind: type[Mixing]) -> None:
     for size in (None, 3):
-        weight, loss, parts = step(case, kind, size)
+        weight, loss, parts = step(one_step, case, kind, size)
         torch.testing.assert_close((weight, loss), by_hand(case, kind, parts), rtol=1e-9, atol=1e-9)
-        of_ranks = ThreadRanks.run(lambda ranks, size=size: step(case, kind, size, ranks))
+        of_ranks = ThreadRanks.run(lambda ranks, size=size: step(one_step, case, kind, size, ranks))
         expected = by_hand(case, kind, [part for _, _, parts in of_ranks for part in parts])
         for weight, loss, _ in of_ranks:
             torch.testing.assert_close((weight, loss), expected, rtol=1e-9, atol=1e-9)
@@ -150,18 +140,11 @@ def test_rows_are_where_the_batches_say(interpolates: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [MixUp, CutMix])
-def test_a_loss_that_the_forward_computes_or_that_counts_shares_of_classes_is_refused(kind: type[Mixing]) -> None:
-    class Inside(nn.Linear):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-            outputs = super().forward(x.flatten(1))
-            return {"logits": outputs, "loss": F.cross_entropy(outputs, y) * 1}
-
-    batch, algorithm = {"x": torch.randn(4, 2, 3, 3), "y": torch.tensor([0, 1, 2, 1])}, kind(1.0, False, "x", "y")
-    for model, objective, words in (
-        (Inside(18, 3), ModelLoss(targets="y"), "one of the model's outputs"),
-        (make_net().float(), Objective(tokens, inputs="x", targets="y"), "tokens counts 4.0 .*, and 12.0 for those of"),
+def test_a_loss_that_counts_shares_of_classes_is_refused(kind: type[Mixing]) -> None:
+    batch, net = {"x": torch.randn(4, 2, 3, 3).double(), "y": torch.tensor([0, 1, 2, 1])}, make_net()
+    options: dict[str, Any] = {"objective": Objective(tokens, inputs="x", targets="y"), "optimizers": torch.optim.SGD}
+    with (
+        Trainer(net, [batch], algorithms=kind(1.0, False, "x", "y"), **options) as trainer,
+        pytest.raises(ArgumentError, match=r"tokens counts 4.0 .*, and 12.0 for those of"),
     ):
-        options: dict[str, Any] = {"objective": objective, "optimizers": torch.optim.SGD(model.parameters(), 1.0)}
-        trainer = Trainer(model, [batch], algorithms=algorithm, **options)
-        with trainer, pytest.raises(ArgumentError, match=words):
-            trainer.fit("1ba")
+        trainer.fit("1ba")

@@ -36,26 +36,6 @@ def test_between_the_halves_the_targets_are_dense_and_afterwards_the_same_object
     assert state.batch is batch
 
 
-@pytest.mark.parametrize("microbatch_size", [None, 3])
-@pytest.mark.parametrize("wrap", [lambda out: out, lambda out: {"logits": out, "length": out.sum(1)}])
-def test_a_training_on_one_hot_integers_is_that_on_their_indices(wrap: Any, microbatch_size: int | None) -> None:
-    class Net(nn.Linear):
-        def forward(self, x: torch.Tensor) -> Any:
-            return wrap(super().forward(x))
-
-    def loss(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(outputs["logits"] if isinstance(outputs, dict) else outputs, targets)
-
-    weights = []
-    for targets in (Y, F.one_hot(Y, 4)):
-        torch.manual_seed(3)
-        model = Net(3, 4)
-        with trainer_of(model, [(X, targets)] * 2, loss_fn=loss, microbatch_size=microbatch_size) as trainer:
-            trainer.fit()
-        weights.append(model.weight.detach())
-    assert torch.equal(*weights)
-
-
 def test_one_hot_integers_with_class_weights_are_refused() -> None:
     loss = nn.CrossEntropyLoss(weight=torch.ones(4))
     message = r"one-hot integers \(8, 4\) with class weights.* y\.argmax\(1\)"

@@ -1,5 +1,6 @@
 """Parts of a batch with smoothed targets, microbatches and ranks, give its step, and that is the one of torch's own."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Loss, Objective, Trainer
+from engine_core import Loss, Objective
 from engine_core.errors import ArgumentError
 from engine_core.testing import ThreadRanks
 from labels_plugin import LabelSmoothing
@@ -32,32 +33,26 @@ def parts_loss(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.
     return {"ce": F.cross_entropy(outputs, targets), "norm": outputs.square().sum(1).mean()}
 
 
-def step(batch: Any, loss: Any, smoothing: float, size: int | None = None, ranks: Any = None) -> Step:
-    """Return the weights after one step of SGD with lr=1, and the loss, in double precision."""
-    model = nn.Linear(3, 4).double()
-    nn.init.constant_(model.bias, 0.1)
-    with torch.no_grad():
-        model.weight.copy_(torch.arange(12.0).view(4, 3).sin())
-    with Trainer(
-        model,
-        [batch],
-        max_duration="1ba",
-        objective=Objective(loss, inputs="x", targets="y"),
-        optimizers=torch.optim.SGD(model.parameters(), lr=1.0),
-        algorithms=LabelSmoothing(smoothing, target_key="y"),
-        microbatch_size=size,
-        parallel=ranks,
-        progress_bar=False,
-    ) as trainer:
-        trainer.fit()
-        return model.weight.detach(), trainer.state.loss.item()
+@pytest.fixture(scope="module")
+def step(one_step: Any) -> Callable[..., Step]:
+    """Return a function that gives the weights after one step, and the loss, in double precision."""
+
+    def make(batch: Any, loss: Any, smoothing: float, size: int | None = None, ranks: Any = None) -> Step:
+        model = nn.Linear(3, 4).double()
+        nn.init.constant_(model.bias, 0.1)
+        with torch.no_grad():
+            model.weight.copy_(torch.arange(12.0).view(4, 3).sin())
+        objective, algorithm = Objective(loss, inputs="x", targets="y"), LabelSmoothing(smoothing, target_key="y")
+        return one_step(model, batch, size, ranks, objective=objective, algorithms=algorithm)  # type: ignore[no-any-return]
+
+    return make
 
 
 def batch_of(target: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"y": target, "x": torch.arange(3.0 * len(target)).view(-1, 3).double().cos()}
 
 
-def in_parts(batch: Any, loss: Any, size: int | None) -> list[Step]:
+def in_parts(step: Any, batch: Any, loss: Any, size: int | None) -> list[Step]:
     """Return the step in microbatches, and on two ranks."""
     return [step(batch, loss, 0.2, size), *ThreadRanks.run(lambda ranks: step(batch, loss, 0.2, size, ranks))]
 
@@ -70,27 +65,27 @@ def in_parts(batch: Any, loss: Any, size: int | None) -> list[Step]:
     reduction=st.sampled_from(["mean", "sum"]),
 )
 def test_with_ignored_rows_and_class_weights_they_equal_torchs_on_the_whole_batch(
-    labels: list[int], size: int, weighted: bool, reduction: str
+    step: Any, labels: list[int], size: int, weighted: bool, reduction: str
 ) -> None:
     batch = batch_of(torch.tensor(labels))
     loss = partial(F.cross_entropy, weight=WEIGHT if weighted else None, reduction=reduction)
     expected = step(batch, partial(loss, label_smoothing=0.2), 0.0)
-    for found in (step(batch, loss, 0.2), *in_parts(batch, loss, size)):
+    for found in (step(batch, loss, 0.2), *in_parts(step, batch, loss, size)):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("loss", [F.cross_entropy, own_loss, counted_loss, parts_loss])
 @pytest.mark.parametrize("form", ["indices", "probabilities", "one-hot integers"])
-def test_with_any_loss_and_form_of_targets_they_equal_the_whole_batch(loss: Any, form: str) -> None:
+def test_with_any_loss_and_form_of_targets_they_equal_that_of_indices(step: Any, loss: Any, form: str) -> None:
     labels = torch.arange(7) % 4
     one_hot = F.one_hot(labels, 4)
     batch = batch_of({"indices": labels, "probabilities": one_hot.double(), "one-hot integers": one_hot}[form])
-    expected = step(batch, loss, 0.2)
-    for found in in_parts(batch, loss, 3):
+    expected = step(batch_of(labels), loss, 0.2)
+    for found in (step(batch, loss, 0.2), *in_parts(step, batch, loss, 3)):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_loss_that_counts_the_smoothed_targets_is_refused() -> None:
+def test_a_loss_that_counts_the_smoothed_targets_is_refused(step: Any) -> None:
     def of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
         return Loss(F.cross_entropy(outputs, targets, reduction="sum"), (targets != -100).sum())
 
@@ -101,7 +96,7 @@ def test_a_loss_that_counts_the_smoothed_targets_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [None, 2])
-def test_a_batch_of_ignored_rows_alone_changes_no_weight(size: int | None) -> None:
+def test_a_batch_of_ignored_rows_alone_changes_no_weight(step: Any, size: int | None) -> None:
     batch = batch_of(torch.full((4,), -100))
     expected = step(batch_of(torch.zeros(4).long()), lambda outputs, targets: outputs.sum() * 0, 0.0)
     assert torch.equal(step(batch, F.cross_entropy, 0.2, size)[0], expected[0])

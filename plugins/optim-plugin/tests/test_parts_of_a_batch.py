@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, Loss, Objective, Trainer
+from engine_core import Algorithm, Loss, Objective
 from engine_core.testing import ThreadRanks
 from optim_plugin import SAM, GradientPenalty
 
@@ -59,24 +59,6 @@ def vector(net: nn.Module) -> torch.Tensor:
     return nn.utils.parameters_to_vector(net.parameters()).detach()
 
 
-def step(loss: Any, algorithms: list[Algorithm], size: int | None = None, ranks: Any = None) -> Any:
-    """Return the weights after one step of SGD with lr=1, and the loss."""
-    net = make_net()
-    with Trainer(
-        net,
-        [make_batch()],
-        max_duration="1ba",
-        objective=Objective(loss, inputs="x", targets="y"),
-        optimizers=torch.optim.SGD(net.parameters(), lr=1.0),
-        algorithms=algorithms,
-        microbatch_size=size,
-        parallel=ranks,
-        progress_bar=False,
-    ) as trainer:
-        trainer.fit()
-        return vector(net), trainer.state.loss.item()
-
-
 def by_hand(name: str, *, penalized: bool, sharp: bool) -> Any:
     _, count_of, sum_of = LOSSES[name]
     net, batch = make_net(), make_batch()
@@ -103,10 +85,13 @@ def by_hand(name: str, *, penalized: bool, sharp: bool) -> Any:
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("penalized", "sharp"), [(True, False), (False, True), (True, True)])
-def test_whatever_the_loss_counts_the_step_is_that_of_the_whole_batch(name: str, penalized: bool, sharp: bool) -> None:
+def test_whatever_the_loss_counts_the_step_is_that_of_the_whole_batch(
+    one_step: Any, name: str, penalized: bool, sharp: bool
+) -> None:
     def made(size: int | None, ranks: Any = None) -> Any:
         algorithms: list[Algorithm] = [GradientPenalty(FACTOR, "x")] * penalized + [SAM(RHO)] * sharp
-        return step(LOSSES[name][0], algorithms, size, ranks)
+        objective = Objective(LOSSES[name][0], inputs="x", targets="y")
+        return one_step(make_net(), make_batch(), size, ranks, objective=objective, algorithms=algorithms)
 
     expected = by_hand(name, penalized=penalized, sharp=sharp)
     for size in (None, 1, 3):

@@ -99,14 +99,6 @@ def test_a_second_run_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
     assert calls == ["first", "second"]
 
 
-def test_init_takes_the_loss_again_from_the_same_state(engine_of: Any, pruned: Any) -> None:
-    algorithm = SelectiveBackprop(**ALWAYS)
-    engine = engine_of(algorithm, loss_fn=F.mse_loss)
-    engine.state.loss_fn = F.cross_entropy
-    engine.run_event(Event.INIT)
-    assert len(pruned(engine)[0]) == 4
-
-
 def test_a_run_that_continues_after_another_still_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
     algorithm = SelectiveBackprop(**ALWAYS)
     first = engine_of(algorithm, model=OwnLoss(), loss_fn=None)

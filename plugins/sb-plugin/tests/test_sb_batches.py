@@ -1,8 +1,6 @@
 """Whatever a batch and a loss are, the kept rows are those that a plain pair keeps; or it says what to write."""
 
-import collections
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,17 +20,6 @@ CE, KEYS = F.cross_entropy, {"input_key": "x", "target_key": "y"}
 class Pair(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Item:
-    x: torch.Tensor
-    y: torch.Tensor
-    name: str = "kept"
-
-
-class Encoding(collections.UserDict[str, Any]):
-    """As the tokenizers of Hugging Face give."""
 
 
 class Graphs:
@@ -101,9 +88,6 @@ FORMS: dict[str, Form] = {
     "attributes": (Pair, {}, KEYS),
     "dict": (as_dict, {"objective": NAMED}, {}),
     "keys": (as_dict, {}, KEYS),  # of a loop of the user's own, which has no objective
-    "ordered": (lambda x, y: collections.OrderedDict(x=x, y=y), {"objective": NAMED}, KEYS),
-    "mapping": (lambda x, y: Encoding({"x": x, "y": y}), {"objective": NAMED}, {}),
-    "dataclass": (Item, {"objective": NAMED}, {}),
     "swapped": (lambda x, y: (y, x), {"objective": Objective(CE, inputs=1, targets=0)}, {}),
     "nested": (lambda x, y: {"in": {"x": x}, "y": y}, {}, {**KEYS, "input_key": (lambda b: b["in"]["x"], print)}),
     "several inputs": (

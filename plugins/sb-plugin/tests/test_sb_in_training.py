@@ -57,12 +57,6 @@ def test_runs_with_and_without_it_are_bit_identical_up_to_start() -> None:
     assert [same(a, b) for a, b in zip(plain.weights, pruned.weights, strict=True)] == [True] * 4 + [False] * 4
 
 
-def test_runs_of_one_seed_are_bit_identical_with_it() -> None:
-    first, _ = train([FULL])
-    second, _ = train([FULL])
-    assert all(map(same, first.weights, second.weights))
-
-
 def test_one_instance_serves_a_second_trainer_as_it_served_the_first() -> None:
     algorithm = SelectiveBackprop(0, 1, scale_factor=1)
     first, _ = train([algorithm])
@@ -120,26 +114,6 @@ def test_only_selected_steps_are_logged() -> None:
     assert list(logged) == [4, 5, 6, 7]
     assert [metrics["selective_backprop/kept"] for metrics in logged.values()] == [4] * 4
     assert all(math.isfinite(value) for metrics in logged.values() for value in metrics.values())
-
-
-def test_the_loss_of_another_trainer_is_not_used() -> None:
-    """CrossEntropy first, then a net of one output with another loss: the first one's would raise."""
-    algorithm = SelectiveBackprop(0, 1, scale_factor=1)
-    train([algorithm])
-    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 1), nn.Flatten(0))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = [(x, x.mean((1, 2, 3))) for x, _ in data()]
-    with Trainer(
-        model,
-        batches,
-        max_duration="1ep",
-        loss_fn=nn.MSELoss(),
-        optimizers=optimizer,
-        algorithms=algorithm,
-        device="cpu",
-    ) as trainer:
-        trainer.fit()
-    assert trainer.state.loss.dim() == 0
 
 
 class Other(Algorithm):

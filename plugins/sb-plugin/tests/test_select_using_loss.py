@@ -165,16 +165,6 @@ def test_a_seed_is_not_a_generator() -> None:
         select_using_loss(x, x, nn.Identity(), absolute, generator=3)  # type: ignore[arg-type]
 
 
-def per_pixel(outputs: Any, targets: Any, reduction: str = "mean") -> torch.Tensor:
-    return F.mse_loss(outputs, targets, reduction=reduction)
-
-
-def test_losses_per_element_count_by_their_mean() -> None:
-    x = torch.arange(40.0).view(8, 5)
-    kept, _ = select_using_loss(x, torch.zeros(8, 5), nn.Identity(), per_pixel, selector="topk")
-    assert torch.equal(kept, x[4:])
-
-
 @pytest.mark.parametrize("selector", ["cdf", "topk"])
 def test_a_selector_draws_by_the_losses(selector: str) -> None:
     x = torch.arange(40.0) * 7 % 40

@@ -14,6 +14,10 @@ from sb_plugin.select import draw_rows
 
 DRAWS, FEW = 20_000, 4_000
 KEEPS = [0.25, 0.5, 0.75]
+TABLE = {
+    0.5: (0.087, 0.249, 0.387, 0.500, 0.595, 0.671, 0.732, 0.780),
+    0.25: (0.000, 0.008, 0.036, 0.101, 0.210, 0.367, 0.559, 0.719),
+}
 TO_12, TO_32, TO_65 = (
     [8, *(pytest.param(n, marks=pytest.mark.full) for n in more)] for more in ([12], [12, 32], [32, 65])
 )
@@ -126,6 +130,31 @@ def p_value(seen: Counter[frozenset[int]], sets: dict[frozenset[int], float]) ->
 def test_the_two_oracles_of_successive_sampling_agree(keep: float) -> None:
     k = int(12 * keep)
     assert race_inclusion(12, k, keep) == pytest.approx(inclusion_of(successive_sets(12, k, keep), 12), abs=1e-6)
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.25])
+def test_the_oracle_gives_the_published_table(keep: float) -> None:
+    """The table was drawn, so it is a few thousandths off the exact values."""
+    assert inclusion_of(successive_sets(8, int(8 * keep), keep), 8) == pytest.approx(TABLE[keep], abs=0.005)
+
+
+def kept_shares(*scores: float) -> list[float]:
+    """Return how often each row of a batch is among the four that are kept."""
+    generator, losses = torch.Generator().manual_seed(7), torch.tensor(scores)
+    rows = torch.cat([draw_rows(losses, 4, 0.5, generator) for _ in range(DRAWS // 2)])
+    return (rows.bincount(minlength=len(scores)) / (DRAWS // 2)).tolist()
+
+
+def test_tied_rows_share_the_chances_of_their_ranks() -> None:
+    """Two easy rows, four tied ones, two hard ones."""
+    expected = [*TABLE[0.5][:2], *[sum(TABLE[0.5][2:6]) / 4] * 4, *TABLE[0.5][6:]]
+    assert kept_shares(0, 1, 2, 2, 2, 2, 3, 4) == pytest.approx(expected, abs=0.02)
+
+
+def test_where_finite_rows_run_out_others_fill_up_at_random() -> None:
+    seen = kept_shares(math.nan, 1, math.inf, 2, -math.inf, math.nan)
+    assert [seen[1], seen[3]] == [1, 1]
+    assert [seen[i] for i in (0, 2, 4, 5)] == pytest.approx([0.5] * 4, abs=0.02)
 
 
 def test_the_hardest_of_32_rows_is_kept_more_often_by_the_papers_law() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -133,9 +134,25 @@ def test_large_batches_give_exactly_k_rows(m: int, share: float, keep: float, fl
     assert rows.unique().shape == (k,)
 
 
+@settings(deadline=None)
+@given(n=st.integers(1, 2000), percent=st.integers(1, 100))
+@example(n=100, percent=29)
+@example(n=100, percent=57)
+def test_the_number_kept_is_exact_for_every_percentage(n: int, percent: int) -> None:
+    assert number_kept(n, percent / 100) == max(1, math.floor(Fraction(percent, 100) * n))
+
+
 @pytest.mark.parametrize(
     ("n", "keep", "multiple_of", "k"),
-    [(100, 0.5, 8, 48), (96, 0.5, 8, 48), (100, 0.29, 29, 29), (10, 0.5, 8, 1), (100, 1, 8, 100), (0, 0.5, 8, 0)],
+    [
+        (0, 0.5, 1, 0),
+        (100, 0.5, 8, 48),
+        (96, 0.5, 8, 48),
+        (100, 0.29, 29, 29),
+        (10, 0.5, 8, 1),
+        (100, 1, 8, 100),
+        (0, 0.5, 8, 0),
+    ],
 )
 def test_the_number_kept_is_rounded_down_to_a_multiple(n: int, keep: float, multiple_of: int, k: int) -> None:
     """But never to none, and not where all are kept."""

@@ -1,0 +1,91 @@
+"""The algorithms of this package keep the rules of engine-core's conformance kit."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from augmentation_plugin import CutMix, CutOut, MixUp, ProgressiveResizing
+from engine_core import Algorithm
+from engine_core.testing import AlgorithmConformance
+
+
+class TestCutMix(AlgorithmConformance):
+    """Its targets are mixed."""
+
+    on_ranks = "microbatches"
+
+    def make_algorithm(self) -> CutMix:
+        return CutMix()
+
+    def make_others(self) -> Sequence[Algorithm]:
+        return [*super().make_others(), MixUp(interpolate_loss=True)]
+
+
+class TestCutMixInterpolatingTheLoss(TestCutMix):
+    """Its losses are mixed."""
+
+    def make_algorithm(self) -> CutMix:
+        return CutMix(interpolate_loss=True)
+
+
+class TestMixUp(AlgorithmConformance):
+    """Its targets are mixed."""
+
+    on_ranks = "microbatches"
+
+    def make_algorithm(self) -> MixUp:
+        return MixUp(alpha=0.5)
+
+    def make_others(self) -> Sequence[Algorithm]:
+        return [*super().make_others(), CutMix(interpolate_loss=True)]
+
+
+class TestMixUpInterpolatingTheLoss(TestMixUp):
+    """Its losses are mixed."""
+
+    def make_algorithm(self) -> MixUp:
+        return MixUp(alpha=0.5, interpolate_loss=True)
+
+
+class TestCutOut(AlgorithmConformance):
+    """With the defaults."""
+
+    on_ranks = "law"
+
+    def make_algorithm(self) -> CutOut:
+        return CutOut()
+
+
+class TestCutOutWithSmallHoles(TestCutOut):
+    """With several small holes."""
+
+    def make_algorithm(self) -> CutOut:
+        return CutOut(num_holes=3, length=0.2)
+
+
+class TestProgressiveResizing(AlgorithmConformance):
+    """With the defaults."""
+
+    def make_algorithm(self) -> ProgressiveResizing:
+        return ProgressiveResizing()
+
+    def make_model(self) -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16, 4),
+        )
+
+
+class TestProgressiveResizingByCrops(TestProgressiveResizing):
+    """With windows that are drawn."""
+
+    def make_algorithm(self) -> ProgressiveResizing:
+        return ProgressiveResizing(
+            mode="crop", initial_scale=0.4, finetune_fraction=0.1, delay_fraction=0.2, size_increment=1
+        )

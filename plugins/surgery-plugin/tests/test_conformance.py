@@ -1,0 +1,170 @@
+"""The algorithms of this package, and their pass, keep the rules of engine-core's conformance kit."""
+
+import torch
+from torch import nn
+
+from engine_core import AlgorithmPass
+from engine_core.testing import AlgorithmConformance, PassConformance
+from surgery_plugin import BlurPool, ChannelsLast, FusedLayerNorm, GatedLinearUnits, SqueezeExcite, StochasticDepth
+from surgery_plugin.passes import sort_fused_layernorm_last
+
+
+class TestBlurPool(AlgorithmConformance):
+    """With a strided convolution and a max-pool."""
+
+    def make_algorithm(self) -> BlurPool:
+        return BlurPool(min_channels=4)
+
+    def make_model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 8, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32, 16),
+            nn.LayerNorm(16),
+            nn.ReLU(),
+            nn.Linear(16, 4),
+        )
+
+
+class TestBlurPoolOfPoolsAlone(TestBlurPool):
+    """Convolutions are left as they are."""
+
+    def make_algorithm(self) -> BlurPool:
+        return BlurPool(replace_convs=False)
+
+
+class TestChannelsLast(AlgorithmConformance):
+    """On the kit's own net."""
+
+    def make_algorithm(self) -> ChannelsLast:
+        return ChannelsLast()
+
+
+class TestFusedLayerNorm(AlgorithmConformance):
+    """On the kit's net, which has an nn.LayerNorm."""
+
+    def make_algorithm(self) -> FusedLayerNorm:
+        return FusedLayerNorm()
+
+
+class TestSortFusedLayernormLast(PassConformance):
+    """The pass that puts it last."""
+
+    def make_pass(self) -> AlgorithmPass:
+        return sort_fused_layernorm_last
+
+
+class TestGatedLinearUnits(AlgorithmConformance):
+    """On a Sequential."""
+
+    def make_algorithm(self) -> GatedLinearUnits:
+        return GatedLinearUnits()
+
+    def make_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.Flatten(),
+            nn.Linear(256, 16),
+            nn.GELU(),
+            nn.Dropout(0.1),
+            nn.Linear(16, 4),
+        )
+
+
+class Rows(nn.Module):
+    """An encoder over the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x.squeeze(1)).mean(1))
+
+
+class TestGatedLinearUnitsOfAnEncoder(TestGatedLinearUnits):
+    """On a transformer, with another activation."""
+
+    def make_algorithm(self) -> GatedLinearUnits:
+        return GatedLinearUnits(activation="silu")
+
+    def make_model(self) -> nn.Module:
+        return Rows()
+
+
+class TestSqueezeExcite(AlgorithmConformance):
+    """After a plain and a strided convolution, with a number of latent channels."""
+
+    def make_algorithm(self) -> SqueezeExcite:
+        return SqueezeExcite(min_channels=4, latent_channels=4)
+
+    def make_model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 8, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, 16),
+            nn.LayerNorm(16),
+            nn.ReLU(),
+            nn.Linear(16, 4),
+        )
+
+
+class TestSqueezeExciteOfAFraction(TestSqueezeExcite):
+    """The latent channels as a fraction."""
+
+    def make_algorithm(self) -> SqueezeExcite:
+        return SqueezeExcite(min_channels=8, latent_channels=0.25)
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, out, 3, padding=1)
+        self.norm = nn.BatchNorm2d(out)
+        self.project = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.project(x) + self.norm(self.conv(x)))
+
+
+class TestStochasticDepth(AlgorithmConformance):
+    """One draw for each sample."""
+
+    on_ranks = "law"
+
+    def make_algorithm(self) -> StochasticDepth:
+        return StochasticDepth(drop_rate=0.5)
+
+    def make_model(self) -> nn.Module:
+        return nn.Sequential(BasicBlock(1, 4), BasicBlock(4, 4), BasicBlock(4, 4), nn.Flatten(), nn.Linear(256, 4))
+
+
+class TestStochasticDepthPerBatch(TestStochasticDepth):
+    """One for all."""
+
+    on_ranks = "equal"
+
+    def make_algorithm(self) -> StochasticDepth:
+        return StochasticDepth(drop_rate=0.5, drop_distribution="uniform", drop_per="batch")
+
+
+class TestStochasticDepthWarmingUp(TestStochasticDepth):
+    """Over the first epoch."""
+
+    def make_algorithm(self) -> StochasticDepth:
+        return StochasticDepth(drop_rate=0.5, drop_warmup="1ep")
