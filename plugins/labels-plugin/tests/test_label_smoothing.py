@@ -134,11 +134,12 @@ class Tagger(nn.Module):
         return F.cross_entropy(outputs["logits"], batch["labels"])
 
 
-def test_a_model_with_its_own_loss_gets_the_batch_with_dense_targets() -> None:
-    model, batch = Tagger(), {"x": X, "labels": Y, "id": list("abcdefgh")}
+@pytest.mark.parametrize("labels", [Y, F.one_hot(Y, 4)], ids=["indices", "one-hot integers"])
+def test_a_model_with_its_own_loss_gets_the_batch_with_dense_targets(labels: torch.Tensor) -> None:
+    model, batch = Tagger(), {"x": X, "labels": labels, "id": list("abcdefgh")}
     with trainer_of(model, [batch], loss_fn=None, algorithms=LabelSmoothing(target_key="labels")) as trainer:
         trainer.fit()
-        assert trainer.state.batch is batch and batch["labels"] is Y
+        assert trainer.state.batch is batch and batch["labels"] is labels
     assert torch.equal(model.seen[0]["labels"], smooth_labels(torch.zeros(8, 4), Y, 0.1))
     assert model.seen[0]["x"] is X and model.seen[0]["id"] is batch["id"]
 
