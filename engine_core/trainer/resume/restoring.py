@@ -16,7 +16,7 @@ from ...parallel import as_in, kept_as_in
 from ...randomness import GlobalGenerators, seed_generators
 from ...time import Timestamp
 from ..data import own_generators
-from ..optimizers import pass_for_stepped
+from ..optimizers import begin_training, pass_for_stepped
 from ..session import Session
 from .compatibility import check_alike
 from .of_ranks import part_of_rank, states_of_rank
@@ -32,8 +32,9 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
     ]
     fresh = ", ".join(["optimizers", "schedulers", *of_weights])
     left_too = f"the states of {fresh} were not loaded either and start fresh"
+    begin_training(state.optimizers)  # before they are told what training they continue
     # First: if not all weights fit, what was learned about the former ones is left out too.
-    if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
+    if load_weights(state.model, _weights_in(saved, content), strict=strict, left_too=left_too):
         of_weights = []
         _load_optimizers(session, saved["optimizers"])
         for label, scheduler, own in _paired("schedulers", state.schedulers, saved["schedulers"]):
@@ -52,6 +53,12 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
         "algorithm", algorithms_of(session.engine), {k: own for k, own in algorithms.items() if k not in of_weights}
     )
     _load_named("callback", listeners_of(session), _states_in(saved, "listeners", session))
+
+
+def _weights_in(saved: Mapping[str, Any], content: Content | Opened) -> dict[str, Any]:
+    """Return the weights that training continues from."""
+    points = (entry.get("training_point", {}) for entry in saved["optimizers"])
+    return {**content.model, **{k: v for point in points for k, v in point.items()}, **saved["model"]}
 
 
 def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def go_back(session: Session, content: Content) -> None:
     saved = _restored(session, content)
     optimizers = session.state.optimizers
     scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
-    load_weights(session.state.model, {**content.model, **saved["model"]}, strict=True)
+    load_weights(session.state.model, _weights_in(saved, content), strict=True)
     _load_optimizers(session, saved["optimizers"])
     for optimizer, groups in zip(optimizers, scheduled, strict=True):
         for group, kept in zip(optimizer.param_groups, groups, strict=True):
