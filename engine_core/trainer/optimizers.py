@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -65,29 +65,39 @@ def at_evaluation(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]
     Such an optimizer trains at one point, and its result is another (Schedule-Free, arXiv:2405.15682): `eval()` puts
     that into the parameters, and `train()` goes back, up to rounding. Both may be called twice.
     """
+    two_points = [(optimizer, _parameters(optimizer)) for optimizer in optimizers if has_two_points(optimizer)]
     left = _Left()
-    try:
+    with ExitStack() as versions:
+        # Since they are put back, graphs that saved them stay valid.
+        for parameter in (p for _, own in two_points for p in own):
+            keeping = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]  # noqa: SLF001
+            versions.enter_context(keeping(parameter))
         try:
-            for optimizer in filter(has_two_points, optimizers):
-                left.leave(optimizer)
-            yield
-        finally:
-            left.put_back()
-    except BaseException:
-        left.put_back()  # again, since a signal may have cut it
-        raise
+            try:
+                for optimizer, own in two_points:
+                    left.leave(optimizer, own)
+                yield
+            finally:
+                left.put_back()
+        except BaseException:
+            left.put_back()  # again, since a signal may have cut it
+            raise
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"] if not torch.nn.parameter.is_lazy(p)]
 
 
 class _Left:
-    """The parameters of optimizers as they were before `eval()`, and the method that they were left by."""
+    """The parameters of optimizers as they were, and the method that brings each optimizer back."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Any, str, list[tuple[torch.Tensor, torch.Tensor]]]] = []
 
     @torch.no_grad()
-    def leave(self, optimizer: Any) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        pairs = [(p, p.detach().clone()) for p in parameters if not torch.nn.parameter.is_lazy(p)]
+    def leave(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
+        """Put an optimizer's parameters at the point for evaluation."""
+        pairs = [(p, p.detach().clone()) for p in parameters]
         self._kept.append((optimizer, "train", pairs))
         optimizer.train()
         if not all(_are_equal(parameter, kept) for parameter, kept in pairs):

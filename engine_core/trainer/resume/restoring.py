@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
     left_too = f"the states of {fresh} were not loaded either and start fresh"
     begin_training(state.optimizers)  # before they are told what training they continue
     # First: if not all weights fit, what was learned about the former ones is left out too.
-    if load_weights(state.model, _weights_in(saved, content), strict=strict, left_too=left_too):
+    if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
         _load_optimizers(session, saved["optimizers"])
         for label, scheduler, own in _paired("schedulers", state.schedulers, saved["schedulers"]):
@@ -53,12 +54,6 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> No
         "algorithm", algorithms_of(session.engine), {k: own for k, own in algorithms.items() if k not in of_weights}
     )
     _load_named("callback", listeners_of(session), _states_in(saved, "listeners", session))
-
-
-def _weights_in(saved: Mapping[str, Any], content: Content | Opened) -> dict[str, Any]:
-    """Return the weights that training continues from."""
-    points = (entry.get("training_point", {}) for entry in saved["optimizers"])
-    return {**content.model, **{k: v for point in points for k, v in point.items()}, **saved["model"]}
 
 
 def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[str, Any]:
@@ -125,7 +120,7 @@ def go_back(session: Session, content: Content) -> None:
     saved = _restored(session, content)
     optimizers = session.state.optimizers
     scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
-    load_weights(session.state.model, _weights_in(saved, content), strict=True)
+    load_weights(session.state.model, {**content.model, **saved["model"]}, strict=True)
     _load_optimizers(session, saved["optimizers"])
     for optimizer, groups in zip(optimizers, scheduled, strict=True):
         for group, kept in zip(optimizer.param_groups, groups, strict=True):
@@ -180,7 +175,15 @@ def _load_optimizers(session: Session, saved: list[Any]) -> None:
             )
         _load(label, optimizer.load_state_dict, entry["state"])
         _keep_dtypes(optimizer, entry["state"]["state"])
+        _load(label, partial(_load_point, session.state.model), entry.get("training_point", {}))
         pass_for_stepped(optimizer)
+
+
+@torch.no_grad()
+def _load_point(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    own = dict(model.named_parameters())
+    for name, value in weights.items():
+        own[name].copy_(value)
 
 
 def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:

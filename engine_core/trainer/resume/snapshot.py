@@ -156,12 +156,11 @@ def _copy(value: torch.Tensor | Piece) -> torch.Tensor | Piece:
 
 
 def training_point(optimizer: torch.optim.Optimizer, model: Any) -> dict[str, Any]:
-    """Return the weights that an optimizer with two points continues from, under each of their names in the model."""
+    """Return the model's weights where an optimizer with two points has them, as it continues from there."""
     if not has_two_points(optimizer):
         return {}
     own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    weights = model.named_parameters(remove_duplicate=False)
-    return {"training_point": {name: parameter for name, parameter in weights if id(parameter) in own}}
+    return {"training_point": {name: p for name, p in model.named_parameters() if id(p) in own}}
 
 
 def names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
