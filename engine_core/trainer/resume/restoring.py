@@ -183,7 +183,7 @@ def _load_optimizers(session: Session, saved: list[Any]) -> None:
 def _load_point(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     own = dict(model.named_parameters())
     for name, value in weights.items():
-        own[name].copy_(value)
+        own[name].copy_(as_in(value, own[name]))
 
 
 def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
