@@ -29,7 +29,7 @@ from ..files import read_json
 from ..manifest import NAME as MANIFEST
 from ..messages import readable
 from ..parallel import write_gathered
-from ..trainer import Trainer, copy_weights, find_average, load_weights
+from ..trainer import Trainer, at_evaluation, copy_weights, find_average, load_weights
 from .rebuilding import Source, remake_model
 
 AVERAGE = "model-average.safetensors"
@@ -43,6 +43,11 @@ def write_model(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
     Raises:
         CheckpointError: if they can't be written.
     """
+    with at_evaluation(trainer.state.optimizers):
+        return _write_both(trainer, folder)
+
+
+def _write_both(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
     now, model = trainer.state.timestamp, trainer.state.model
     about = {"epoch": str(now.epoch), "batch": str(now.batch)}
     weights = copy_weights(model)

@@ -5,6 +5,7 @@ from .averages import find_average
 from .data import is_of_rank, why_inexact
 from .interruption import ending_together, is_between_batches
 from .metrics import Measurement, as_numbers, check_metrics, load_state, look_at_values, state_of
+from .optimizers import at_evaluation
 from .precision import Precision, in_float32
 from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
 from .trainer import Trainer
@@ -14,6 +15,7 @@ __all__ = [
     "Precision",
     "Trainer",
     "as_numbers",
+    "at_evaluation",
     "check_metrics",
     "clock_in",
     "copy_weights",

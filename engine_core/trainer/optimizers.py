@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -58,6 +59,79 @@ def _dense(parameter: torch.Tensor) -> torch.Tensor:
 def pass_for_stepped(optimizer: torch.optim.Optimizer) -> None:
     """Keep schedulers from warning that they step before an optimizer that skipped a step or was loaded."""
     optimizer.__dict__["_opt_called"] = True
+
+
+def begin_training(optimizers: Iterable[Any]) -> None:
+    """Let optimizers that have two points, see `at_evaluation`, put the parameters at that of training."""
+    for optimizer in filter(has_two_points, optimizers):
+        optimizer.train()
+
+
+def has_two_points(optimizer: Any) -> bool:
+    """Does an optimizer have `train()` and `eval()`, as schedule-free ones do?"""
+    return callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+
+
+@contextmanager
+def at_evaluation(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """Have the parameters at the point for evaluation within the block, if an optimizer has one; then as they were.
+
+    Such an optimizer trains at one point, and its result is another (Schedule-Free, arXiv:2405.15682): `eval()` puts
+    that into the parameters, and `train()` goes back, up to rounding. Both may be called twice.
+    """
+    two_points = [(optimizer, _parameters(optimizer)) for optimizer in optimizers if has_two_points(optimizer)]
+    left = _Left()
+    with ExitStack() as versions:
+        # Since they are put back, graphs that saved them stay valid.
+        for parameter in (p for _, own in two_points for p in own):
+            keeping = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]  # noqa: SLF001
+            versions.enter_context(keeping(parameter))
+        try:
+            try:
+                for optimizer, own in two_points:
+                    left.leave(optimizer, own)
+                yield
+            finally:
+                left.put_back()
+        except BaseException:
+            left.put_back()  # again, since a signal may have cut it
+            raise
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"] if not torch.nn.parameter.is_lazy(p)]
+
+
+class _Left:
+    """The parameters of optimizers as they were, and the method that brings each optimizer back."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Any, str, list[tuple[torch.Tensor, torch.Tensor]]]] = []
+
+    @torch.no_grad()
+    def leave(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
+        """Put an optimizer's parameters at the point for evaluation."""
+        pairs = [(p, p.detach().clone()) for p in parameters]
+        self._kept.append((optimizer, "train", pairs))
+        optimizer.train()
+        if not all(_are_equal(parameter, kept) for parameter, kept in pairs):
+            self._kept[-1] = (optimizer, "eval", pairs)  # the user had called eval()
+        optimizer.eval()
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Put them back; may be called at any time."""
+        for optimizer, method, pairs in self._kept:
+            getattr(optimizer, method)()
+            for parameter, kept in pairs:
+                parameter.copy_(kept)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Are this rank's parts of two tensors equal? NaN is equal to NaN."""
+    if is_sharded(one):
+        one, other = one.to_local(), other.to_local()
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:

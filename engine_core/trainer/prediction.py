@@ -14,6 +14,7 @@ from ..state import State
 from .arguments import check_loader
 from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loader, run_batch
 from .interruption import ended_together
+from .optimizers import at_evaluation
 from .session import Session
 
 
@@ -31,12 +32,17 @@ def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None,
 
 
 def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
+    session.status.check_can_predict()
+    with at_evaluation(session.state.optimizers):
+        yield from _outputs(session, loader)
+
+
+def _outputs(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
     """Yield the outputs of each batch; when this is exhausted, closed or fails, everything is as before.
 
     Whoever takes them has torch's modes and the global generators as they would be without this, in between too.
     """
     state, status = session.state, session.status
-    status.check_can_predict()
     before, eval_timestamp, phase = Before(state, session.device), state.eval_timestamp, status.phase
     forward = session.precision.wrap(_forward)
 

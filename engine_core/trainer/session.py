@@ -23,7 +23,7 @@ from .data import Feed, deal
 from .evaluation import law_of, run_eval
 from .interruption import interruption
 from .loss_log import LossReader
-from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
+from .optimizers import Schedule, at_evaluation, warn_of_lengths, warn_of_untrained
 from .precision import Precision
 from .unread import warn_of_unread
 
@@ -222,7 +222,8 @@ class Session:
         started_s, former = time.perf_counter(), self.status.phase
         self.status.phase = Phase.EVALUATING
         try:
-            return run_eval(self, loaders, begun)
+            with at_evaluation(self.state.optimizers):  # around EVAL_START and EVAL_END: an average is put in last
+                return run_eval(self, loaders, begun)
         finally:
             self.status.phase = former
             self.seam.counted_s += time.perf_counter() - started_s

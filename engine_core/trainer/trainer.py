@@ -39,7 +39,7 @@ from .initialising import initialise
 from .interruption import ended_together, ending_together
 from .loss_log import LossReader
 from .metrics import check_metrics
-from .optimizers import check_optimizers, check_schedulers
+from .optimizers import begin_training, check_optimizers, check_schedulers
 from .precision import Precision
 from .prediction import predictions
 from .resume import Loading, find_resumed, start_over
@@ -219,6 +219,7 @@ class Trainer:
         state: Any = self.state
         if not self._session.left_in_eval:
             enter_train_mode(state.model)
+        begin_training(state.optimizers)
         if state.timestamp.batch == 0 and self._session.batches is None:
             # Undoes draws made since the Trainer was created.
             seed_generators(state.derive_seed("rank") if state.rank else state.seed)

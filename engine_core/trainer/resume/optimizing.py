@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -119,7 +120,15 @@ def _load_groups(session: Session, label: str, optimizer: Any, entry: Any, first
         saved = {**saved, "state": kept | loaded, "param_groups": groups}
     load(label, optimizer.load_state_dict, saved)
     _keep_dtypes(optimizer, saved["state"])
+    load(label, partial(_load_point, session.state.model), entry.get("training_point", {}))
     pass_for_stepped(optimizer)
+
+
+@torch.no_grad()
+def _load_point(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    own = dict(model.named_parameters())
+    for name, value in weights.items():
+        own[name].copy_(as_in(value, own[name]))
 
 
 def _of_rank(saved: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ...parallel import as_in
 from ...randomness import GlobalGenerators, load_generator, seed_generators
 from ...time import Timestamp
 from ..data import keeps_position, own_generators, restart_workers
+from ..optimizers import begin_training
 from ..session import Session
 from .modes import put_modes_back
 from .of_ranks import part_of_rank, states_of_rank
@@ -33,6 +34,7 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> Ca
     ]
     fresh = ", ".join(["optimizers", "schedulers", *of_weights])
     left_too = f"the states of {fresh} were not loaded either and start fresh"
+    begin_training(state.optimizers)  # before they are told what training they continue
     # First: if not all weights fit, what was learned about the former ones is left out too.
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []

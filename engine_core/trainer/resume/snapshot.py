@@ -14,6 +14,7 @@ from ...parallel import gathered, in_pieces, is_sharded
 from ...randomness import GlobalGenerators
 from ..averages import find_average, place_of_average
 from ..data import of_loader
+from ..optimizers import at_evaluation, has_two_points
 from ..session import Session
 from .manifest import describe_run
 from .modes import modes_of
@@ -33,18 +34,25 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
     session.mean_buffers()
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
-    parts, weights = {**_parts(session), "model": extra}, weights_of(model)
-    if session.state.ranks.is_sharded:
-        parts, weights = (in_pieces(tree, gathered if whole else None) for tree in (parts, weights))
+    parts = _of_rank({**_parts(session), "model": extra}, session, whole=whole)
     tensors: dict[str, torch.Tensor | Piece] = {}
     state = {name: flatten(part, name, tensors) for name, part in parts.items()}
     manifest = describe_run(session)
     if (average := find_average(session.engine)) is not None:
         manifest["average"] = place_of_average(average, state["algorithms"])
-    for name, value in weights.items():
-        check_tensor(value.tensor if isinstance(value, Piece) else value, f"model.{name}")
+    copied = _copies(tensors)
+    with at_evaluation(session.state.optimizers):  # whoever reads the weights alone gets those; see `training_point`
+        weights = _of_rank(weights_of(model), session, whole=whole)
+        for name, value in weights.items():
+            check_tensor(value.tensor if isinstance(value, Piece) else value, f"model.{name}")
+        weights = _copies(weights)
     kind: Any = Share if session.state.ranks.is_sharded and not whole else Content
-    return Snapshot(session.state.timestamp, kind(_copies(weights), state, _copies(tensors), manifest))
+    return Snapshot(session.state.timestamp, kind(weights, state, copied, manifest))
+
+
+def _of_rank(tree: dict[str, Any], session: Session, *, whole: bool) -> dict[str, Any]:
+    """Return what this rank saves of a tree: its pieces of sharded tensors, or all of them."""
+    return in_pieces(tree, gathered if whole else None) if session.state.ranks.is_sharded else tree
 
 
 def weights_of(model: Any) -> dict[str, Any]:
@@ -91,7 +99,11 @@ def _parts(session: Session) -> dict[str, Any]:
         "feed": position,
         "generators": generators,
         "optimizers": [
-            {"parameters": names_in(optimizer, state.model), "state": optimizer.state_dict()}
+            {
+                "parameters": names_in(optimizer, state.model),
+                "state": optimizer.state_dict(),
+                **training_point(optimizer, state.model),
+            }
             for optimizer in state.optimizers
         ],
         "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
@@ -144,6 +156,14 @@ def _copy(value: torch.Tensor | Piece) -> torch.Tensor | Piece:
     if isinstance(value, Piece):
         return value._replace(tensor=value.tensor.to("cpu", copy=True))
     return value.detach().to("cpu", copy=True)
+
+
+def training_point(optimizer: torch.optim.Optimizer, model: Any) -> dict[str, Any]:
+    """Return the model's weights where an optimizer with two points has them, as it continues from there."""
+    if not has_two_points(optimizer):
+        return {}
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return {"training_point": {name: p for name, p in model.named_parameters() if id(p) in own}}
 
 
 def names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:

@@ -1,0 +1,370 @@
+"""Optimizers that train at one point and have another evaluated, as schedule-free ones: which is where, to the bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, load_model
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.config import Config
+from engine_core.errors import CheckpointWarning
+from engine_core.run import train
+from engine_core.testing import ThreadRanks
+
+from .parts import at, batches, linear, same, trainer
+
+RATE, PULL = 0.3, 0.9
+DATA = batches(8, 6, 8, 5)
+
+
+class TwoPoints(torch.optim.SGD):
+    """Schedule-free SGD: gradients are taken at `y`, and the result is `x`, the mean of all `z`.
+
+    As in Schedule-Free, `train()` and `eval()` move the parameters between both, up to rounding.
+    """
+
+    def __init__(self, parameters: Any, lr: float = RATE) -> None:
+        super().__init__(parameters, lr=lr)
+        for group in self.param_groups:
+            group.update(is_training=False, steps=0)
+
+    def _move(self, weight: float, *, is_training: bool) -> None:
+        for group in self.param_groups:
+            if group["is_training"] is not is_training:
+                for p in group["params"]:
+                    if p in self.state:
+                        p.lerp_(self.state[p]["z"], weight)
+            group["is_training"] = is_training
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        self._move(1 - 1 / PULL, is_training=False)
+
+    @torch.no_grad()
+    def train(self) -> None:
+        self._move(1 - PULL, is_training=True)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            assert group["is_training"], "step() in eval mode"
+            group["steps"] += 1
+            part = 1 / group["steps"]
+            for p in group["params"]:
+                z = self.state[p].setdefault("z", p.clone())
+                p.lerp_(z, part).add_(p.grad, alpha=group["lr"] * (PULL * (1 - part) - 1))
+                z.sub_(p.grad, alpha=group["lr"])
+
+
+def points(count: int, model: Any = None) -> tuple[list[Any], list[Any]]:
+    """Return the points of training and for evaluation after each batch, by a loop that never goes back from one."""
+    model, trained, evaluated = model or linear(), [], []
+    optimizer = TwoPoints(model.parameters())
+    optimizer.train()
+    for number in range(count):
+        inputs, targets = DATA[number % len(DATA)]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        trained.append(weights(model))
+        optimizer.eval()
+        evaluated.append(weights(model))
+        optimizer.train()
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), trained[-1], strict=True):
+                parameter.copy_(value)
+    return trained, evaluated
+
+
+def weights(model: Any) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def with_two_points(**settings: Any) -> Any:
+    return trainer(DATA, **{"optimizers": TwoPoints, "eval_dataloader": DATA[:2], "max_duration": "2ep", **settings})
+
+
+def equal(one: Any, other: Any) -> bool:
+    return all(same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def loss_at(point: list[torch.Tensor]) -> float:
+    model = linear()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), point, strict=True):
+            parameter.copy_(value)
+        sums = [nn.functional.cross_entropy(model(x), y, reduction="sum").item() for x, y in DATA[:2]]
+    return sum(sums) / 14
+
+
+def test_evaluations_are_at_the_point_for_evaluation_and_training_does_not_notice() -> None:
+    seen: list[Any] = []
+    note = at("eval_batch_start", lambda state: seen.append(weights(state.model)))
+    made = with_two_points(eval_interval="1ba", callbacks=note)
+    made.fit()
+    trained, evaluated = points(8)
+    assert [equal(*pair) for pair in zip(seen[::2], evaluated, strict=True)] == [True] * 8
+    assert made.state.metrics["eval/loss"] == pytest.approx(loss_at(evaluated[-1]), abs=1e-6)
+    assert equal(weights(made.state.model), trained[-1])
+
+
+def test_a_run_without_evaluations_trains_as_one_with_many() -> None:
+    made = with_two_points(eval_dataloader=None)
+    made.fit("6ba")
+    made.fit("2ba")
+    assert equal(weights(made.state.model), points(8)[0][-1])
+
+
+def test_an_evaluation_before_training_changes_nothing() -> None:
+    made = with_two_points()
+    made.eval()
+    assert equal(weights(made.state.model), weights(linear()))
+    made.fit()
+    assert equal(weights(made.state.model), points(8)[0][-1])
+
+
+def test_predictions_are_made_at_the_point_for_evaluation_also_if_they_are_left_early() -> None:
+    made = with_two_points()
+    made.fit("5ba")
+    trained, evaluated = points(5)
+    outputs = made.predict([DATA[0], DATA[1]])
+    inferred = linear()
+    with torch.no_grad():
+        for parameter, value in zip(inferred.parameters(), evaluated[-1], strict=True):
+            parameter.copy_(value)
+        assert same(next(outputs), inferred(DATA[0][0]))
+    outputs.close()
+    assert equal(weights(made.state.model), trained[-1])
+    made.fit()
+    assert equal(weights(made.state.model), points(8)[0][-1])
+
+
+@pytest.mark.parametrize("event", ["eval_start", "eval_before_forward", "eval_end"])
+def test_an_evaluation_that_raises_leaves_the_point_of_training(event: str) -> None:
+    def fail(state: Any) -> None:
+        if state.timestamp.batch == 5:
+            raise ZeroDivisionError
+
+    made = with_two_points(eval_interval="1ba", callbacks=at(event, fail))
+    with pytest.raises(ZeroDivisionError):
+        made.fit()
+    assert equal(weights(made.state.model), points(5)[0][-1])
+    made.state.callbacks.clear()
+    made.fit()
+    assert equal(weights(made.state.model), points(8)[0][-1])
+
+
+class FailsOnce(TwoPoints):
+    fails = True
+
+    def eval(self) -> None:
+        super().eval()
+        if self.fails and self.param_groups[0]["steps"] == 5:
+            self.fails = False
+            raise ZeroDivisionError
+
+
+def test_an_eval_that_raises_leaves_the_point_of_training() -> None:
+    made = with_two_points(eval_interval="1ba", optimizers=FailsOnce)
+    with pytest.raises(ZeroDivisionError):
+        made.fit()
+    assert equal(weights(made.state.model), points(5)[0][-1])
+
+
+def test_weights_that_became_nan_are_still_trained() -> None:
+    data = [(torch.full((8, 4), torch.nan), DATA[0][1])]
+    made = trainer(data, optimizers=TwoPoints, eval_dataloader=data, max_duration="3ep")
+    with pytest.warns(UserWarning, match="nan"):
+        made.fit()
+    assert made.state.timestamp.batch == 3
+
+
+def test_an_evaluation_in_mid_batch_spoils_no_graph() -> None:
+    made = with_two_points(
+        model=nn.Sequential(linear(), nn.Linear(3, 3)), callbacks=at("before_backward", lambda state: made.eval())
+    )
+    made.fit("3ba")
+    assert made.state.timestamp.batch == 3
+
+
+def test_after_the_users_own_eval_the_model_stays_at_the_point_for_evaluation() -> None:
+    made = with_two_points()
+    made.fit("5ba")
+    made.state.optimizers[0].eval()
+    at_evaluation = weights(made.state.model)
+    assert equal(at_evaluation, points(5)[1][-1])
+    made.eval()
+    assert equal(weights(made.state.model), at_evaluation)
+    made.fit("1ba")
+    torch.testing.assert_close(weights(made.state.model), points(6)[0][-1])
+
+
+def test_of_two_optimizers_only_the_one_with_two_points_moves() -> None:
+    seen: list[Any] = []
+    optimizers = [lambda p: TwoPoints(list(p)[:1]), lambda p: torch.optim.SGD(list(p)[1:], lr=0.1)]
+    note = at("eval_start", lambda state: seen.append(weights(state.model)))
+    made = with_two_points(optimizers=optimizers, callbacks=note, eval_interval="8ba")
+    made.fit()
+    (weight, bias), (own_weight, own_bias) = seen[0], weights(made.state.model)
+    assert (same(weight, own_weight), same(bias, own_bias)) == (False, True)
+    made.state.optimizers[0].eval()
+    assert same(made.state.model.weight.detach(), weight)
+
+
+def test_saved_weights_are_those_for_evaluation_and_a_resume_in_mid_epoch_trains_on(tmp_path: Path) -> None:
+    """Each checkpoint, in a run that evaluates after each batch, and with the best one."""
+    saver = CheckpointSaver(tmp_path, interval="1ba", keep_last=10, keep_best=1, metric="eval/loss")
+    first = with_two_points(callbacks=saver, eval_interval="1ba")
+    first.fit("6ba")
+    _, evaluated = points(6)
+    for number, folder in enumerate(sorted(tmp_path.glob("ep*"), key=lambda path: int(path.name.split("ba")[1]))):
+        assert equal(weights(load_model(folder, linear())), evaluated[number])
+        assert equal(load_file(folder / "model.safetensors").values(), sorted(evaluated[number], key=torch.Tensor.dim))
+    losses = [loss_at(point) for point in evaluated]
+    assert equal(weights(load_model(tmp_path / "best", linear())), evaluated[losses.index(min(losses))])
+
+    second = with_two_points(load_path=tmp_path, eval_interval="1ba")
+    assert equal(weights(second.state.model), points(6)[0][-1])
+    second.fit()
+    assert equal(weights(second.state.model), points(8)[0][-1])
+
+
+class KnowsByItself(TwoPoints):
+    """Its state does not say in which mode it is."""
+
+    mode = False
+
+    def _move(self, weight: float, *, is_training: bool) -> None:
+        for group in self.param_groups:
+            group["is_training"] = self.mode
+        super()._move(weight, is_training=is_training)
+        self.mode = is_training
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return {**state, "param_groups": [{**group, "is_training": False} for group in state["param_groups"]]}
+
+
+def test_a_resume_needs_no_mode_in_the_optimizers_state(tmp_path: Path) -> None:
+    with_two_points(optimizers=KnowsByItself, callbacks=CheckpointSaver(tmp_path)).fit("6ba")
+    second = with_two_points(optimizers=KnowsByItself, load_path=tmp_path)
+    second.fit()
+    assert equal(weights(second.state.model), points(8)[0][-1])
+
+
+def test_weights_alone_are_loaded_at_the_point_for_evaluation(tmp_path: Path) -> None:
+    """So are those that fit, if not all do and the optimizer starts anew."""
+    with_two_points(callbacks=CheckpointSaver(tmp_path)).fit("6ba")
+    alone = with_two_points(load_path=tmp_path, load_weights_only=True)
+    evaluated = points(6)[1][-1]
+    assert equal(weights(alone.state.model), evaluated)
+    with pytest.warns(CheckpointWarning, match="not all weights were loaded"):
+        other = with_two_points(model=nn.Linear(4, 3, bias=False), load_path=tmp_path, load_strict=False)
+    assert same(other.state.model.weight.detach(), evaluated[0])
+
+
+def test_tied_weights_resume_too(tmp_path: Path) -> None:
+    def tied() -> Any:
+        model = nn.Sequential(linear(), nn.Linear(3, 3), nn.Linear(3, 3))
+        with torch.no_grad():
+            model[1].weight.copy_(torch.eye(3))
+            model[1].bias.zero_()
+        model[2] = model[1]
+        return model
+
+    with_two_points(model=tied(), callbacks=CheckpointSaver(tmp_path)).fit("6ba")
+    second = with_two_points(model=tied(), load_path=tmp_path)
+    second.fit()
+    assert equal(weights(second.state.model), points(8, tied())[0][-1])
+
+
+def test_a_rollback_goes_back_to_the_point_of_training(tmp_path: Path) -> None:
+    def back(state: Any) -> None:
+        if state.timestamp.batch == 5:
+            state.go_back(state.snapshot().content)
+            seen.append(weights(state.model))
+
+    seen: list[Any] = []
+    with_two_points(callbacks=at("batch_checkpoint", back)).fit()
+    assert equal(seen[0], points(5)[0][-1])
+
+
+class Zeros(Algorithm):
+    """Has zeros evaluated, as an average of weights would be."""
+
+    metadata = AlgorithmMetadata(events=(Event.EVAL_START, Event.EVAL_END), writes=("model",))
+    own: Any = None
+
+    def match(self, event: Event, state: Any) -> bool:
+        return event is Event.EVAL_START or self.own is not None
+
+    def apply(self, event: Event, state: Any, logger: Any) -> None:
+        if event is Event.EVAL_START:
+            self.own = {name: weight.clone() for name, weight in state.model.state_dict().items()}
+        state.model.load_state_dict(self.averaged_state_dict() if event is Event.EVAL_START else self.own)
+        self.own = self.own if event is Event.EVAL_START else None
+
+    def averaged_state_dict(self) -> dict[str, torch.Tensor]:
+        return {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.averaged_state_dict()}
+
+
+def test_an_average_has_the_last_word_and_trained_weights_are_at_the_point_for_evaluation(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    note = at("eval_batch_start", lambda state: seen.append(weights(state.model)))
+    made = with_two_points(algorithms=Zeros(), callbacks=[note, CheckpointSaver(tmp_path)], eval_interval="1ba")
+    made.fit()
+    trained, evaluated = points(8)
+    zeros = [torch.zeros(3, 4), torch.zeros(3)]
+    assert len(seen) == 16 and all(equal(at_start, zeros) for at_start in seen)
+    assert equal(weights(made.state.model), trained[-1])
+    assert equal(weights(load_model(tmp_path, linear())), zeros)
+    assert equal(weights(load_model(tmp_path, linear(), weights="trained")), evaluated[-1])
+
+
+def test_an_evaluation_with_an_average_that_raises_leaves_the_point_of_training() -> None:
+    def fail(state: Any) -> None:
+        raise ZeroDivisionError
+
+    made = with_two_points(algorithms=Zeros(), callbacks=at("eval_after_forward", fail))
+    with pytest.raises(ZeroDivisionError):
+        made.fit("4ba")
+    assert equal(weights(made.state.model), points(4)[0][-1])
+
+
+def test_ranks_evaluate_and_save_at_one_point(tmp_path: Path) -> None:
+    def program(ranks: Any) -> Any:
+        saver = CheckpointSaver(tmp_path, sharded=True)
+        with with_two_points(parallel=ranks, callbacks=[saver], eval_interval="1ba") as made:
+            made.fit("6ba")
+            return weights(made.state.model), made.state.metrics["eval/loss"]
+
+    trained, evaluated = points(6)
+    for own, loss in ThreadRanks.run(program):
+        torch.testing.assert_close(own, trained[-1])
+        assert loss == pytest.approx(loss_at(evaluated[-1]), abs=1e-6)
+    torch.testing.assert_close(weights(load_model(tmp_path, linear())), evaluated[-1])
+
+
+def data() -> Any:
+    return DATA
+
+
+def test_a_run_of_a_config_leaves_the_weights_for_evaluation(tmp_path: Path) -> None:
+    named = {"model": "linear", "data": "data", "eval_data": "data", "optimizer": "TwoPoints"}
+    config = Config(
+        **{key: {"target": f"{__name__}:{name}"} for key, name in named.items()},
+        loss={"target": "torch.nn:CrossEntropyLoss"},
+        trainer={"max_duration": "2ep", "progress_bar": False, "device": "cpu"},
+    )
+    train(config, tmp_path / "out")
+    left, evaluated = load_file(tmp_path / "out" / "model.safetensors"), points(8)[1][-1]
+    assert equal([left["weight"], left["bias"]], evaluated)
+    for given in ("evaluated", "trained"):
+        assert equal(weights(load_model(tmp_path / "out", linear(), weights=given)), evaluated)
