@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
@@ -62,7 +62,6 @@ def run_fit(session: Session, end: Time) -> None:
             check_loaders(session)
             handlers.replace()
             fit()
-            session.left_in_eval = not cast("Any", state.model).training
         except BaseException as error:
             undo(error)
             session.readings.salvage(error)  # after the model is as the algorithms found it: this may log, and fail

@@ -224,6 +224,7 @@ class Trainer:
             # Undoes draws made since the Trainer was created.
             seed_generators(state.derive_seed("rank") if state.rank else state.seed)
         run_fit(self._session, end)
+        self._session.left_in_eval = not state.model.training
 
     @ending_together
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
