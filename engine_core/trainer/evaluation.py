@@ -144,12 +144,11 @@ def run_batch(
 def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool) -> None:
     state, fire, metrics = session.engine.state, session.engine.run_event, session.engine.state.metric_objects
     label = state.dataloader_label
-    objective, precision = state.objective, session.precision
-    forward, loss_of = precision.wrap(_forward), precision.wrap(objective.eval_loss)
+    forward, loss_of = (session.precision.wrap(each) for each in (_forward, state.objective.eval_loss))
     for metric in metrics.values():
         metric.reset()
     measurement = Measurement(metrics, state.ranks)
-    generators_at = GlobalGenerators.capture(session.device), of_loader(loader)
+    began = {"global": GlobalGenerators.capture(session.device), **of_loader(loader)}
     fire(Event.EVAL_START)
     losses = _Losses(session, str(label))
 
@@ -158,7 +157,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         state.loss = losses.take(loss_of(state.model, state.outputs, state.batch))
         if metrics:
             outputs = session.precision.full(state.outputs)
-            given = objective.for_metrics(outputs, state.batch) if targets is None else (outputs, targets)
+            given = state.objective.for_metrics(outputs, state.batch) if targets is None else (outputs, targets)
             measurement.take(*given, state)
         if not session.has_measured:
             session.has_measured = True
@@ -167,8 +166,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     for batch, rows in session.deal(loader):
         run_batch(session, batch, rows, forward, measure)  # its targets end with it, before the next batch is made
         if may_end and session.is_asked_to_pause():
-            globals_, own = generators_at
-            generators = {"global": globals_.to_state(), **own}
+            generators = {**began, "global": began["global"].to_state()}
             raise EvaluationInterrupted(BegunEvaluation(dict(state.metrics), generators))
     if not state.eval_timestamp.batch:
         raise EngineError(

@@ -24,10 +24,10 @@ class Order(torch_data.Sampler[int]):
     """An order of a sampler's own, drawn from a generator that the engine can't find."""
 
     def __init__(self, seed: int) -> None:
-        self.drawn = torch.Generator().manual_seed(seed)
+        self.drawn = [torch.Generator().manual_seed(seed)]
 
     def __iter__(self) -> Any:
-        return iter(torch.randperm(6, generator=self.drawn).tolist())
+        return iter(torch.randperm(6, generator=self.drawn[0]).tolist())
 
     def __len__(self) -> int:
         return 6

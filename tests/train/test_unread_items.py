@@ -90,7 +90,6 @@ def test_one_warning_names_the_item_and_what_to_write() -> None:
         {"loss_fn": None, "objective": Objective(nn.CrossEntropyLoss(), inputs=(0,), targets=1)},
         {"data": [[*batch] for batch in THREE]},
     ],
-    ids=str,
 )
 def test_what_can_not_read_it_leaves_the_warning(settings: dict[str, Any]) -> None:
     assert len(told(**settings)) == 1
@@ -113,7 +112,6 @@ def test_what_can_not_read_it_leaves_the_warning(settings: dict[str, Any]) -> No
         {"batches": Batches(shared=(2,))},
         {"data": [rows(8), rows(8, 2)]},
     ],
-    ids=str,
 )
 def test_where_something_may_read_it_there_is_none(settings: dict[str, Any]) -> None:
     if "targets" in settings:

@@ -25,8 +25,8 @@ _KNOWN_SAMPLERS = (
 )
 """Samplers whose order is a function of the generators at the start of the epoch, and of the epoch."""
 _PARTS = (torch_data.DataLoader, torch_data.Sampler, torch_data.Dataset)
-_WRAPPED = ("batch_sampler", "dataset", "datasets", "loader", "loaders", "sampler", "samplers")
-"""Attributes that hold a part of a loader, whatever its class."""
+_WRAPPED = ("batch_sampler", "dataset", "loader", "sampler")
+"""Attributes that hold a part of a loader, whatever its class; with an s, several."""
 
 
 def why_inexact(loader: Iterable[Any]) -> str | None:
@@ -83,8 +83,10 @@ def _parts_of(loader: Any) -> list[Any]:
     parts = [loader] if hasattr(loader, "__dict__") else []
     for part in parts:  # which grows
         for name, value in vars(part).items():
-            is_part = name.lstrip("_") in _WRAPPED
-            for each in value if is_part and isinstance(value, (list, tuple)) else [value]:
+            public = name.lstrip("_")
+            are_parts = public[-1:] == "s" and public[:-1] in _WRAPPED and type(value) in (list, tuple)
+            is_part = are_parts or public in _WRAPPED
+            for each in value if are_parts else [value]:
                 if (is_part or isinstance(each, _PARTS)) and hasattr(each, "__dict__") and not _holds(parts, each):
                     parts.append(each)
     return parts
