@@ -17,6 +17,7 @@ from engine_core.time import Interval, Time, TimeUnit
 
 from .annealing import Annealing, check_annealing
 from .averages import Average, Rule
+from .buffers import Buffers, check_buffers
 from .weight_averaging import WeightAveraging, check_count
 
 __all__ = ["SWA", "swa_update"]
@@ -25,14 +26,17 @@ _make_rule: Callable[[], Rule] = get_swa_multi_avg_fn
 _ANNEAL = "10ba"
 
 
-def swa_update(average: Mapping[str, torch.Tensor], model: nn.Module, count: int) -> None:
+def swa_update(
+    average: Mapping[str, torch.Tensor], model: nn.Module, count: int, *, buffers: Buffers = "norms"
+) -> None:
     """Add the weights of `model` to the equal mean `average`, in place.
 
-    It becomes `average + (weights - average) / (count + 1)`; buffers and tied weights as in `ema_update`.
+    It becomes `average + (weights - average) / (count + 1)`; tied weights as in `ema_update`.
 
     Args:
         average: what `start_average(model)` returned.
         count: how many weights it is the mean of already, at least 1.
+        buffers: which buffers are averaged, see `ema_update`.
 
     Raises:
         ArgumentError: (a ValueError) for an average of another model, a lazy or sparse parameter, or a `count` below 1.
@@ -48,7 +52,7 @@ def swa_update(average: Mapping[str, torch.Tensor], model: nn.Module, count: int
         >>> average["weight"].item()
         0.25
     """
-    Average(model, average, share=True).update(_make_rule(), check_count(count))
+    Average(model, average, buffers=check_buffers(buffers), share=True).update(_make_rule(), check_count(count))
 
 
 class SWA(WeightAveraging):
@@ -65,6 +69,7 @@ class SWA(WeightAveraging):
         swa_lr: the learning rate that the optimizer's own is annealed to from `start` on, linearly, in place of the
             schedulers, which are not stepped any more; None leaves it alone.
         anneal: how long that takes, in `ep` or `ba`.
+        buffers: which buffers are averaged, see `ema_update`.
 
     Warns:
         UserWarning: at the end of training if no interval ended at `start` or later.
@@ -98,8 +103,9 @@ class SWA(WeightAveraging):
         *,
         swa_lr: float | None = None,
         anneal: str | Time = _ANNEAL,
+        buffers: Buffers = "norms",
     ) -> None:
-        super().__init__()
+        super().__init__(buffers)
         self.start = check_number("start", start, "[0, 1)", "the fraction of training after which weights count")
         length = Interval(update_interval, "update_interval").length
         if length.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
