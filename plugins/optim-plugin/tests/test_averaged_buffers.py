@@ -89,7 +89,9 @@ def test_the_vectors_of_a_spectral_norm_are_never_averaged(make: Any, wrap: Any,
 
 
 @pytest.mark.parametrize("wrap", WRAPS, ids=["old", "parametrization"])
-@pytest.mark.parametrize("move_on", [lambda a, m: ema_update(a, m, 0.5), lambda a, m: swa_update(a, m, 1)], ids=["ema", "swa"])
+@pytest.mark.parametrize(
+    "move_on", [lambda a, m: ema_update(a, m, 0.5), lambda a, m: swa_update(a, m, 1)], ids=["ema", "swa"]
+)
 def test_nor_by_the_functions(wrap: Any, move_on: Any) -> None:
     model = wrap(nn.Linear(4, 3))
     average = start_average(model)
@@ -128,7 +130,10 @@ def test_the_user_says_which(make: Any, buffers: Any, averaged: list[str]) -> No
 @BOTH
 def test_observers_that_the_first_batch_gives_a_shape_are_copied(make: Any) -> None:
     quantize = FakeQuantize.with_args(
-        observer=MovingAveragePerChannelMinMaxObserver, qscheme=torch.per_channel_symmetric, dtype=torch.qint8, ch_axis=1
+        observer=MovingAveragePerChannelMinMaxObserver,
+        qscheme=torch.per_channel_symmetric,
+        dtype=torch.qint8,
+        ch_axis=1,
     )
     model = nn.Sequential(nn.Linear(4, 3), quantize())
     average, own = train(make(), model), model.state_dict()

@@ -144,7 +144,7 @@ class Average:
             if average.shape != weight.shape:
                 _write(average, weight)
         if last < len(averages):
-            torch._foreach_copy_(averages[last:], own_type[last:])  # noqa: SLF001  has no public name
+            torch._foreach_copy_(averages[last:], own_type[last:])
         for other, average in self._untied:
             other.copy_(average)
 
@@ -160,11 +160,11 @@ class Average:
             if place.names[0] in names and weight is not None:
                 _write(average, weight)
 
-    def take(self, modules: Collection[nn.Module]) -> None:
-        """Let the floating buffers of these modules be those that the model has now."""
+    def take(self, found: Mapping[str, torch.Tensor]) -> None:
+        """Let averages have these values, by name."""
         for place, average in zip(self._places, self._tensors, strict=True):
-            if place.parameter is None and place.module in modules and average.is_floating_point():
-                average.copy_(getattr(place.module, place.attribute))
+            for name in found.keys() & {*place.names}:
+                average.copy_(found[name])
 
     def _flatten_statistics(self) -> torch.Tensor | None:
         """Make the averages of float buffers views of one tensor, to check them at once, if device and dtype allow."""

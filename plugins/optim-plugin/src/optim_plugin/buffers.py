@@ -35,8 +35,8 @@ def check_buffers(given: object) -> Buffers:
     """
     if not callable(given) and not isinstance(given, str):
         raise ArgumentTypeError(
-            f"buffers={given!r} ({type(given).__name__}) has to be one of {', '.join(map(repr, _WORDS))}, or a function "
-            "that returns True for the name and the tensor of each buffer to average"
+            f"buffers={given!r} ({type(given).__name__}) has to be one of {', '.join(map(repr, _WORDS))}, or a "
+            "function that returns True for the name and the tensor of each buffer to average"
         )
     if isinstance(given, str) and given not in _WORDS:
         words = ", ".join(map(repr, _WORDS))

@@ -18,7 +18,7 @@ from engine_core.time import Timestamp
 from .averages import Average, Rule, check_tensors
 from .buffers import Buffers, check_buffers
 
-__all__ = ["WeightAveraging", "check_count"]
+__all__ = ["WeightAveraging", "check_count", "model_of"]
 
 
 class WeightAveraging(Algorithm):
@@ -67,7 +67,7 @@ class WeightAveraging(Algorithm):
         average = self._current(state)
         if event is Event.EVAL_START:
             assert average is not None
-            average.check_model(_model_of(state))
+            average.check_model(model_of(state))
             average.swap_in()
             return
         if average is None:
@@ -77,7 +77,7 @@ class WeightAveraging(Algorithm):
         if not self._is_due(event, state):
             return
         if average is None:
-            self._hold(Average(_model_of(state), buffers=self.buffers), 1, state)
+            self._hold(Average(model_of(state), buffers=self.buffers), 1, state)
             return
         average.update(self._rule(), self._count)
         self._count, self._moved_at = self._count + 1, state.timestamp
@@ -132,7 +132,7 @@ class WeightAveraging(Algorithm):
     def _current(self, state: State) -> Average | None:
         """Return the average of this run, if it has one; a loaded one becomes it."""
         if self._loaded:
-            average = Average(_model_of(state), self._loaded["average"], buffers=self.buffers)
+            average = Average(model_of(state), self._loaded["average"], buffers=self.buffers)
             average.copy_again(self._loaded.get("copied", ()))  # older versions saved means of them
             self._hold(average, self._loaded["count"], state)
             self._loaded = {}
@@ -149,7 +149,8 @@ def check_count(count: object) -> int:
     return check_whole("count", count, "[1, inf)", "how many weights the average is of already")
 
 
-def _model_of(state: State) -> torch.nn.Module:
+def model_of(state: State) -> torch.nn.Module:
+    """Return the model, or raise if there is none."""
     if state.model is None:
         raise ArgumentError("there is no model to average the weights of: give State the model")
     return state.model
