@@ -34,7 +34,7 @@ def make_loader(**settings: Any) -> DataLoader[Any]:
 def make_net() -> nn.Sequential:
     torch.manual_seed(1)
     norm = nn.BatchNorm1d(8)
-    return nn.Sequential(nn.Linear(4, 8), norm, nn.Dropout(0.5), nn.utils.spectral_norm(nn.Linear(8, 3)))
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 8), norm, nn.utils.spectral_norm(nn.Linear(8, 3)))
 
 
 class Seen(Callback):
@@ -70,26 +70,30 @@ def test_they_are_those_of_torchs_update_bn_without_dropout_and_what_is_evaluate
         trainer.fit()
     average, oracle = swa.averaged_state_dict(), make_net()
     oracle.load_state_dict(average)
-    oracle[2].p = 0.0
+    oracle[0].p = 0.0
     update_bn([x for x, _ in make_data()], oracle)
     assert all(torch.equal(seen.models[-1][name], tensor) for name, tensor in average.items())
-    for name in ("1.running_mean", "1.running_var"):
+    for name in ("2.running_mean", "2.running_var"):
         assert torch.equal(average[name], oracle.state_dict()[name])
         assert not torch.allclose(average[name], trainer.state.model.state_dict()[name])
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_workers": 1, "persistent_workers": True}], ids=["plain", "workers"])
-def test_training_does_not_notice_it_even_where_the_loader_is_that_of_training(settings: Any) -> None:
+@pytest.mark.parametrize(
+    ("settings", "evaluated"),
+    [({}, make_data(1)), ({"num_workers": 1, "persistent_workers": True}, make_data(1)), ({}, None)],
+    ids=["plain", "workers", "at the end of fit"],
+)
+def test_training_does_not_notice_it_even_where_the_loader_is_that_of_training(settings: Any, evaluated: Any) -> None:
     """In the middle of epochs; the generators, the order and the modes are as without it."""
     ends = []
     for gives_loader in (False, True):
         data = make_loader(**settings)
         swa = SWA(start=0.3, update_interval="1ba", update_bn=data if gives_loader else None)
-        with make_trainer(swa, data=data, eval_dataloader=make_data(1), eval_interval="2ba") as trainer:
+        with make_trainer(swa, data=data, eval_dataloader=evaluated, eval_interval="2ba") as trainer:
             trainer.fit()
             modes = [module.training for module in trainer.state.model.modules()]
             states = {**trainer.state.model.state_dict(), "own": data.generator.get_state()}
-            ends.append((states, modes, trainer.state.model[1].momentum, repr(generator_states())))
+            ends.append((states, modes, trainer.state.model[2].momentum, repr(generator_states())))
     (without, *others), (states, *rest) = ends
     assert all(torch.equal(without[name], tensor) for name, tensor in states.items()) and others == rest
 
@@ -108,12 +112,12 @@ def test_a_pass_is_made_only_where_the_mean_has_changed_and_is_used(evaluates: b
 def test_a_norm_that_is_frozen_keeps_its_statistics() -> None:
     class Frozen(Callback):
         def epoch_start(self, state: Any, logger: Any) -> None:
-            state.model[1].eval()
+            state.model[2].eval()
 
     swa = SWA(start=0.5, update_bn=make_data())
     with make_trainer(swa, Frozen()) as trainer:
         trainer.fit()
-    assert swa.averaged_state_dict()["1.running_mean"].tolist() == [0.0] * 8
+    assert swa.averaged_state_dict()["2.running_mean"].tolist() == [0.0] * 8
 
 
 def test_a_step_in_whose_middle_it_comes_is_the_same() -> None:
@@ -161,7 +165,7 @@ def test_a_loader_without_batches_is_refused() -> None:
     with make_trainer(SWA(start=0.5, update_bn=[])) as trainer:
         with pytest.raises((ValueError, EngineError), match="update_bn: the loader gave no batches"):
             trainer.fit()
-        assert trainer.state.model[1].momentum == 0.1
+        assert trainer.state.model[2].momentum == 0.1
 
 
 def test_it_needs_whole_weights() -> None:
