@@ -200,6 +200,16 @@ def test_a_resumed_run_is_that_of_one_go_also_from_an_average_of_all_buffers(
     assert all(torch.equal(average[name], tensor) for name, tensor in rest.averaged_state_dict().items())
 
 
+def test_a_buffer_under_two_names_grows_under_both_in_an_average_that_has_lost_the_ties() -> None:
+    inner = Kinds()
+    inner.scale = torch.ones(3)
+    model = nn.ModuleDict({"one": inner, "two": inner})
+    average = {name: tensor.clone() for name, tensor in start_average(model).items()}
+    inner(torch.ones(2, 4))
+    ema_update(average, model, 0.5)
+    assert average["one.memory"].shape == average["two.memory"].shape == (1, 3)
+
+
 def test_an_average_with_sizes_stands_in_for_a_model_without() -> None:
     trained, fresh = Kinds(), Kinds()
     trained(torch.ones(2, 4))

@@ -146,7 +146,7 @@ class Average:
         if last < len(averages):
             torch._foreach_copy_(averages[last:], own_type[last:])
         for other, average in self._untied:
-            other.copy_(average)
+            _write(other, average)
 
     def copied(self) -> list[str]:
         """Return the names of the floating buffers that are copied."""
