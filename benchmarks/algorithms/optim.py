@@ -40,7 +40,7 @@ def averaging(hand: Hand, share: Callable[[int], float]) -> Loop:
 
 def ema(hand: Hand) -> Loop:
     """Average exponentially, with a warm-up."""
-    return averaging(hand, lambda taken: 1 - min(0.999, (1 + taken) / (10 + taken)))
+    return averaging(hand, lambda taken: 1 - min(0.999, taken / (9 + taken)))  # it starts after the first step
 
 
 def swa(hand: Hand) -> Loop:

@@ -26,7 +26,7 @@ def test_an_evaluation_that_never_ended_does_not_cost_the_trained_weights() -> N
     """In a custom loop that unwinds nothing: the next EVAL_START finds the average in the model."""
     model, ema = nn.Linear(1, 1), EMA(decay=0.5)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
-        engine.run_event(Event.FIT_START)
+        engine.run_event(Event.BATCH_END)
         nn.init.constant_(model.weight, 7.0)
         for event in (Event.EVAL_START, Event.EVAL_START, Event.EVAL_END):
             engine.run_event(event)
@@ -37,7 +37,7 @@ def test_a_loop_without_a_clock_updates_after_each_batch() -> None:
     model, ema = nn.Linear(1, 1), EMA(decay=0.5, warmup=False)
     nn.init.zeros_(model.weight)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
-        engine.run_event(Event.FIT_START)
+        engine.run_event(Event.BATCH_END)
         nn.init.ones_(model.weight)
         for _ in range(3):
             engine.run_event(Event.BATCH_END)
@@ -58,7 +58,7 @@ def test_expanded_buffers_are_averaged_and_come_back_as_the_same_object() -> Non
     model = Expanded()
     own, average = model.scale, start_average(model)
     model.scale = torch.tensor([5.0]).expand(3)
-    ema_update(average, model, decay=0.75)
+    ema_update(average, model, decay=0.75, buffers="average")
     model.scale = own
     with use_average(model, average):
         assert model.scale.tolist() == [2.0, 2.0, 2.0]
@@ -147,14 +147,14 @@ class Peak(nn.Module):
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_a_buffer_that_is_infinite_once_leaves_no_trace(value: float) -> None:
     """In the algorithm as in the function: the average continues from the buffer's next value."""
-    model, ema = Peak(), EMA(decay=0.5, warmup=False)
+    model, ema = Peak(), EMA(decay=0.5, warmup=False, buffers="average")
     average = start_average(model)
     with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
-        engine.run_event(Event.FIT_START)
+        engine.run_event(Event.BATCH_END)
         for peak in (value, 4.0, 8.0):
             model.peak.fill_(peak)
             engine.run_event(Event.BATCH_END)
-            ema_update(average, model, decay=0.5)
+            ema_update(average, model, decay=0.5, buffers="average")
     assert ema.averaged_state_dict()["peak"].item() == average["peak"].item() == 6.0
 
 
@@ -197,7 +197,7 @@ def test_anything_but_an_average_is_refused() -> None:
 
 def test_a_run_without_a_model_is_refused() -> None:
     with pytest.raises(ArgumentError, match="give State the model"):
-        fire(EMA(), None, Event.FIT_START)
+        fire(EMA(), None, Event.BATCH_END)
 
 
 @pytest.mark.parametrize("algorithm", [EMA(decay=0.5), SWA(start=0.5)])

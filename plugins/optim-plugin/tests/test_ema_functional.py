@@ -117,7 +117,7 @@ def test_masks_of_infinity_do_not_become_nan() -> None:
     average = start_average(model)
     for value in (4.0, 8.0):
         model.lowest = torch.full((2,), value)
-        ema_update(average, model, decay=0.5)
+        ema_update(average, model, decay=0.5, buffers="average")
     assert average["mask"].tolist() == [[0.0, -torch.inf], [0.0, 0.0]]
     assert average["lowest"].tolist() == [6.0, 5.25]
 

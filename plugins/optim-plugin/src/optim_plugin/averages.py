@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError, EngineError
 
+from .buffers import Buffers, is_averaged
 from .weights import Place, check_made, find_places, is_expanded, tensors_at
 
 __all__ = ["Average", "Rule", "check_tensors", "start_average", "use_average"]
@@ -51,10 +52,10 @@ def use_average(model: nn.Module, average: Mapping[str, torch.Tensor]) -> Abstra
         ...     print(model(torch.ones(1)).item())
         0.0
     """
-    return _InUse(Average(model, average))
+    return InUse(Average(model, average))
 
 
-class _InUse:
+class InUse:
     """A context in which the model of an average holds it."""
 
     def __init__(self, average: Average) -> None:
@@ -80,6 +81,7 @@ class Average:
 
     Args:
         given: tensors by name, as `copies` returns them, to continue from; None: start from the current weights.
+        buffers: which buffers are averaged; the others are copied.
         share: work on the given tensors themselves, not on copies; they have to be where the weights are.
 
     Raises:
@@ -88,18 +90,22 @@ class Average:
     """
 
     def __init__(
-        self, model: nn.Module, given: Mapping[str, torch.Tensor] | None = None, *, share: bool = False
+        self,
+        model: nn.Module,
+        given: Mapping[str, torch.Tensor] | None = None,
+        *,
+        buffers: Buffers = "norms",
+        share: bool = False,
     ) -> None:
         places = find_places(model)
         for place in places:
             _check_weight(place)
-        if given is not None:
-            _check_fit(places, given)
-        pairs = [(place, _begin(place, given, share=share)) for place in places]
-        kinds = [_kind(place) for place in places]
-        ordered = [pair for kind in range(3) for pair, own in zip(pairs, kinds, strict=True) if own == kind]
+        kinds = [_kind(place, buffers) for place in places]
         self._guarded, self._copied = kinds.count(0), kinds.count(0) + kinds.count(1)
-        self._places, self._tensors = [place for place, _ in ordered], [tensor for _, tensor in ordered]
+        self._places = [place for kind in range(3) for place, own in zip(places, kinds, strict=True) if own == kind]
+        if given is not None:
+            _check_fit(self._places, self._copied, given)
+        self._tensors = [_begin(place, given, share=share) for place in self._places]
         self._untied = _untied(places, given) if share and given is not None else []
         self._statistics = None if share else self._flatten_statistics()
         self._is_sharded = any(hasattr(tensor, "to_local") for tensor in self._tensors)
@@ -122,7 +128,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, rule: Rule, count: int = 0) -> None:
-        """Update the averages with the current weights, and copy what is not floating-point.
+        """Update the averages with the current weights, and copy what is not averaged.
 
         Raises:
             EngineError: if the weights are not those that the average started with.
@@ -135,9 +141,30 @@ class Average:
             rule(averages[:last], own_type[:last], count)
         self._replace_infinite(own_type[first:last])
         for average, weight in zip(averages[last:], own_type[last:], strict=True):
-            average.copy_(weight)
+            if average.shape != weight.shape:
+                _write(average, weight)
+        if last < len(averages):
+            torch._foreach_copy_(averages[last:], own_type[last:])
         for other, average in self._untied:
-            other.copy_(average)
+            _write(other, average)
+
+    def copied(self) -> list[str]:
+        """Return the names of the floating buffers that are copied."""
+        pairs = zip(self._places[self._copied :], self._tensors[self._copied :], strict=True)
+        return [place.names[0] for place, tensor in pairs if tensor.is_floating_point() or tensor.is_complex()]
+
+    def copy_again(self, but: Collection[str]) -> None:
+        """Copy the floating buffers that are copied from the model, except those named."""
+        names, weights = {*self.copied()} - {*but}, tensors_at(self._places)
+        for place, average, weight in zip(self._places, self._tensors, weights, strict=True):
+            if place.names[0] in names and weight is not None:
+                _write(average, weight)
+
+    def take(self, found: Mapping[str, torch.Tensor]) -> None:
+        """Let averages have these values, by name."""
+        for place, average in zip(self._places, self._tensors, strict=True):
+            for name in found.keys() & {*place.names}:
+                average.copy_(found[name])
 
     def _flatten_statistics(self) -> torch.Tensor | None:
         """Make the averages of float buffers views of one tensor, to check them at once, if device and dtype allow."""
@@ -205,7 +232,7 @@ class Average:
             average = self._tensors[i]
             if weight.device != average.device:
                 self._tensors[i], moved = average.to(weight.device), True
-            if weight.shape != average.shape:
+            if weight.shape != average.shape and i < self._copied:
                 raise _changed(place.names[0])
             weights.append(weight)
         if moved:
@@ -238,12 +265,9 @@ def _part_of(tensor: Any) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
 
 
-def _kind(place: Place) -> int:
-    """Return 0 for a parameter, 1 for a buffer whose values may become infinite, 2 for what is copied."""
-    weight = getattr(place.module, place.attribute)
-    if weight.layout is not torch.strided or not (weight.is_floating_point() or weight.is_complex()):
-        return 2
-    return int(place.parameter is None)
+def _kind(place: Place, buffers: Buffers) -> int:
+    """Return 0 for a parameter, 1 for a buffer that is averaged and may become infinite, 2 for what is copied."""
+    return int(place.parameter is None) if is_averaged(place, buffers) else 2
 
 
 def check_tensors(given: object) -> None:
@@ -263,14 +287,16 @@ def _check_weight(place: Place) -> None:
         )
 
 
-def _check_fit(places: list[Place], given: Mapping[str, torch.Tensor]) -> None:
+def _check_fit(places: list[Place], averaged: int, given: Mapping[str, torch.Tensor]) -> None:
+    """Raise unless there is a tensor for each name, and of the same shape for the first places, which are averaged."""
     check_tensors(given)
+    sized = {name for place in places[:averaged] for name in place.names}
     own = {name: getattr(place.module, place.attribute) for place in places for name in place.names}
     missing = [name for name in own if name not in given]
     foreign = [name for name in given if name not in own]
     problem = next(
         (f"{name!r} has the shape {tuple(own[name].shape)} in the model and {tuple(given[name].shape)} in the average"
-         for name in own if name in given and own[name].shape != given[name].shape), None
+         for name in own if name in sized and name in given and own[name].shape != given[name].shape), None
     )  # fmt: skip
     if missing or foreign:
         problem = f"the average lacks {missing[0]!r}" if missing else f"the model has no {foreign[0]!r}"
@@ -290,7 +316,10 @@ def _is_fixed(weight: torch.Tensor) -> bool:
 
 def _write(weight: torch.Tensor, value: torch.Tensor) -> None:
     """Copy past autograd: the values are restored, so a graph that saved the weight stays valid."""
-    weight.data.copy_(value)
+    if weight.shape == value.shape:
+        weight.data.copy_(value)
+    else:  # a buffer that is copied may grow, or get its shape late
+        weight.data = value.detach().to(weight.device, weight.dtype, copy=True)
 
 
 def _changed(name: str) -> EngineError:

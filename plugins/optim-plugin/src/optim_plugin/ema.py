@@ -17,6 +17,7 @@ from engine_core.state import length_of
 from engine_core.time import Interval, Time, TimeUnit
 
 from .averages import Average, Rule
+from .buffers import Buffers, check_buffers
 from .weight_averaging import WeightAveraging
 
 __all__ = ["EMA", "ema_update"]
@@ -28,15 +29,19 @@ _WARMED_UP = 10**9
 """The count of an average that was saved without one, before there was a warm-up: nothing limits its decay."""
 
 
-def ema_update(average: Mapping[str, torch.Tensor], model: nn.Module, decay: float = 0.999) -> None:
+def ema_update(
+    average: Mapping[str, torch.Tensor], model: nn.Module, decay: float = 0.999, *, buffers: Buffers = "norms"
+) -> None:
     """Update `average` to `decay * average + (1 - decay) * weights`, in place.
 
-    Float buffers are averaged as parameters are; integers and sparse ones are copied. Where a buffer's average is not
-    finite, as in a mask of -inf, it takes the buffer's value. Entries under further names of tied weights become equal
-    to their average.
+    Where the average of a buffer is not finite, it takes the buffer's value. Entries under further names of tied
+    weights become equal to their average.
 
     Args:
         average: what `start_average(model)` returned.
+        buffers: which buffers are averaged: "norms", the floating ones of normalization layers; "average", all floating
+            ones; "copy", none; or a function that returns True for the name and the tensor of each to average. The
+            others are copied; so are u and v of a spectral norm, integers and sparse buffers, whatever is given.
 
     Raises:
         ArgumentError: (a ValueError) for an average of another model, a lazy or sparse parameter, or a `decay`
@@ -54,7 +59,7 @@ def ema_update(average: Mapping[str, torch.Tensor], model: nn.Module, decay: flo
         0.25
     """
     rule = _make_rule(check_number("decay", decay, "[0, 1)", _MEANING))
-    Average(model, average, share=True).update(rule)
+    Average(model, average, buffers=check_buffers(buffers), share=True).update(rule)
 
 
 class EMA(WeightAveraging):
@@ -62,9 +67,9 @@ class EMA(WeightAveraging):
 
     Source: Polyak & Juditsky 1992, Acceleration of Stochastic Approximation by Averaging; with exponential weights as
     in Tarvainen & Valpola 2017, Mean teachers are better role models, arXiv 1703.01780; the warm-up is that of
-    TensorFlow's `tf.train.ExponentialMovingAverage` with `num_updates`. The average starts as the weights at
-    `ema_start`, is updated after batches, see `ema_update`, and is in the model while it is evaluated: the results of
-    an evaluation are those of the average, once it has started.
+    TensorFlow's `tf.train.ExponentialMovingAverage` with `num_updates`. The average starts as the weights after
+    the first batch that ends at `ema_start` or later, is updated after batches, see `ema_update`, and is in the model
+    while it is evaluated: the results of an evaluation are those of the average, once it has started.
 
     Args:
         decay: the share of the average that is kept at each update, in [0, 1); 0.999 if neither it nor `half_life` is
@@ -76,6 +81,7 @@ class EMA(WeightAveraging):
             evaluated as they are.
         warmup: limit the decay to `(1 + t) / (10 + t)`, where t is the number of updates before this one, so that the
             average forgets the weights that it started as.
+        buffers: which buffers are averaged, see `ema_update`.
 
     Warns:
         UserWarning: at the start of training if more than a tenth of the average would still be its initial weights,
@@ -103,8 +109,9 @@ class EMA(WeightAveraging):
         half_life: str | Time | None = None,
         ema_start: str | Time = "0ba",
         warmup: bool = True,
+        buffers: Buffers = "norms",
     ) -> None:
-        super().__init__()
+        super().__init__(buffers)
         self._interval = Interval(update_interval, "update_interval")
         self.update_interval = str(self._interval.length)
         self._after_each = self.update_interval == "1ba"  # needs no clock, which a custom loop may not have
@@ -137,7 +144,8 @@ class EMA(WeightAveraging):
             # Else the end of the same epoch would count as an update, by weights that the average already is.
             is_early = event is Event.BATCH_END and self._interval.in_epochs
             ends_epoch = is_early and state.timestamp.batch_in_epoch == state.dataloader_len
-            return not ends_epoch and self._is_started(state)
+            # Not before the first batch, which gives lazy layers, observers and other buffers their shapes.
+            return self._is_started(state) and event is not Event.FIT_START and not ends_epoch
         if event is Event.BATCH_END and self._after_each:
             return True
         return self._interval.passed(self._moved_at, state.timestamp)
@@ -196,7 +204,9 @@ def _expected_updates(state: State, every: Time, start: Time) -> int | None:
 
     is_fraction = start.unit is TimeUnit.DURATION
     begin = located(start.value * whole.value, whole.unit) if is_fraction else located(start.value, start.unit)
-    first, last = max(begin, state.timestamp.get(unit).value), located(whole.value, whole.unit)
+    batch = sizes.get(unit, math.nan) / sizes.get(TimeUnit.BATCH, math.nan) if unit is not TimeUnit.BATCH else 1
+    soon = state.timestamp.get(unit).value + (0 if math.isnan(batch) else batch)  # it starts after a batch
+    first, last = max(begin, soon), located(whole.value, whole.unit)
     if not first < last:  # nor if one is NaN
         return None
     # A batch that completes several intervals makes one update.

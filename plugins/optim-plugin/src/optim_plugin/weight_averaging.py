@@ -16,8 +16,9 @@ from engine_core.messages import warn
 from engine_core.time import Timestamp
 
 from .averages import Average, Rule, check_tensors
+from .buffers import Buffers, check_buffers
 
-__all__ = ["WeightAveraging", "check_count"]
+__all__ = ["WeightAveraging", "check_count", "model_of"]
 
 
 class WeightAveraging(Algorithm):
@@ -26,7 +27,8 @@ class WeightAveraging(Algorithm):
     A subclass says when the average is updated (`_is_due`) and how (`_rule`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers = check_buffers(buffers)
         self._average: Average | None = None
         self._count = 0  # how many weights it averages
         self._moved_at = Timestamp()
@@ -65,7 +67,7 @@ class WeightAveraging(Algorithm):
         average = self._current(state)
         if event is Event.EVAL_START:
             assert average is not None
-            average.check_model(_model_of(state))
+            average.check_model(model_of(state))
             average.swap_in()
             return
         if average is None:
@@ -75,7 +77,7 @@ class WeightAveraging(Algorithm):
         if not self._is_due(event, state):
             return
         if average is None:
-            self._hold(Average(_model_of(state)), 1, state)
+            self._hold(Average(model_of(state), buffers=self.buffers), 1, state)
             return
         average.update(self._rule(), self._count)
         self._count, self._moved_at = self._count + 1, state.timestamp
@@ -97,7 +99,7 @@ class WeightAveraging(Algorithm):
     def state_dict(self) -> dict[str, Any]:
         """Return the average and what belongs to it; empty if there is none."""
         if self._average is not None:
-            return {"average": self._average.copies(), "count": self._count}
+            return {"average": self._average.copies(), "count": self._count, "copied": self._average.copied()}
         return {**self._loaded, "average": _copies(self._loaded["average"])} if self._loaded else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -111,7 +113,7 @@ class WeightAveraging(Algorithm):
         if state:
             expected = ("average", "count")
             missing = [f"no {name!r}, but {', '.join(map(repr, state))}" for name in expected if name not in state]
-            foreign = [f"an unknown key {name!r}" for name in state if name not in expected]
+            foreign = [f"an unknown key {name!r}" for name in state if name not in (*expected, "copied")]
             if wrong := missing + foreign:
                 raise ArgumentError(
                     f"the state of {self.metadata.name} has {wrong[0]}: give what its state_dict() returned"
@@ -130,7 +132,8 @@ class WeightAveraging(Algorithm):
     def _current(self, state: State) -> Average | None:
         """Return the average of this run, if it has one; a loaded one becomes it."""
         if self._loaded:
-            average = Average(_model_of(state), self._loaded["average"])
+            average = Average(model_of(state), self._loaded["average"], buffers=self.buffers)
+            average.copy_again(self._loaded.get("copied", ()))  # older versions saved means of them
             self._hold(average, self._loaded["count"], state)
             self._loaded = {}
         return self._average if self._is_of(state) else None
@@ -146,7 +149,8 @@ def check_count(count: object) -> int:
     return check_whole("count", count, "[1, inf)", "how many weights the average is of already")
 
 
-def _model_of(state: State) -> torch.nn.Module:
+def model_of(state: State) -> torch.nn.Module:
+    """Return the model, or raise if there is none."""
     if state.model is None:
         raise ArgumentError("there is no model to average the weights of: give State the model")
     return state.model
