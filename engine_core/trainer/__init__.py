@@ -2,7 +2,7 @@
 
 from .arguments import new_name
 from .averages import find_average
-from .data import is_of_rank, why_inexact
+from .data import is_of_rank, own_generators, why_inexact
 from .interruption import ending_together, is_between_batches
 from .metrics import Measurement, as_numbers, check_metrics, load_state, look_at_values, state_of
 from .optimizers import at_evaluation
@@ -28,6 +28,7 @@ __all__ = [
     "load_weights",
     "look_at_values",
     "new_name",
+    "own_generators",
     "state_of",
     "surgery_of",
     "versions_of",

@@ -44,7 +44,11 @@ def _unread(state: State, engine: Engine) -> list[int]:
     read = [*_places(objective.inputs), *_places(objective.targets)]
     read += [str(path).partition(".")[0] for paths in (batches.shared, batches.per_row, batches.dim) for path in paths]
     for reader in _readers(engine):
-        keys = [value for name, value in _attributes(reader) if name.endswith("_key") and type(value) in (int, tuple)]
+        keys = [
+            value
+            for name, value in _attributes(reader)
+            if name.rpartition("_")[1:] == ("_", "key") and type(value) in (int, tuple)
+        ]
         if not keys or not all(type(key) is int for key in keys):  # it may read anything
             return []
         read += keys

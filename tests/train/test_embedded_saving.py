@@ -80,7 +80,7 @@ def test_it_is_written_to_two_files_and_read_back(tmp_path: Path) -> None:
     assert str(read_state(tmp_path)) == str(saved)
 
     (tmp_path / "engine_core.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"engine_core.json' is not JSON"):
+    with pytest.raises(CheckpointError, match=r"engine_core.json' is damaged, it is not JSON"):
         read_state(tmp_path)
     (tmp_path / "engine_core.json").write_text("null")
     with pytest.raises(CheckpointError, match=r"engine_core.json' is damaged: it holds None, and not an object"):

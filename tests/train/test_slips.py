@@ -77,6 +77,7 @@ def test_what_model_or_loss_raises_gets_a_note_of_the_slip(slip: str, evaluates:
     assert notes_of(error.value) == expected
 
 
+@pytest.mark.filterwarnings("ignore:nothing reads item 2 of the batch")
 def test_batches_of_three_parts_and_arrays_that_a_model_takes_are_fine() -> None:
     with trainer([(X, Y, np.arange(8))]) as made:
         made.fit()

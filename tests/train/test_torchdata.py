@@ -16,7 +16,10 @@ from .parts import Memory, at, net, rows, same, trainer
 from .test_resume import Noise, all_of, checkpoints
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs the extra 'torchdata'")
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it, with torch 2.13
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it, with torch 2.13
+    pytest.mark.filterwarnings("ignore:fit.. has nothing to do"),  # resumed at its end
+]
 
 EXAMPLES, BATCH, EPOCHS = 22, 6, 3
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from engine_core.batch import move_batch
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.randomness import load_generator, preserve_generators, state_of_generator
-from engine_core.trainer.data import own_generators
+from engine_core.trainer import own_generators
 
 from .weights import bare, plain_name
 
