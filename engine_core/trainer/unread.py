@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ..callback import method_of
@@ -44,8 +44,10 @@ def _unread(state: State, engine: Engine) -> list[int]:
     read = [*_places(objective.inputs), *_places(objective.targets)]
     read += [str(path).partition(".")[0] for paths in (batches.shared, batches.per_row, batches.dim) for path in paths]
     for reader in _readers(engine):
-        keys = [value for name, value in _attributes(reader) if name.endswith("_key") and type(value) in (int, tuple)]
-        if not keys or not all(type(key) is int for key in keys):  # it may read anything
+        settings = getattr(reader, "__dict__", {})
+        keys = [value for name, value in settings.items() if name.endswith("_key") and type(value) in (int, tuple)]
+        # It may read anything, or a function that it was given may.
+        if not keys or not all(type(key) is int for key in keys) or any(map(callable, settings.values())):
             return []
         read += keys
     known = {place % len(batch) if type(place) is int else place for place in read}
@@ -61,10 +63,6 @@ def _readers(engine: Engine) -> Iterator[Any]:
         is_own = type(listener).__module__.partition(".")[0] == "engine_core"
         if not is_own and any(method_of(listener, event.value) is not None for event in {*Event} - _BEFORE_BATCHES):
             yield listener
-
-
-def _attributes(reader: Any) -> Iterable[tuple[str, Any]]:
-    return getattr(reader, "__dict__", {}).items()
 
 
 def _places(items: Any) -> tuple[int | str, ...]:

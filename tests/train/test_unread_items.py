@@ -47,6 +47,14 @@ class ReadsAnything(Reads):
         pass
 
 
+class Given(Reads):
+    """Calls a function that may read anything."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.score = len
+
+
 class Surgery(ReadsAnything):
     """Can't read a batch, since it runs before there is one."""
 
@@ -103,6 +111,7 @@ def test_what_can_not_read_it_leaves_the_warning(settings: dict[str, Any]) -> No
         {"algorithms": [Reads(-1)]},
         {"algorithms": [Reads((lambda batch: batch[2], lambda batch, value: batch))]},
         {"algorithms": [ReadsAnything()]},
+        {"algorithms": [Given()]},
         {"callbacks": [at("batch_end", lambda state: None)]},
         {"callbacks": [at("epoch_end", lambda state: None)]},
         {"loss_fn": None, "objective": Own(nn.CrossEntropyLoss())},
