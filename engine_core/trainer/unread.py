@@ -51,7 +51,11 @@ def _unread(state: State, engine: Engine) -> list[int]:
             return []
         read += keys
     known = {place % len(batch) if type(place) is int else place for place in read}
-    return [] if "*" in known else [place for place in range(len(batch)) if not {place, str(place)} & known]
+    if "*" in known:
+        return []
+    # Strings, and lists of them, are there to be shown.
+    arrays = [place for place, item in enumerate(batch) if hasattr(item, "shape")]
+    return [place for place in arrays if not {place, str(place)} & known]
 
 
 def _readers(engine: Engine) -> Iterator[Any]:
@@ -75,5 +79,4 @@ def _in_words(items: Any) -> str:
 
 
 def _described(item: Any) -> str:
-    shape = f" of shape {tuple(item.shape)}" if hasattr(item, "shape") else ""
-    return f"{type(item).__name__}{shape}"
+    return f"{type(item).__name__} of shape {tuple(item.shape)}"

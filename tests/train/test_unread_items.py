@@ -121,6 +121,8 @@ def test_what_can_not_read_it_leaves_the_warning(settings: dict[str, Any]) -> No
         {"batches": Batches(tokens=len)},
         {"batches": Batches(shared=(2,))},
         {"data": [rows(8), rows(8, 2)]},
+        {"data": [(*rows(8), "a name")]},
+        {"data": [(*rows(8), ["a", "name"] * 4)]},
     ],
     ids=str,
 )
