@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Trainer
+from engine_core.errors import UnreadItemWarning
 
 WARM_UP = 0.05
 
@@ -113,7 +115,9 @@ def train(name: str, case: Case, epochs: float, seed: int, folder: Path = DEBIAN
             progress_bar=False,
         ) as trainer,
         counting(model, tuple(split.images.shape[1:])) as counter,
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore", UnreadItemWarning)  # the ids, where a method remembers no examples
         started_s = time.process_time()
         trainer.fit()
         took_s = time.process_time() - started_s

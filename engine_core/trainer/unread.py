@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ..callback import method_of
@@ -44,16 +44,22 @@ def _unread(state: State, engine: Engine) -> list[int]:
     read = [*_places(objective.inputs), *_places(objective.targets)]
     read += [str(path).partition(".")[0] for paths in (batches.shared, batches.per_row, batches.dim) for path in paths]
     for reader in _readers(engine):
+        settings = getattr(reader, "__dict__", {})
         keys = [
             value
-            for name, value in _attributes(reader)
+            for name, value in settings.items()
             if name.rpartition("_")[1:] == ("_", "key") and type(value) in (int, tuple)
         ]
-        if not keys or not all(type(key) is int for key in keys):  # it may read anything
+        # It may read anything, or a function that it was given may.
+        if not keys or not all(type(key) is int for key in keys) or any(map(callable, settings.values())):
             return []
         read += keys
     known = {place % len(batch) if type(place) is int else place for place in read}
-    return [] if "*" in known else [place for place in range(len(batch)) if not {place, str(place)} & known]
+    if "*" in known:
+        return []
+    # Strings, and lists of them, are there to be shown.
+    arrays = [place for place, item in enumerate(batch) if hasattr(item, "shape")]
+    return [place for place in arrays if not {place, str(place)} & known]
 
 
 def _readers(engine: Engine) -> Iterator[Any]:
@@ -67,10 +73,6 @@ def _readers(engine: Engine) -> Iterator[Any]:
             yield listener
 
 
-def _attributes(reader: Any) -> Iterable[tuple[str, Any]]:
-    return getattr(reader, "__dict__", {}).items()
-
-
 def _places(items: Any) -> tuple[int | str, ...]:
     return items if isinstance(items, tuple) else (items,)
 
@@ -81,5 +83,4 @@ def _in_words(items: Any) -> str:
 
 
 def _described(item: Any) -> str:
-    shape = f" of shape {tuple(item.shape)}" if hasattr(item, "shape") else ""
-    return f"{type(item).__name__}{shape}"
+    return f"{type(item).__name__} of shape {tuple(item.shape)}"

@@ -47,6 +47,14 @@ class ReadsAnything(Reads):
         pass
 
 
+class Given(Reads):
+    """Calls a function that may read anything."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.score = len
+
+
 class Surgery(ReadsAnything):
     """Can't read a batch, since it runs before there is one."""
 
@@ -102,6 +110,7 @@ def test_what_can_not_read_it_leaves_the_warning(settings: dict[str, Any]) -> No
         {"algorithms": [Reads(-1)]},
         {"algorithms": [Reads((lambda batch: batch[2], lambda batch, value: batch))]},
         {"algorithms": [ReadsAnything()]},
+        {"algorithms": [Given()]},
         {"callbacks": [at("batch_end", lambda state: None)]},
         {"callbacks": [at("epoch_end", lambda state: None)]},
         {"loss_fn": None, "objective": Own(nn.CrossEntropyLoss())},
@@ -111,6 +120,8 @@ def test_what_can_not_read_it_leaves_the_warning(settings: dict[str, Any]) -> No
         {"batches": Batches(tokens=len)},
         {"batches": Batches(shared=(2,))},
         {"data": [rows(8), rows(8, 2)]},
+        {"data": [(*rows(8), "a name")]},
+        {"data": [(*rows(8), ["a", "name"] * 4)]},
     ],
 )
 def test_where_something_may_read_it_there_is_none(settings: dict[str, Any]) -> None:

@@ -147,5 +147,6 @@ def _restore(trainer: Any, snapshot: _Snapshot) -> None:
     trainer.engine.run_event(Event.AFTER_LOAD)
     if done := snapshot.timestamp.batch_in_epoch:
         rest = iter(list(state.train_dataloader)[done:])
-        trainer._session.batches = rest  # noqa: SLF001  there is no public way yet
+        session = trainer._session  # noqa: SLF001  there is no public way yet
+        session.batches, session.feed.taken, session.feed.is_exhausted = rest, done, False
     snapshot.generators.restore()

@@ -102,6 +102,7 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(at: int) -> None:
         rest.load_state_dict(first.state_dict())
         after.state.timestamp = before.state.timestamp
         after._session.batches = iter(make_data()[at % 5 :])
+        after._session.feed.taken, after._session.feed.is_exhausted = at % 5, False
         after.fit()
     assert recorder.frozen == whole.frozen[at:]
     assert all(map(torch.equal, recorder.weights[-1], whole.weights[-1]))
@@ -196,6 +197,7 @@ def test_a_resumed_run_logs_what_the_uninterrupted_one_does(at: int) -> None:
         rest.load_state_dict(first.state_dict())
         after.state.timestamp = before.state.timestamp
         after._session.batches = iter(make_data()[at % 5 :])
+        after._session.feed.taken, after._session.feed.is_exhausted = at % 5, False
         after.fit()
     assert logged_by(logged[0]) + logged_by(logged[1]) == WHOLE
 
