@@ -119,7 +119,9 @@ class GlobalGenerators:
 
 
 def is_generator(item: Any) -> bool:
-    """Is this a generator of torch, Python or NumPy?"""
+    """Is this a generator of torch, Python or NumPy, with a state?"""
+    if isinstance(item, random.SystemRandom):
+        return False
     return isinstance(item, (torch.Generator, random.Random, *_numpy_generators()))
 
 

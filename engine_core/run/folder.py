@@ -20,16 +20,8 @@ from ..ranks import Ranks
 from ..trainer import new_name
 from .outcome import as_json
 
-FILES = (
-    MANIFEST,
-    "metrics.jsonl",
-    "metrics.csv",
-    "events.jsonl",
-    "timing.json",
-    "results.json",
-    "model.safetensors",
-    "model-average.safetensors",
-)
+_RESULTS = ("results.json", "model.safetensors", "model-average.safetensors")
+FILES = (MANIFEST, "metrics.jsonl", "metrics.csv", "events.jsonl", "timing.json", *_RESULTS)
 """What a run writes into its folder, beside checkpoints and logged files."""
 
 
@@ -57,8 +49,9 @@ def _check_folder(config: Config, folder: Path) -> None:
     if problem := why_not(folder / MANIFEST, MOST_BYTES_OF_JSON):
         raise ArgumentError(f"{str(folder)!r} can't be a run's folder: {problem}; choose another folder, or remove it")
     if not _is_run(folder):
-        there = next((folder / name for name in FILES if os.path.lexists(folder / name)), None)
-        if there is not None and not resumes:  # a program's run has checkpoints and no manifest
+        names = _RESULTS if resumes else FILES  # a program's run has checkpoints and logs, and neither of the others
+        there = next((folder / name for name in names if os.path.lexists(folder / name)), None)
+        if there is not None:
             raise ArgumentError(
                 f"{str(there)!r} is there, and {str(folder)!r} is not the folder of a run: the file is left as it is; "
                 "choose another folder, or remove it"
@@ -87,7 +80,7 @@ def _is_run(folder: Path) -> bool:
 def _saver_folders(config: Config, folder: Path) -> list[Path]:
     """Return where the run's savers save, as far as the config says it."""
     given = [entry.args.get("folder") for entry in config.callbacks]
-    return [folder / RUN_CHECKPOINTS, *(Path(place) for place in given if isinstance(place, (str, Path)))]
+    return [folder / RUN_CHECKPOINTS, *(path_of(place) for place in given if isinstance(place, (str, Path)))]
 
 
 def _is_same_run(config: Config, folder: Path) -> bool:

@@ -61,6 +61,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
                 checkpoint(status.owed.then)
         session.agree_on_end()  # FIT_END sees what was asked for in the last evaluation, as on one process
         session.mean_buffers()  # for what is made of the model afterwards
+        session.left_in_eval = not session.is_training()  # what FIT_END does to it is for others
         seam.fit_end()
         session.agree_on_end()
         session.end_if_interrupted()

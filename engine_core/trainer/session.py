@@ -39,7 +39,7 @@ class Session:
         schedulers: torch schedulers, each with the interval at which it steps, and lengths of this run in its steps.
         batches: the loader in mid-epoch, or None between epochs.
         given_modes: what parameters and modules were given as, see `resume.modes`.
-        left_in_eval: did the latest fit end with the model in eval mode, as a callback had put it?
+        left_in_eval: was the model in eval mode before FIT_END, or when the run was saved, as a callback had put it?
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
         untrained: names of the trainable parameters that were in no optimizer when the latest fit began.
@@ -190,6 +190,10 @@ class Session:
     def look_at_schedules(self) -> None:
         """Warn of schedulers whose own length is not the run's, unless the previous fit had the same."""
         self.misfits = warn_of_lengths(self.schedulers, self.misfits, self.state)
+
+    def is_training(self) -> bool:
+        """Is the model in train mode?"""
+        return cast("torch.nn.Module", self.state.model).training
 
     def look_for_coupled_rows(self) -> None:
         """A batch is cut: warn once of layers whose statistics in training depend on that."""

@@ -224,7 +224,6 @@ class Trainer:
             # Undoes draws made since the Trainer was created.
             seed_generators(state.derive_seed("rank") if state.rank else state.seed)
         run_fit(self._session, end)
-        self._session.left_in_eval = not state.model.training
 
     @ending_together
     def eval(self, dataloader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None) -> dict[str, float]:
@@ -294,7 +293,7 @@ class Trainer:
             is_resumed = status.phase is Phase.RESUMED
             if is_resumed and status.has_ended and state.stop_requested:
                 done = "the run was stopped" + (f": {state.stop_reason}" if state.stop_reason else "")
-            elif state.timestamp.get(horizon.unit) < horizon or (is_resumed and not status.has_ended):
+            elif state.timestamp.get(horizon.unit) < horizon or (is_resumed and not status.has_ended) or status.owed:
                 return horizon
             warn(f"fit() has nothing to do: {done}; fit('1{horizon.unit}') continues it", DurationWarning)
             return None

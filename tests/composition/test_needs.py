@@ -28,7 +28,7 @@ DECLARED = {  # with default arguments: the needs and the events
     "gated_linear_units": ("surgery", "init"),
     "gradient_penalty": ("create_graph whole_batch", "before_forward after_forward before_backward"),
     "label_smoothing": ("", "before_loss after_loss"),
-    "layer_freezing": ("freezing duration", "batch_start batch_checkpoint"),
+    "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
     "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),
     "progressive_resizing": ("duration", "after_dataloader"),
     "sam": ("whole_weights closure", "after_train_batch"),

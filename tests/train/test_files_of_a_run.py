@@ -45,6 +45,17 @@ def test_a_file_that_no_run_wrote_is_named_and_everything_stays(train, tmp_path,
     assert files_in(tmp_path / "out") == {name: b"7 billion weights"}
 
 
+def test_a_model_of_others_beside_the_checkpoints_of_a_program_stays(train, tmp_path):
+    kept = "callbacks: [{name: checkpoint_saver, args: {folder: kept, interval: 1ba}}]\n"
+    assert train("--no-checkpoints", config=CONFIG + kept).exit_code == 0
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "model.safetensors").write_text("7 billion weights")
+    done = train("--no-checkpoints", "--autoresume", "--out", "elsewhere", config=CONFIG + kept)
+    assert done.exit_code == 2
+    assert "'elsewhere/model.safetensors' is there" in done.output
+    assert files_in(tmp_path / "elsewhere") == {"model.safetensors": b"7 billion weights"}
+
+
 def test_another_run_without_checkpoints_is_not_replaced_by_autoresume(train, tmp_path):
     assert train("--no-checkpoints").exit_code == 0
     before = files_in(tmp_path / "out")

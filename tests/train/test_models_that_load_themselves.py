@@ -158,3 +158,15 @@ def test_a_model_that_refuses_for_a_reason_of_its_own_is_quoted(strict: bool, tm
         one.fit("1ba")
     with pytest.raises(CheckpointError, match=r"the weights are another model's:\n  LookupError: not today"):
         make(Choosy, tmp_path / "other", load_path=tmp_path, load_strict=strict)
+
+
+class Lenient(nn.Sequential):
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        return super().load_state_dict(state_dict, strict=False)
+
+
+def test_what_a_lenient_model_leaves_out_is_named(tmp_path: Path) -> None:
+    with trainer(batches(6), nn.Linear(4, 3), callbacks=CheckpointSaver(tmp_path, "1ep")) as made:
+        made.fit()
+    with pytest.raises(CheckpointError, match=r"'0.weight' is missing from the checkpoint"):
+        trainer(batches(6), Lenient(nn.Linear(4, 3)), load_path=tmp_path, load_weights_only=True)

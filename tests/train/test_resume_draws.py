@@ -224,3 +224,4 @@ def test_generators_are_found_wherever_a_loader_holds_them() -> None:
     assert {id(each) for each in found} == {id(each) for each in made}
     assert len(found) == len(made)
     assert own_generators([1, 2]) == []
+    assert own_generators(Holder(entropy=random.SystemRandom())) == []

@@ -1,11 +1,14 @@
 """Which modules `fit` puts into train mode, if the model comes in eval mode."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
 from .parts import at, batches, net, trainer
 
@@ -87,3 +90,22 @@ def test_a_warning_that_is_an_error_leaves_the_modes() -> None:
     with trainer(batches(6, 6), model) as made, pytest.raises(UserWarning, match="came in eval mode"):
         made.fit()
     assert in_train_mode(model) == []
+
+
+def test_what_fit_end_does_to_the_model_says_nothing_about_the_next_fit(tmp_path: Path) -> None:
+    def made(length: str, modes: list[bool]) -> Any:
+        callbacks = [
+            at("fit_end", lambda state: state.model.eval()),
+            at("batch_end", lambda state: modes.append(state.model.training)),
+            CheckpointSaver(tmp_path, "1ep"),
+        ]
+        return trainer(batches(6, 6), net(), max_duration=length, callbacks=callbacks, autoresume=True)
+
+    modes: list[bool] = []
+    with made("2ep", modes) as first:
+        first.fit("1ep")
+        with pytest.warns(UserWarning, match="came in eval mode"):
+            first.fit()
+    with made("3ep", modes) as second, pytest.warns(UserWarning, match="came in eval mode"):
+        second.fit()
+    assert modes == [True] * 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ...checkpoint import Content, Opened, restore
 from ...embed import algorithms_of
@@ -42,7 +42,7 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> Ca
     else:
         load_rest = _nothing
     put_modes_back(state, saved.get("modes", {}).get("now", {}))  # older versions saved none
-    session.left_in_eval = "modes" in saved and not cast("Any", state.model).training
+    session.left_in_eval = "modes" in saved and not saved.get("has_ended") and not session.is_training()
     _load_scaler(session, saved["scaler"])
     _load_loss(state.loss_fn, saved["loss"])
     own = {**saved, **(part_of_rank(saved.get("ranks") or [], state.ranks) or {})}

@@ -43,7 +43,8 @@ def load_weights(
         raise CheckpointError("\n  ".join(["the weights are another model's:", *lines]))
     warn("\n  ".join(["not all weights were loaded:", *lines, *filter(None, [left_too])]), CheckpointWarning)
     fitting = {**own, **{name: value for name, value in weights.items() if name not in refused}}
-    if (error := _refusal(model, own, fitting)) is not None:
+    error, _ = _loaded(model, own, fitting)
+    if error is not None:
         before.put_back()  # type: ignore[union-attr]  # something was unlike
         raise CheckpointError(f"the model can't load the weights that fit: {cause_of(error)}") from error
     return False
@@ -63,22 +64,24 @@ def _refused(
     model: Any, own: Mapping[str, Any], weights: Mapping[str, Any], unlike: dict[str, str], *, casts: bool
 ) -> tuple[dict[str, str], str]:
     """Load; return what of the `unlike` was refused, and what the model said if it named none of it."""
-    if (error := _refusal(model, own, weights)) is not None:
+    error, left = _loaded(model, own, weights)
+    if error is not None:
         said = str(error)
         named = {name: how for name, how in unlike.items() if f'"{name}"' in said or f"for {name}:" in said}
         return named or unlike, "" if named else cause_of(error)
     now = model.state_dict() if unlike else {}
     both = [name for name in unlike if name in weights and name in now]
-    return {name: f"is {cast}" for name in both if (cast := _cast(weights[name], now[name], casts=casts))}, ""
+    casted = {name: f"is {cast}" for name in both if (cast := _cast(weights[name], now[name], casts=casts))}
+    return {name: how for name, how in unlike.items() if name in left} | casted, ""
 
 
-def _refusal(model: Any, own: Mapping[str, Any], weights: Mapping[str, Any]) -> Exception | None:
-    """Load, and return the error with which the model refuses."""
+def _loaded(model: Any, own: Mapping[str, Any], weights: Mapping[str, Any]) -> tuple[Exception | None, set[str]]:
+    """Load; return the error with which the model refuses, and the names that it says it left out without one."""
     try:
-        model.load_state_dict({name: as_in(value, own.get(name)) for name, value in weights.items()})
+        told = model.load_state_dict({name: as_in(value, own.get(name)) for name, value in weights.items()})
     except Exception as error:  # noqa: BLE001  the model's own code
-        return error
-    return None
+        return error, set()
+    return None, {*getattr(told, "missing_keys", ()), *getattr(told, "unexpected_keys", ())}
 
 
 def _lines(refused: Mapping[str, str], own: Mapping[str, Any], weights: Mapping[str, Any]) -> list[str]:
