@@ -22,7 +22,7 @@ from ..randomness import GlobalGenerators
 from ..state import State, epochs_done, length_of
 from ..time import Timestamp
 from .arguments import check_loader
-from .data import differing, of_loader, restart_pass
+from .data import begin_pass, differing, restart_pass
 from .interruption import EvaluationInterrupted
 from .metrics import Measurement, as_numbers, look_at_values
 from .out_of_memory import explain_out_of_memory
@@ -148,7 +148,7 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
     for metric in metrics.values():
         metric.reset()
     measurement = Measurement(metrics, state.ranks)
-    began = {"global": GlobalGenerators.capture(session.device), **of_loader(loader)}
+    began = begin_pass(loader, session.device)
     fire(Event.EVAL_START)
     losses = _Losses(session, str(label))
 

@@ -144,6 +144,48 @@ def test_an_evaluation_that_was_interrupted_is_repeated_as_it_began(
     assert [each for each in parts if isinstance(each[0], int)] == [each for each in whole if isinstance(each[0], int)]
 
 
+class Positioned:
+    """A loader that keeps its position itself, and begins where it is."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < 3:
+            self.at += 1
+            yield rows(4, self.at)
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("in_one_process", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_an_interrupted_evaluation_begins_a_loader_with_a_position_again(
+    count: int, *, in_one_process: bool, tmp_path: Path
+) -> None:
+    def made(seen: list[Any], *callbacks: Callback) -> Any:
+        callbacks = (Order(seen), *callbacks, CheckpointSaver(tmp_path, "1ba"))
+        given = {"eval_dataloader": Positioned(), "eval_interval": "1ba", "autoresume": True}
+        return trainer([rows(4)] * 2, linear(), callbacks=callbacks, **given)
+
+    seen: list[Any] = []
+    with made(seen, pause("eval_batch_end", count)) as run:
+        run.fit()
+        if in_one_process:
+            run.fit()
+    with made(seen) as run:
+        if not in_one_process:
+            run.fit()
+    evaluated = [batch for label, batch in seen if label == "eval"]
+    whole = [rows(4, seed)[0][:, 0].tolist() for seed in (1, 2, 3)]
+    assert evaluated == [*whole * (count // 4), *whole[: (count - 1) % 3 + 1], *whole * (2 - count // 4)]
+
+
 def test_an_evaluation_that_the_last_batch_of_an_epoch_owes_comes_before_the_epoch_ends(tmp_path: Path) -> None:
     def events(folder: Path, *stops: Callback) -> list[str]:
         heard: list[str] = []

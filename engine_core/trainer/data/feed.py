@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -230,9 +231,19 @@ def restart_generators(loader: Any, began: Any, device: torch.device) -> None:
     _put_back(loader, _entry(began, "own", list))
 
 
+def begin_pass(loader: Any, device: torch.device) -> dict[str, Any]:
+    """Return what `restart_pass` needs of a loader whose pass begins, with the global generators as one object."""
+    began = {"global": GlobalGenerators.capture(device), **of_loader(loader)}
+    if keeps_position(loader) and not isinstance(loader, torch_data.DataLoader):  # torchdata's begins where it began
+        began["loader"] = copy.deepcopy(loader.state_dict())
+    return began
+
+
 def restart_pass(loader: Any, began: Any, device: torch.device) -> None:
-    """Let a loader without a state of its own begin a pass as it began before, in the state that `began` has."""
-    if not keeps_position(loader):
+    """Let an evaluation's loader begin a pass as it began before, in the state that `began` has."""
+    if "loader" in began:
+        loader.load_state_dict(began["loader"])
+    elif not keeps_position(loader):
         restart_workers(loader, persists=_entry(began, "persists", bool))  # before: it draws
     restart_generators(loader, began, device)
 

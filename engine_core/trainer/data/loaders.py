@@ -80,20 +80,17 @@ def set_epoch(loader: Any, epoch: int) -> None:
 
 def _parts_of(loader: Any) -> list[Any]:
     """Return a loader, its samplers and its dataset, and what these wrap; each once."""
-    parts = [loader] if hasattr(loader, "__dict__") else []
+    parts, seen = [loader] if hasattr(loader, "__dict__") else [], {id(loader)}
     for part in parts:  # which grows
         for name, value in vars(part).items():
             public = name.lstrip("_")
             are_parts = public[-1:] == "s" and public[:-1] in _WRAPPED and type(value) in (list, tuple)
             is_part = are_parts or public in _WRAPPED
             for each in value if are_parts else [value]:
-                if (is_part or isinstance(each, _PARTS)) and hasattr(each, "__dict__") and not _holds(parts, each):
+                if (is_part or isinstance(each, _PARTS)) and hasattr(each, "__dict__") and id(each) not in seen:
                     parts.append(each)
+                    seen.add(id(each))
     return parts
-
-
-def _holds(items: list[Any], item: Any) -> bool:
-    return any(each is item for each in items)
 
 
 def is_skippable(loader: Any) -> bool:

@@ -35,11 +35,14 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], weights: Mapping
             _load_groups(session, label, optimizer, entry)
             known.append((optimizer, len(names)))
     has_all = [count for _, count in known] == [len(entry["parameters"]) for entry in entries]
-    if has_all and len(known) == len(state.optimizers) and len(state.schedulers) == len(saved["schedulers"]):
+    is_complete = has_all and len(known) == len(state.optimizers)
+    is_complete = is_complete and len(state.schedulers) == len(saved["schedulers"])
+    if is_complete:
         _load_schedulers(session, saved["schedulers"])
-        return lambda: None
 
     def load_rest() -> None:
+        if is_complete and [id(one) for one, _ in known] == [*map(id, state.optimizers)]:  # none was replaced
+            return
         for label, optimizer, entry in _paired("optimizers", state.optimizers, entries):
             names = names_in(optimizer, state.model)
             _check_names(label, _difference(names, entry["parameters"], state.model, weights), _HINT)
