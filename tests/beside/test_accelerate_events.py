@@ -142,8 +142,8 @@ def test_loggers_get_traces_and_what_algorithms_log():
     run = Run("together", loggers=[logger], loaders=make_loaders(rows=16))
     run.train(1)
     ran = [(t.name, t.event.value) for traces in logger.traces for t in traces.values() if t.run]
-    assert ran[:7] == [
-        *(("SelectiveBackprop", "init"), ("SelectiveBackprop", "fit_start"), ("EMA", "fit_start")),
+    assert ran[:6] == [
+        *(("SelectiveBackprop", "init"), ("SelectiveBackprop", "fit_start")),
         ("SelectiveBackprop", "after_dataloader"),
         *(("LabelSmoothing", "before_loss"), ("LabelSmoothing", "after_loss"), ("EMA", "batch_end")),
     ]

@@ -176,7 +176,7 @@ def test_what_can_not_be_resumed_is_refused_by_name_before_weights_are_loaded(tm
     assert torch.equal(trainer.model.net[0].weight, weight)
 
     path.write_text("{")
-    with pytest.raises(CheckpointError, match=r"engine_core\.json' is not JSON"):
+    with pytest.raises(CheckpointError, match=r"engine_core\.json' is damaged, it is not JSON"):
         trainer.train(resume_from_checkpoint=one)
 
 

@@ -43,6 +43,7 @@ def test_gradients_are_clipped_before_after_train_batch(case, tmp_path):
     assert len(norms) == 14 and max(norms) == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:nothing reads item 2 of the batch")
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_the_norm_of_the_gradients_is_that_of_our_trainer(clip, tmp_path):
     memory, own = RecordingDestination(), RecordingDestination()
