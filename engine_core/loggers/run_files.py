@@ -177,7 +177,8 @@ class RunFiles(LoggerDestination):
             self._held.clear()
         self._release()
         lines, problem, lost = self._lines, "", []
-        begun = lines.is_open or bool(lines.due)
+        table = lines.path.with_name("metrics.csv")
+        begun = lines.is_open or bool(lines.due) or (self._is_complete() and lines.path.exists() and not table.exists())
         try:
             lines.close()
         except OSError as error:
@@ -187,7 +188,7 @@ class RunFiles(LoggerDestination):
             lost = [f"{lines.unwritten} lines for {lines.path.name}"]
         if begun:
             try:
-                write_table(lines.path, lines.path.with_name("metrics.csv"))
+                write_table(lines.path, table)
             except OSError as error:
                 problem = problem or f"can't write in {str(self.folder)!r} at its end ({error})"
                 lost.append("the table metrics.csv")
@@ -195,6 +196,11 @@ class RunFiles(LoggerDestination):
         if problem:
             self.lost = f"{' and '.join(lost) or lines.path.name} {'are' if lines.unwritten else 'is'} lost"
             self._warn(f"{problem}: {self.lost}")
+
+    def _is_complete(self) -> bool:
+        """Is the training complete? One that was killed only then has nothing to do when it is started again."""
+        elapsed = None if self._state is None else self._state.get_elapsed_duration()
+        return elapsed is not None and elapsed.value >= 1
 
     def _trains_without_fit(self) -> bool:
         """Is this a loop of somebody's own, which fires no FIT_START?"""

@@ -80,6 +80,9 @@ def at_evaluation(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]
     that into the parameters, and `train()` goes back, up to rounding. Both may be called twice.
     """
     two_points = [(optimizer, _parameters(optimizer)) for optimizer in optimizers if has_two_points(optimizer)]
+    if not two_points:
+        yield
+        return
     left = _Left()
     with ExitStack() as versions:
         # Since they are put back, graphs that saved them stay valid.

@@ -16,6 +16,8 @@ from .parts import Memory, at, rows, same
 from .test_resume import all_of, checkpoints, loader, run
 from .test_stoppers import ACCURACY, made
 
+pytestmark = pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # resumed at its end
+
 STOPPERS = {
     "early": (lambda: EarlyStopper(patience=2, min_delta=0.06), "1ep"),
     "early, in batches": (lambda: EarlyStopper(patience=4), "2ba"),
