@@ -58,7 +58,7 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.checkpoint\.(pieces\.Box|tensor_file\.TensorFile)|Shape|Callable\[\[\]"),
     ("py:class", r"engine_core\.report\.(thinning\.Thin|series\.Stretch|reading\.(Timing|RunData)|checkpoints\.Saved)"),
     ("py:class", r"engine_core\.report\.logged_files\.LoggedFile|RunData|Status"),
-    ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.draws\.Draws"),
+    ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.draws\.Draws|Buffers"),
     ("py:class", r"nn\.Module|Activation|Target|BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|SpanRecorder"),
 ]
 
