@@ -138,6 +138,7 @@ def run(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> 
     """Train a case; return the weights, what was logged, and what was warned of on this rank."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", "nothing reads item 2 of the batch")  # the numbers of the rows, for tables
         trainer, logs = make(folder, ranks, callbacks, **case)
         with trainer:
             trainer.fit()

@@ -112,6 +112,8 @@ class Feed:
         known, said = state.false_length, length_of(state.train_dataloader)
         if said is None or not self.taken or self.taken in (train_length(state), state.dataloader_len):
             return
+        if state.world_size > 1 and self.is_local:  # it ends where the shortest does, which another warning says
+            return
         state.false_length = said, self.taken
         if known is None:
             warn(
