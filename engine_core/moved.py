@@ -10,7 +10,7 @@ from importlib_metadata import entry_points
 
 __all__ = ["GROUP", "moved"]
 
-GROUP = "engine_core.moved"
+GROUP = "moved_from_engine_core"
 """The group of entry points whose names are modules of the core, and whose values are where their names are now."""
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Objective
-from engine_core.callbacks.gradient_norm import GradientNorm
+from insight_plugin import GradientNorm
 from engine_core.testing import RecordingDestination
 from engine_core.testing.probes import at_events
 from engine_core_transformers.offers import offers_of

@@ -200,7 +200,7 @@ def test_of_pluggy_only_the_public_names_are_used():
     ] == []
 
 
-WORDS = {"confusion", "memory", "norms"}  # names of guests that are ordinary words: where they are meant, in quotes
+WORDS = {"confusion", "gradient_norm", "memory", "norms"}  # names of guests that are ordinary words: where they are meant, in quotes
 
 
 def guests():

@@ -18,7 +18,7 @@ from torchmetrics import classification as of_classes
 
 from engine_core import Callback, LoggerDestination, Trainer
 from engine_core.callbacks.json_lines import JsonLines
-from engine_core.callbacks.train_metrics import TrainMetrics
+from insight_plugin import TrainMetrics
 from engine_core.errors import EngineError
 from engine_core.parallel import DDP, join
 
