@@ -200,7 +200,8 @@ def test_of_pluggy_only_the_public_names_are_used():
     ] == []
 
 
-WORDS = {"confusion", "gradient_norm", "memory", "norms"}  # names of guests that are ordinary words: where they are meant, in quotes
+# Names of guests that are ordinary words, or a field's: where they are meant, in quotes.
+WORDS = {"confusion", "gradient_norm", "memory", "norms"}
 
 
 def guests():

@@ -196,9 +196,8 @@ class TrainMetrics(Callback):
     def _take(self, outputs: Any, targets: Any, state: State) -> None:
         import torch  # noqa: PLC0415  it can be listed without torch
 
-        from engine_core.trainer import in_float32  # noqa: PLC0415
-
         from engine_core.batch import map_batch  # noqa: PLC0415
+        from engine_core.trainer import in_float32  # noqa: PLC0415
 
         assert self._measurement is not None
         outputs = map_batch(outputs, lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
@@ -208,9 +207,8 @@ class TrainMetrics(Callback):
 
     def _state_of(self, name: str, metric: Any) -> dict[str, Any]:
         """Return what a metric has so far, or nothing with a warning if a checkpoint can't hold that."""
-        from engine_core.trainer import state_of  # noqa: PLC0415
-
         from engine_core.checkpoint import flatten  # noqa: PLC0415  it can be listed without torch
+        from engine_core.trainer import state_of  # noqa: PLC0415
 
         own, problem = state_of(metric), "nothing that changes is in its attributes or its state_dict"
         try:
