@@ -19,6 +19,7 @@ from ..session import Session
 from .manifest import describe_run
 from .modes import modes_of
 from .of_ranks import gather_parts
+from .weights import warn_of_shapes
 
 
 def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
@@ -45,6 +46,7 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
         for name, value in weights.items():
             check_tensor(value.tensor if isinstance(value, Piece) else value, f"model.{name}")
         weights = _copies(weights)
+    warn_of_shapes(session, weights)
     kind: Any = Share if session.state.ranks.is_sharded and not whole else Content
     return Snapshot(session.state.timestamp, kind(weights, state, copied, manifest))
 
