@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -18,7 +18,6 @@ from ..config import Config, ParallelSettings, check_plugins, load_config, overr
 from ..errors import EngineError, SameRunError, UnwritableError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
-from .agreement import check_agreement, take_checkpoints
 from .ending import (
     NOT_WHOLE,
     RememberingCommand,
@@ -128,11 +127,15 @@ def train(
 
 def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Config:
     """Return the config of a file with what the command line changes in it."""
-    checkpoints = take_checkpoints(settings)
+    checkpoints: dict[str, Any] | Literal[False] = {
+        "every": settings.pop("checkpoint_every"),
+        **{name: settings.pop(name) for name in ("keep_last", "keep_best")},
+    }
+    if settings.pop("no_checkpoints"):
+        checkpoints = False
     loaded = load_config(path, overrides)
     if isinstance(loaded.trainer.parallel, ParallelSettings) and settings["parallel"] == loaded.trainer.parallel.name:
         settings["parallel"] = None  # the config says more about it
-    check_agreement(loaded, checkpoints, settings)
     checked = override(loaded, checkpoints, **settings)
     check_plugins(checked)
     return checked
