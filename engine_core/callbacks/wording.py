@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..messages import counted, enumerated, escaped
+from ..messages import aligned, counted, enumerated, escaped
 
 
 def header_lines(header: Mapping[str, Any]) -> list[str]:
@@ -28,8 +28,7 @@ def header_lines(header: Mapping[str, Any]) -> list[str]:
         "seed": _said(header["seed"]),
         "folder": "none" if header["folder"] is None else escaped(header["folder"]),
     }
-    width = max(map(len, values))
-    return [f"{name.ljust(width)}  {value}" for name, value in values.items()]
+    return aligned(values.items())
 
 
 def row(evaluation: Mapping[str, Any], position: str) -> str:

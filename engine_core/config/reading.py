@@ -5,6 +5,7 @@ The dialect is YAML 1.2's core schema: `1e-3` is a number, and `off`, `no`, `1:3
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,7 +136,7 @@ def read_text(text: str, file: str = "") -> Node:
         if isinstance(error, ConfigError):
             raise
         problem = str(error)
-        line += loader.get_mark().line if loader else 0  # type: ignore[no-untyped-call]
+        line += loader.get_mark().line if loader else 0
     raise Place(SourceFile(file, Node({}, line))).error(f"not valid YAML: {readable(problem, LONGEST)}")
 
 
@@ -205,7 +206,7 @@ class _Tree:
                     merged |= each.value
                 continue
             name: Any = self._scalar(key) if isinstance(key, yaml.ScalarNode) else key
-            if not isinstance(name, (str, int, float, type(None))):
+            if isinstance(name, (yaml.Node, bytes, dt.date)):
                 raise self._error(key, keys, f"a key has to be text, not a {key.tag.rpartition(':')[2]}")
             if name in own:
                 first = own[name].origin
