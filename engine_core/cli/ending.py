@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..callbacks.wording import clock
+from ..callbacks.reporter import clock
 from ..errors import EngineError, RankError, UnwritableError
 from ..messages import aligned, counted
 

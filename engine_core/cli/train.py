@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ..callbacks.json_lines import JsonLines, as_line
 from ..callbacks.progress import ProgressBar
-from ..callbacks.wording import header_lines
+from ..callbacks.reporter import RunReporter, as_line, header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
@@ -160,7 +159,7 @@ def _fail(
     """Write how the run ended, or a JSON line that none began; return the last lines for the screen."""
     if run is None:
         if write is not None:
-            JsonLines(write).end("failed", code_of(error))
+            RunReporter(write).end("failed", code_of(error))
         out = context.params["out"]
         return [f"resume: {resume_command(context, out)}"] if isinstance(error, SameRunError) else []
     ending, resume = run.end(error), resume_command(context, run.folder)

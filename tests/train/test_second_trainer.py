@@ -12,9 +12,9 @@ from engine_core import Callback
 from engine_core.callbacks.audit import Audit
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.gradient_norm import GradientNorm
-from engine_core.callbacks.json_lines import JsonLines
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.callbacks.profiler import Profiler
+from engine_core.callbacks.reporter import RunReporter
 from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
 from engine_core.callbacks.time_limit import TimeLimit
 from engine_core.callbacks.train_metrics import TrainMetrics
@@ -47,7 +47,7 @@ MAKES: dict[str, Callable[[Path], Callback]] = {
     ),
     "early_stopper": lambda _: EarlyStopper("eval/loss", patience=2),
     "gradient_norm": lambda _: GradientNorm(),
-    "json_lines": lambda _: JsonLines(LINES.append),
+    "json_lines": lambda _: RunReporter(LINES.append),
     "loss_guard": lambda _: LossGuard(limit=3),
     "profiler": lambda folder: Profiler(timing=str(folder / "timing.json")),
     "threshold_stopper": lambda _: ThresholdStopper("eval/loss", 0.0),
