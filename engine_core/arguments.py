@@ -11,7 +11,7 @@ from typing import Any, Literal
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
 from .state import State, train_length
-from .time import Interval, Time, TimeUnit, as_number
+from .time import Interval, Time, TimeUnit, as_number, length_named
 
 __all__ = [
     "check_flag",
@@ -53,8 +53,7 @@ def check_number(name: str, value: object, interval: str, what: str) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ArgumentError(f"{name}={value!r} has to be a finite number")
-    if not _within(number, interval):
-        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")
+    _check_within(name, number, value, interval, what)
     return number
 
 
@@ -68,8 +67,7 @@ def check_whole(name: str, value: object, interval: str, what: str) -> int:
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a whole number: {what}")
-    if not _within(number := int(value), interval):
-        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")
+    _check_within(name, number := int(value), value, interval, what)
     return number
 
 
@@ -95,7 +93,7 @@ def check_length(name: str, value: Time | str) -> Time:
         >>> check_length("warmup", "0.1dur")
         Time('0.1dur')
     """
-    length = _length(name, value)
+    length = length_named(name, value)
     if length.value < 0 or (length.unit is TimeUnit.DURATION and length.value > 1):
         raise ArgumentError(f"{name}={str(length)!r} has to be within the training: 0 or more, and at most 1dur")
     return length
@@ -108,7 +106,7 @@ def check_interval(name: str, value: Time | str) -> Time:
         >>> check_interval("interval", "0.1dur")
         Time('0.1dur')
     """
-    length = _length(name, value)
+    length = length_named(name, value)
     if length.value <= 0:
         raise ArgumentError(f"{name} has to be positive, not {str(length)!r}")
     return check_length(name, length)
@@ -157,13 +155,6 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
             raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: the train_dataloader has no length")
         value = value * batches if unit is TimeUnit.BATCH else value / batches
     return Time(max(1, int(round(value, 9))), unit)  # rounded first, so that 0.29 of 100 is 29
-
-
-def _length(name: str, value: Time | str) -> Time:
-    try:
-        return Time(value)
-    except (ArgumentError, ArgumentTypeError) as error:
-        raise type(error)(f"{name}: {error}") from None
 
 
 def _count(state: State, length: Time) -> tuple[float, TimeUnit]:
@@ -264,7 +255,8 @@ def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
         )
 
 
-def _within(number: float, interval: str) -> bool:
+def _check_within(name: str, number: float, value: object, interval: str, what: str) -> None:
     low, high = map(float, interval[1:-1].split(","))
-    above = number > low if interval[0] == "(" else number >= low
-    return above and (number < high if interval[-1] == ")" else number <= high)
+    is_open = (number == low and interval[0] == "(") or (number == high and interval[-1] == ")")
+    if is_open or not low <= number <= high:
+        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")

@@ -198,17 +198,12 @@ class State(_Referable):
             done: float = elapsed.value
         else:
             done = self.timestamp[FIELD_OF[whole.unit]]
-            if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
+            trains = self.dataloader is self.train_dataloader  # else `dataloader_len` is the evaluation loader's
+            if whole.unit is TimeUnit.EPOCH and (batches := self.dataloader_len if trains else train_length(self)):
                 # in whole batches: a fraction of an epoch would be rounded once, and the quotient again
                 # An epoch that is longer than its loader says stands still before the next one.
                 done, total = done * batches + min(self.timestamp.batch_in_epoch, batches), total * batches
         return done / total if total else 1.0
-
-    def _batches_per_epoch(self) -> int | None:
-        """`dataloader_len` is the evaluation loader's while evaluation runs."""
-        if self.dataloader is self.train_dataloader:
-            return self.dataloader_len
-        return train_length(self)
 
     def batch_get_item(self, key: BatchKey) -> Any:
         """Return the item of the current batch under `key`, see `engine_core.batch.get_item`."""
@@ -271,72 +266,54 @@ class State(_Referable):
         return int.from_bytes(digest[:8], "big") >> 1
 
 
-class _ObservedField:
-    """A field of State whose list lets its observers know when another list takes its place."""
+# Each field with a rule of its own is a property around the slot that dataclass made for it.
+_slot_of_objective: Any = vars(State)["objective"]
 
-    def __init__(self, slot: Any) -> None:
-        self._slot = slot
 
-    def __get__(self, state: State | None, owner: type | None = None) -> Any:
-        return self if state is None else self._slot.__get__(state, owner)
+def _observed(slot: Any) -> property:
+    """Return a field whose list lets its observers know when another list takes its place."""
 
-    def __set__(self, state: State, value: Any) -> None:
-        former, successor = getattr(state, self._slot.__name__, None), ObservedList.of(value)
-        self._slot.__set__(state, successor)
+    def put(state: State, value: Any) -> None:
+        former, successor = getattr(state, slot.__name__, None), ObservedList.of(value)
+        slot.__set__(state, successor)
         if former is not None:
             former.hand_over(successor)
 
-
-class _ObjectiveField:
-    """A field of State that is made when it is asked for; where nothing has imported torch, there is none yet."""
-
-    def __init__(self, slot: Any) -> None:
-        self._slot = slot
-
-    def __get__(self, state: State | None, owner: type | None = None) -> Any:
-        if state is None:
-            return self
-        found = self._slot.__get__(state, owner)
-        if found is None and "torch" in sys.modules:  # a copy of State asks for all of its fields
-            from .objective import Objective  # noqa: PLC0415  it imports torch
-
-            found = Objective()
-            self.__set__(state, found)
-        return found
-
-    def __set__(self, state: State, value: Any) -> None:
-        if value is not None:
-            value.batches = getattr(state, "batches", value.batches)  # a copy may not have it yet
-        self._slot.__set__(state, value)
-
-    def is_made(self, state: State) -> bool:
-        """Was one given, or asked for?"""
-        return self._slot.__get__(state) is not None
+    return property(slot.__get__, put)
 
 
-class _LossFnField:
-    """The loss function of State's objective."""
+def _get_objective(state: State) -> Any:
+    """Make it when it is asked for; where nothing has imported torch, there is none yet."""
+    if (found := _slot_of_objective.__get__(state)) is None and "torch" in sys.modules:
+        from .objective import Objective  # noqa: PLC0415  it imports torch
 
-    def __init__(self, objective: _ObjectiveField) -> None:
-        self._objective = objective
-
-    def __get__(self, state: State | None, owner: type | None = None) -> Any:
-        if state is None:
-            return self
-        return state.objective.loss_fn if self._objective.is_made(state) else None
-
-    def __set__(self, state: State, value: Any) -> None:
-        # While State is made, None is what was not given: an objective keeps its own. `extra` comes last.
-        if value is not None or (self._objective.is_made(state) and hasattr(state, "extra")):
-            state.objective.loss_fn = value
+        found = state.objective = Objective()
+    return found
 
 
-# Not in the class's body, where dataclass would take them for defaults; each is around the slot that dataclass made.
-_objective = _ObjectiveField(vars(State)["objective"])
-for _name, _field in (("objective", _objective), ("loss_fn", _LossFnField(_objective))):
+def _set_objective(state: State, value: Any) -> None:
+    if value is not None:
+        value.batches = getattr(state, "batches", value.batches)  # a copy may not have it yet
+    _slot_of_objective.__set__(state, value)
+
+
+def _get_loss_fn(state: State) -> Any:
+    return None if (objective := _slot_of_objective.__get__(state)) is None else objective.loss_fn
+
+
+def _set_loss_fn(state: State, value: Any) -> None:
+    # While State is made, None is what was not given: an objective keeps its own. `extra` comes last.
+    if value is not None or (_slot_of_objective.__get__(state) is not None and hasattr(state, "extra")):
+        state.objective.loss_fn = value
+
+
+for _name, _field in (
+    ("objective", property(_get_objective, _set_objective)),
+    ("loss_fn", property(_get_loss_fn, _set_loss_fn)),
+    ("algorithms", _observed(vars(State)["algorithms"])),
+    ("callbacks", _observed(vars(State)["callbacks"])),
+):
     setattr(State, _name, _field)
-for _name in ("algorithms", "callbacks"):
-    setattr(State, _name, _ObservedField(getattr(State, _name)))
 
 
 def _horizon(max_duration: Time | str) -> Time:

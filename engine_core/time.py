@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from .errors import ArgumentError, ArgumentTypeError, nearest
 
-__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp", "as_number", "is_length"]
+__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp", "as_number", "is_length", "length_named"]
 
 
 class TimeUnit(str, Enum):
@@ -24,6 +24,10 @@ class TimeUnit(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+    @classmethod
+    def _missing_(cls, value: object) -> TimeUnit:
+        raise ArgumentError(f"{value!r} is not a unit of time; known: {', '.join(unit.value for unit in cls)}")
 
 
 _CONTINUOUS = (TimeUnit.DURATION, TimeUnit.SECOND)
@@ -64,7 +68,7 @@ class Time:
             raise ArgumentTypeError(f"{value!r} is not a length of training; {_FORMS}")
         elif unit is None:
             raise ArgumentTypeError(f"a bare number has no unit: write '{value}ep' for {value} epochs, or {_FORMS[9:]}")
-        object.__setattr__(self, "unit", _unit(unit))
+        object.__setattr__(self, "unit", TimeUnit(unit))
         object.__setattr__(self, "value", _checked(value, self.unit))  # type: ignore[arg-type]  # a number by now
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -165,16 +169,6 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _unit(unit: TimeUnit | str) -> TimeUnit:
-    if isinstance(unit, TimeUnit):
-        return unit
-    try:
-        return TimeUnit(unit)
-    except ValueError:
-        known = ", ".join(u.value for u in TimeUnit)
-        raise ArgumentError(f"{unit!r} is not a unit of time; known: {known}") from None
-
-
 def _checked(value: float, unit: TimeUnit) -> int | float:
     if not -sys.float_info.max <= value <= sys.float_info.max:  # refuses NaN, and integers too large for a float
         raise ArgumentError(f"{str(value)[:30]} is not a length of training")
@@ -261,13 +255,12 @@ class Timestamp(NamedTuple):
 
     def get(self, unit: TimeUnit | str) -> Time:
         """Return the total in `unit`; `dur` needs the length of the whole training, see `State`."""
-        unit = _unit(unit)
+        unit = TimeUnit(unit)
         if unit is TimeUnit.DURATION:
             raise ArgumentError("a Timestamp does not know the total: use State.get_elapsed_duration() for 'dur'")
         return Time(self[FIELD_OF[unit]], unit)
 
 
-# Where a Timestamp keeps what each unit counts.
 FIELD_OF = {
     TimeUnit.EPOCH: Timestamp._fields.index("epoch"),
     TimeUnit.BATCH: Timestamp._fields.index("batch"),
@@ -275,8 +268,7 @@ FIELD_OF = {
     TimeUnit.TOKEN: Timestamp._fields.index("token"),
     TimeUnit.SECOND: Timestamp._fields.index("elapsed_s"),
 }
-
-_CLOCKED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.SECOND)
+"""Where a Timestamp keeps what each unit counts."""
 
 
 class Interval:
@@ -288,7 +280,11 @@ class Interval:
     """
 
     def __init__(self, length: Time | str, what: str) -> None:
-        self.length = _clocked(length, what)
+        self.length = length_named(what, length)
+        if self.length.unit is TimeUnit.DURATION:
+            raise ArgumentError(f"{what}: give it in ep, ba, sp, tok or sec, not as {str(self.length)!r}")
+        if self.length.value <= 0:
+            raise ArgumentError(f"{what} has to be positive, not {str(self.length)!r}")
         self._field = FIELD_OF[self.length.unit]
         self._value = self.length.value
         self.in_epochs = self.length.unit is TimeUnit.EPOCH
@@ -299,13 +295,9 @@ class Interval:
         return then != now and then // self._value != now // self._value
 
 
-def _clocked(time: Time | str, what: str) -> Time:
+def length_named(name: str, value: Time | str) -> Time:
+    """Return an argument as a length; an error names it."""
     try:
-        time = Time(time)
+        return Time(value)
     except (ArgumentError, ArgumentTypeError) as error:
-        raise type(error)(f"{what}: {error}") from None
-    if time.unit not in _CLOCKED:
-        raise ArgumentError(f"{what}: give it in ep, ba, sp, tok or sec, not as {str(time)!r}")
-    if time.value <= 0:
-        raise ArgumentError(f"{what} has to be positive, not {str(time)!r}")
-    return time
+        raise type(error)(f"{name}: {error}") from None
