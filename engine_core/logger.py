@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .errors import ArgumentError, ArgumentTypeError, DestinationWarning
 from .messages import cause_of, warn
 from .observed_list import ObservedList
-from .time import Timestamp
+from .state import State
 from .trace import Traces
 
 __all__ = [
@@ -45,12 +45,6 @@ HOW_TO_STOP = (
 """Ends each DestinationWarning; the variable matches the words that all of them start with."""
 
 
-class HasClock(Protocol):
-    """What knows the position of training, as State does."""
-
-    timestamp: Timestamp
-
-
 class Destination(Protocol):
     """What a logger hands values to, as a `LoggerDestination` does."""
 
@@ -76,7 +70,7 @@ class Logger:
     def __init__(self, destinations: Iterable[Destination] = ()) -> None:
         self.destinations: ObservedList[Destination] = ObservedList(destinations)
         self.isolation = Isolation()
-        self._state: weakref.ref[HasClock] | None = None
+        self._state: weakref.ref[State] | None = None
         self._explain: weakref.WeakMethod[Callable[[str], list[Any]]] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -86,7 +80,7 @@ class Logger:
                 former.hand_over(value)
         super().__setattr__(name, value)
 
-    def follow(self, state: HasClock, explain: Callable[[str], list[Any]] | None = None) -> None:
+    def follow(self, state: State, explain: Callable[[str], list[Any]] | None = None) -> None:
         """Take the default step from the clock of `state`, and the order from a method; an engine calls this."""
         self._state = weakref.ref(state)
         self._explain = None if explain is None else weakref.WeakMethod(explain)
@@ -184,9 +178,9 @@ class Isolation:
     def __init__(self) -> None:
         self.titles: Sequence[tuple[object, str]] = ()
         self.troubles: dict[int, _Trouble] = {}
-        self._state: weakref.ref[HasClock] | None = None
+        self._state: weakref.ref[State] | None = None
 
-    def begin(self, state: weakref.ref[HasClock]) -> None:
+    def begin(self, state: weakref.ref[State]) -> None:
         """Forget past failures, since a new engine begins, and date new ones by the clock of `state`."""
         self.titles, self._state = (), state
         self.troubles.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeGuard
 
@@ -36,6 +37,7 @@ _CLOCK = re.compile(r"(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
 _FORMS = "write it as '10ep', '500ba', '4096sp', '1000tok', '0.5dur', '30sec' or '1h30m'"
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class Time:
     """A length of training in one unit: `Time("10ep")`, `Time(10, "ep")`, `Time("1h30m")`.
 
@@ -55,7 +57,6 @@ class Time:
         (True, Time('6ep'), False)
     """
 
-    __slots__ = ("unit", "value")
     value: int | float
     unit: TimeUnit
 
@@ -70,12 +71,6 @@ class Time:
             raise ArgumentTypeError(f"a bare number has no unit: write '{value}ep' for {value} epochs, or {_FORMS[9:]}")
         object.__setattr__(self, "unit", TimeUnit(unit))
         object.__setattr__(self, "value", _checked(value, self.unit))  # type: ignore[arg-type]  # a number by now
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a Time is immutable")
-
-    def __reduce__(self) -> tuple[type[Time], tuple[int | float, str]]:
-        return Time, (self.value, self.unit.value)
 
     def __str__(self) -> str:
         return f"{self.value}{self.unit.value}"

@@ -187,6 +187,13 @@ def map_batch(batch: Any, on_leaf: Callable[[Any], Any]) -> Any:
     return rebuilt(batch, lambda _, part: walk(part)) if is_whole and is_container(batch) else walk(batch)
 
 
+def leaves_of(batch: Any) -> list[Any]:
+    """Return what `map_batch` would apply a function to."""
+    leaves: list[Any] = []
+    map_batch(batch, leaves.append)
+    return leaves
+
+
 def move_batch(batch: Any, device: torch.device) -> Any:
     """Return the batch with its tensors, and whatever else has a `to`, on `device`.
 

@@ -67,9 +67,8 @@ class Place(NamedTuple):
     ) -> Place:
         """Return the place of a whole batch, or of an item of a parent."""
         way, dim = next((said[path] for path in paths if path in said), (None, 0)) if said else (None, 0)
-        if way != "dim":
-            return cls(item, said, key, name, paths, parent, way, None if parent is None else parent.dim)
-        return cls(item, said, key, name, paths, parent, way, dim)
+        own = dim if way == "dim" else None if parent is None else parent.dim
+        return cls(item, said, key, name, paths, parent, way, own)
 
     def parts(self) -> Iterator[Place]:
         """Yield what is in it."""

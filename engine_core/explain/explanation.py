@@ -31,25 +31,16 @@ from ..passes import (
 
 def skipped_by(members: Sequence[Member], passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
     """Yield what has no effect at some of the events that algorithms list."""
-    if events:
-        yield from _disabled(passes, events)
-        yield from _elsewhere(passes, events)
-        yield from _references(members)
-        yield from _unlisted(members, passes)
-
-
-def _disabled(passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
+    if not events:
+        return
     for record in passes.registry.records:
         if record.kind == "passes" and record.status == "disabled" and record.distribution in passes.distributions:
             yield Skipped(record.title, f"disabled: {record.reason}", events)
-
-
-def _elsewhere(passes: PassList, events: tuple[str, ...]) -> Iterator[Skipped]:
-    for active in passes.active:
-        record = active.record
-        absent = tuple(event for event in events if record.events is not None and event not in record.events)
-        if absent:
-            yield Skipped(record.title, f"runs at {enumerated(record.events or ())} only", absent)
+    for active in (each.record for each in passes.active):
+        if active.events is not None and (absent := tuple(event for event in events if event not in active.events)):
+            yield Skipped(active.title, f"runs at {enumerated(active.events)} only", absent)
+    yield from _references(members)
+    yield from _unlisted(members, passes)
 
 
 def _references(members: Sequence[Member]) -> Iterator[Skipped]:
@@ -58,12 +49,11 @@ def _references(members: Sequence[Member]) -> Iterator[Skipped]:
         for relation in ORDERING:
             for reference in getattr(member.metadata, relation):
                 others = referred(reference, member, members)
-                if any(other.events & member.events for other in others):
-                    continue
-                what = f"{member.title}: {relation}={reference!r}"
-                names = " and ".join(other.name for other in others)
-                why = f"{names} shares no event with it" if others else _absent(reference)
-                yield Skipped(what, why, tuple(event.value for event in Event if event in member.events))
+                if not any(other.events & member.events for other in others):
+                    names = " and ".join(other.name for other in others)
+                    why = f"{names} shares no event with it" if others else _absent(reference)
+                    listed = tuple(event.value for event in Event if event in member.events)
+                    yield Skipped(f"{member.title}: {relation}={reference!r}", why, listed)
 
 
 def _absent(reference: str) -> str:
@@ -134,7 +124,10 @@ class Explanation(Mapping[str, "list[Explained]"]):
         """Return a table for each event, for a notebook."""
         parts = []
         for event, records in self.records().items():
-            told = [(r["algorithm"], _shipped_by(r) or "you", r["why"]) for r in records]
+            told = [
+                (r["algorithm"], f"{r['distribution'] or 'you'} {r['version'] or ''}".rstrip(), r["why"])
+                for r in records
+            ]
             rows = [(place, *cells) for place, cells in enumerate(told, start=1)]
             parts.append(table_in_html(("place", "algorithm", "from", "why"), rows, event))
         if self.skipped:
@@ -229,10 +222,6 @@ def changes_in(derivation: Derivation) -> Iterator[tuple[int, tuple[str, ...], t
             yield place, before, after
 
 
-def _shipped_by(record: Mapping[str, Any]) -> str:
-    return " ".join(filter(None, (record["distribution"], record["version"])))
-
-
 def _steps(derivation: Derivation) -> dict[str, Any]:
     changed = [[place, list(after)] for place, _, after in changes_in(derivation)]
     added = [asdict(member) for name, member in derivation.members.items() if name not in derivation.given]
@@ -316,13 +305,13 @@ def why(explanation: Explanation, one: str, other: str, event: str) -> PairReaso
 
 
 def _taken_out(derivation: Derivation, one: str, other: str) -> str:
-    said = []
-    for name in (one, other):
-        if name not in derivation.final:
-            changes = changes_in(derivation)
-            *_, taken = [place for place, before, after in changes if name in before and name not in after]
-            said.append(f"{name} does not run at {derivation.event}: {derivation.passes[taken]} takes it out")
-    return "; ".join(said)
+    taken = {
+        name: derivation.passes[place]
+        for place, before, after in changes_in(derivation)
+        for name in (one, other)
+        if name in before and name not in (*after, *derivation.final)
+    }
+    return "; ".join(f"{name} does not run at {derivation.event}: {by} takes it out" for name, by in taken.items())
 
 
 def _steps_of_pair(derivation: Derivation, first: str, second: str) -> tuple[Step, ...]:

@@ -67,14 +67,14 @@ def explain_config(config: Config, loop: str | None = None) -> Explanation:
         ConfigError: if one of them can't be made. Model and data are not touched.
         PluginError: for a loop that is not installed, with the nearest name.
     """
-    offers = _offers_of(loop)
-    algorithms = build_algorithms(config)
+    algorithms, listeners, registry = build_algorithms(config), _listeners_of(config), Registry.scan()
+    named = [(entry.name, place) for entry, place in listeners if entry.name is not None]
     return explain_algorithms(
         algorithms,
         build_passes(config, algorithms),
-        distributions=_owners_of_listeners(config),
-        listeners=() if loop is None else _classes_of_listeners(config),
-        offers=offers,
+        distributions={find_plugin("callbacks", name, place, registry).distribution for name, place in named},
+        listeners=[import_plugin("callbacks", *each, registry) for each in listeners] if loop is not None else (),
+        offers=_offers_of(loop),
     )
 
 
@@ -133,24 +133,10 @@ def _with_notes(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def _owners_of_listeners(config: Config) -> set[str]:
-    """Return the distributions of the named callbacks and loggers; their passes run too."""
-    registry = Registry.scan()
-    return {
-        find_plugin("callbacks", entry.name, config.place(section, index), registry).distribution
-        for section in ("callbacks", "loggers")
-        for index, entry in enumerate(getattr(config, section))
-        if entry.name is not None
-    }
-
-
-def _classes_of_listeners(config: Config) -> list[object]:
-    registry = Registry.scan()
-    return [
-        import_plugin("callbacks", entry, config.place(section, index), registry)
-        for section in ("callbacks", "loggers")
-        for index, entry in enumerate(getattr(config, section))
-    ]
+def _listeners_of(config: Config) -> list[tuple[PluginEntry, Place]]:
+    """Return what the config lists as callbacks and loggers, and where."""
+    sections = [(section, getattr(config, section)) for section in ("callbacks", "loggers")]
+    return [(entry, config.place(name, index)) for name, entries in sections for index, entry in enumerate(entries)]
 
 
 def _offers_of(loop: str | None) -> Offers:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..batch import Batches, map_batch
+from ..batch import Batches, leaves_of
 from ..errors import ArgumentError
 from ..losses import is_torch_loss, loss_setting
 from .loss import Count
@@ -173,6 +173,5 @@ def dim_of_rows(batches: Batches, batch: Any, targets: Any) -> int | None:
         return 0
     dims: dict[int, int] = {}
     batches.map_rows(batch, lambda item, dim: dims.setdefault(id(item), dim))
-    found: set[int] = set()
-    map_batch(targets, lambda leaf: found.add(dims[id(leaf)]) if id(leaf) in dims else None)
+    found = {dims[id(leaf)] for leaf in leaves_of(targets) if id(leaf) in dims}
     return found.pop() if len(found) == 1 else None if found else 0

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from ..batch import Batches, get_item, map_batch
+from ..batch import Batches, get_item, leaves_of, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..losses import base_loss, with_reduction
 from ..time import as_number
@@ -251,7 +251,8 @@ class Objective:
         if not isinstance(count, torch.Tensor) and not count:  # NaN, as torch says; its gradient may be NaN too
             if self.is_certain(loss_fn):  # its sum has a gradient, and the term of smoothed targets
                 return Loss(with_reduction(loss_fn, "sum")(outputs, self.targets_of(batch)), 0)  # type: ignore[misc]
-            return Loss(_nothing_of(outputs, mean), 0, {name: as_nothing(part) for name, part in parts.items()})
+            graph = next((leaf.sum() for leaf in leaves_of(outputs) if getattr(leaf, "requires_grad", False)), mean)
+            return Loss(as_nothing(graph), 0, {name: as_nothing(part) for name, part in parts.items()})
         return Loss(weighted(mean, count), count, {name: weighted(part, count) for name, part in parts.items()})
 
     def count_of(self, outputs: Any, batch: Any) -> Count:
@@ -442,13 +443,6 @@ def _parts(loss: Any) -> dict[str, Any]:
     if parts.keys() >= {*_TOTALS}:
         raise ArgumentError("the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise")
     return parts
-
-
-def _nothing_of(outputs: Any, loss: torch.Tensor) -> torch.Tensor:
-    """Return 0 with the graph of the outputs, or else of the loss."""
-    found: list[torch.Tensor] = []
-    map_batch(outputs, lambda leaf: found.append(leaf) if getattr(leaf, "requires_grad", False) else None)
-    return as_nothing(found[0].sum() if found else loss)
 
 
 def _with_gradient(leaf: Any) -> Any:

@@ -28,7 +28,7 @@ LAYERS = [
         *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "files", "losses", "objective"),
         *("checkpoint", "surgery", "results"),
     ],
-    ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
+    ["state", "logger", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
     ["passes"],
     ["engine"],
@@ -48,7 +48,7 @@ IN_ORDER = [
     ["time", "checkpoint"],
     ["ranks", "checkpoint"],
     ["files", "checkpoint"],
-    ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
+    ["state", "logger", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["explain", "manifest", "diff", "report", "run"],
     ["cli", "__main__"],
 ]
