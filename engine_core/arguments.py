@@ -72,11 +72,7 @@ def check_whole(name: str, value: object, interval: str, what: str) -> int:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return the value if it is True or False; `0` and `"no"` are neither.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything else.
-    """
+    """Return the value if it is True or False; `0` and `"no"` are neither."""
     if not isinstance(value := as_number(value), bool):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be True or False")
     return value
@@ -84,10 +80,6 @@ def check_flag(name: str, value: object) -> bool:
 
 def check_length(name: str, value: Time | str) -> Time:
     """Return a length of training, from 0 on: in ep, ba, sp, tok or sec, or the fraction `dur` of the whole, up to 1.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything but text or a Time.
-        ArgumentError: (a ValueError) for one that is negative or longer than the training.
 
     Example:
         >>> check_length("warmup", "0.1dur")
@@ -114,9 +106,6 @@ def check_interval(name: str, value: Time | str) -> Time:
 
 def interval_in_run(state: State, name: str, value: Time | str) -> Interval:
     """Return an argument as an interval in this run; `0.1dur` is that fraction of the run's `max_duration`.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: for what `check_interval` and `length_in_run` refuse, with the name.
 
     Example:
         >>> interval_in_run(State(max_duration="50ba"), "interval", "0.1dur").length
@@ -179,11 +168,7 @@ def path_of(given: str | os.PathLike[str]) -> Path:
 
 
 def check_key(name: str, key: object) -> None:
-    """Raise unless `key` can locate an item in a batch, see `State.batch_get_item`.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything but an index, string or pair of functions.
-    """
+    """Raise unless `key` can locate an item in a batch, see `State.batch_get_item`."""
     if type(key) is not bool and isinstance(key, (str, Integral)):
         return
     if isinstance(key, tuple) and len(key) == 2 and all(map(callable, key)):
@@ -193,9 +178,6 @@ def check_key(name: str, key: object) -> None:
 
 def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
     """Return the item of a batch that an argument points to.
-
-    Raises:
-        BatchKeyError: (a LookupError) that names the argument, if there is none.
 
     Example:
         >>> item_at(("x", "y"), "target_key", "label")
@@ -213,9 +195,6 @@ def check_taken(state: State, argument: str, key: BatchKey, what: Literal["input
 
     Not checked are a model's own loss, which gets the whole batch, a pair (getter, setter), which may reach into the
     item, and a batch without such items.
-
-    Raises:
-        ArgumentError: (a ValueError) that names the argument.
     """
     items = getattr(state.objective, what)
     items = items if isinstance(items, tuple) else (items,)
@@ -236,11 +215,7 @@ def check_taken(state: State, argument: str, key: BatchKey, what: Literal["input
 
 
 def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
-    """Raise if the user's setter writes into the batch itself: what it overwrites is lost for all epochs.
-
-    Raises:
-        ArgumentError: (a ValueError) that names the argument.
-    """
+    """Raise if the user's setter writes into the batch itself: what it overwrites is lost for all epochs."""
     if not isinstance(key, tuple):
         return
     item = get_item(batch, key)

@@ -107,9 +107,6 @@ class Logger:
             name: of letters, digits, `.`, `_` and `-`, and ending in .png, .svg, .json or .txt.
             content: at most 8 MiB.
             step: default: the number of complete batches.
-
-        Raises:
-            ArgumentError: (a ValueError) for another name, or for more.
         """
         _check_file(name, content)
         takers = [each for each in self.destinations if hasattr(each, "log_file")]

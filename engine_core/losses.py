@@ -139,9 +139,6 @@ def class_outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:
     A tensor fits if its shape is that of integer targets (N, ...) with the classes as dimension 1, (N, K, ...), or that
     of dense targets. If several fit, as in a net with auxiliary heads, their shapes have to agree.
 
-    Raises:
-        ArgumentError: (a ValueError) if none fits, or the shapes of those that do differ.
-
     Example:
         >>> class_outputs({"logits": torch.zeros(8, 4), "scale": torch.ones(())}, torch.zeros(8).long()).shape
         torch.Size([8, 4])

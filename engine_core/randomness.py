@@ -126,14 +126,7 @@ def is_generator(item: Any) -> bool:
 
 
 def state_of_generator(generator: AnyGenerator) -> Any:
-    """Return the state of one generator as a tensor, or as plain values.
-
-    Example:
-        >>> mine, other = random.Random(1), random.Random(2)
-        >>> load_generator(other, state_of_generator(mine))
-        >>> mine.random() == other.random()
-        True
-    """
+    """Return the state of one generator as a tensor, or as plain values."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, random.Random):
@@ -178,9 +171,6 @@ def private_unless(generator: torch.Generator | None) -> torch.Generator:
     """Return the given generator, or a new one on the CPU, seeded by the system.
 
     A new one each time: a kept one would draw the same numbers in forked processes.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything but a generator, such as a seed.
 
     Example:
         >>> given = torch.Generator()
@@ -280,9 +270,6 @@ class OwnGenerator:
         """Continue the saved run's numbers, in whichever run draws next; a state of `{}` starts over.
 
         A rank's own numbers are continued on that rank only; another one begins with the seed.
-
-        Raises:
-            ArgumentError: (a ValueError) for a state that `state_dict` can't have made.
         """
         if state and "generator" not in state:
             raise ArgumentError(f"the state of {self._name} has no 'generator', only {', '.join(map(repr, state))}")

@@ -210,11 +210,7 @@ class State(_Referable):
         return get_item(self.batch, key)
 
     def batch_set_item(self, key: BatchKey, value: Any) -> None:
-        """Replace the item of the current batch under `key`, see `engine_core.batch.set_item`.
-
-        Raises:
-            EngineError: at BEFORE_DATALOADER, where the next batch would replace what is written.
-        """
+        """Replace the item under `key`, see `engine_core.batch.set_item`; refuse to while the batch is used up."""
         if self.awaits_batch:
             raise EngineError(
                 f"item {key!r} of the batch can't be set at BEFORE_DATALOADER, since the next batch replaces this one: "
@@ -336,23 +332,13 @@ def nearest_field(error: BaseException) -> str:
 
 
 def epochs_done(state: State) -> int:
-    """Return how many epochs are complete: the current one too, if all its batches are but its end is not yet counted.
-
-    Example:
-        >>> epochs_done(State(train_dataloader=[1, 2], timestamp=Timestamp(epoch=3, batch_in_epoch=2)))
-        4
-    """
+    """Return how many epochs are complete: the current one too if all its batches are, its end not yet counted."""
     now, length = state.timestamp, train_length(state)
     return now.epoch + (now.batch_in_epoch > 0 and now.batch_in_epoch == length)
 
 
 def train_length(state: State) -> int | None:
-    """Return the number of batches of an epoch: what the latest one gave, if the train loader says something else.
-
-    Example:
-        >>> train_length(State(train_dataloader=[1, 2, 3], false_length=(3, 4)))
-        4
-    """
+    """Return the number of batches of an epoch: what the latest one gave, if the train loader says something else."""
     said = length_of(state.train_dataloader)
     known = state.false_length
     return known[1] if known is not None and known[0] == said else said  # a loader may get another length

@@ -150,13 +150,7 @@ class Time:
 
 
 def as_number(value: Any) -> Any:
-    """Return a scalar of NumPy or torch as the number of Python that it is, and anything else as it is.
-
-    Example:
-        >>> import torch
-        >>> as_number(torch.tensor(3)), as_number("3")
-        (3, '3')
-    """
+    """Return a scalar of NumPy or torch as the number of Python that it is, and anything else as it is."""
     return value.item() if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)) else value
 
 
@@ -192,10 +186,6 @@ def is_length(value: object) -> bool:
     """Is it a Time, or text of a number and a unit, if only nearly one? What is wrong with it, `Time(value)` tells.
 
     A number without a unit, and one with a word as short as a unit, is meant as a length too.
-
-    Example:
-        >>> [is_length(text) for text in ("0.5dur", "1h30m", "10epochs", "100b", "10", "1cycle", "cos")]
-        [True, True, True, True, True, False, False]
     """
     if not isinstance(value, str):
         return isinstance(value, Time)

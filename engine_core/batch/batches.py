@@ -43,9 +43,6 @@ class Batches:
         tokens: returns the number of tokens of a batch, for lengths in `tok`. None: the sum of `attention_mask`, or
             else the elements of `input_ids`, in a mapping that has one of them.
 
-    Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for arguments that can't work together.
-
     Example:
         >>> import torch
         >>> batch = {"x": torch.zeros(3, 2), "temperature": torch.ones(1)}
@@ -143,9 +140,6 @@ class Batches:
         Args:
             rows: a slice, or the positions of the rows, a tensor (k,).
 
-        Raises:
-            ArgumentError: (a ValueError) where rows can't be told, as in `rows`, or can't be taken.
-
         Example:
             >>> import torch
             >>> Batches().part((torch.arange(4), "kept"), torch.tensor([1, 3]))
@@ -156,13 +150,7 @@ class Batches:
         return self.map_rows(batch, lambda item, dim: _taken(item, dim, rows))
 
     def part_of(self, batch: Any, key: BatchKey, rows: slice | torch.Tensor) -> Any:
-        """Return some rows of one item of a batch, as `part` does; others are not copied if it is one tensor.
-
-        Example:
-            >>> import torch
-            >>> Batches(dim={"x": 1}).part_of({"x": torch.zeros(5, 3), "y": torch.arange(3)}, "x", slice(2)).shape
-            torch.Size([5, 2])
-        """
+        """Return some rows of one item of a batch, as `part` does; others are not copied if it is one tensor."""
         item, found = get_item(batch, key), []
 
         def take(each: Any, dim: int) -> Any:
@@ -178,9 +166,6 @@ class Batches:
         """Return parts of at most `size` rows, as few as possible, whose sizes differ by at most one.
 
         A batch that has no more rows is its only part.
-
-        Raises:
-            ArgumentError: (a ValueError) as `part` does.
 
         Example:
             >>> import torch
@@ -207,9 +192,6 @@ class Batches:
 
     def map_rows(self, batch: Any, on_rows: Callable[[Any, int], Any]) -> Any:
         """Return the batch with `on_rows(item, dim)` in place of each tensor and list that has its rows.
-
-        Raises:
-            ArgumentError: (a ValueError) where rows can't be told or cut.
 
         Example:
             >>> import torch
@@ -256,9 +238,6 @@ def count_rows(batch: Any) -> int:
 
     A run may have another one: plugins ask `state.batches.rows(batch)`.
 
-    Raises:
-        ArgumentError: (a ValueError) where they can't be told, with the line to write.
-
     Example:
         >>> import torch
         >>> count_rows((torch.zeros(8, 3), torch.zeros(8)))
@@ -271,9 +250,6 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
     """Return the rows at `index` (k,) by the strict rule, as `Batches().part` does; a batch of other rows stays whole.
 
     A run may have another rule: plugins ask `state.batches.part(batch, index)`.
-
-    Raises:
-        ArgumentError: (a ValueError) where they can't be told, with the line to write.
 
     Example:
         >>> import torch

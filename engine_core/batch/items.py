@@ -22,10 +22,7 @@ BatchKey: TypeAlias = "int | str | tuple[Callable[[Any], Any], Callable[[Any, An
 
 
 def get_item(batch: Any, key: BatchKey) -> Any:
-    """Return the item of `batch` under `key`.
-
-    Raises:
-        BatchKeyError: if there is none.
+    """Return the item of `batch` under `key`, or raise BatchKeyError.
 
     Example:
         >>> get_item(("x", "y"), 1), get_item({"labels": "y"}, "labels")
@@ -42,12 +39,9 @@ def get_item(batch: Any, key: BatchKey) -> Any:
 
 
 def set_item(batch: Any, key: BatchKey, value: Any) -> Any:
-    """Return `batch` with the item under `key` replaced; the loader's own container is left as it was.
+    """Return `batch` with the item under `key`, which has to be there, replaced; the loader's own container stays.
 
     A setter may change the batch in place and return None, or return another batch.
-
-    Raises:
-        BatchKeyError: if there is no such item to replace.
 
     Example:
         >>> set_item(("x", "y"), 1, "z"), set_item({"labels": "y"}, "labels", "z")

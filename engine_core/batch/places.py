@@ -91,11 +91,7 @@ class Place(NamedTuple):
         return any(isinstance(part, (list, tuple)) for part in self.item)
 
     def has_values_for(self, rows: int) -> bool:
-        """Has a list of values one for each row?
-
-        Raises:
-            ArgumentError: if each of the lists in it has too.
-        """
+        """Has a list of values one for each row?"""
         if len(self.item) != rows or (self.dim is not None and self.holds_lists):
             return False
         if rows > 1 and self.holds_lists and all(len(i) == rows for i in self.item if isinstance(i, (list, tuple))):
@@ -134,11 +130,7 @@ class Place(NamedTuple):
 
 
 def role_of(place: Place) -> Role:
-    """Return what an item is for the rows.
-
-    Raises:
-        ArgumentError: where it could be one thing or another.
-    """
+    """Return what an item is for the rows."""
     item = place.item
     if place.way == "shared":
         return Role.SHARED
@@ -161,11 +153,7 @@ def role_of(place: Place) -> Role:
 
 
 def agreed_rows(batch: Any, said: Said) -> int:
-    """Return the number of rows on which all that has some agrees.
-
-    Raises:
-        ArgumentError: with the items, their shapes and the line to write.
-    """
+    """Return the number of rows on which all that has some agrees."""
     try:
         places = list(_all(Place.of(batch, said)))
     except RecursionError:

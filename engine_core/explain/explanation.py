@@ -258,11 +258,7 @@ class PairReasons:
 
 
 def find_algorithm(explanation: Explanation, name: str) -> str:
-    """Return the unique name of the algorithm that has this unique or registered name.
-
-    Raises:
-        ArgumentError: (a ValueError) if there is none, with the nearest name, or several.
-    """
+    """Return the unique name of the one algorithm that has this unique or registered name, or raise ArgumentError."""
     named = [a.algorithm for a in explanation.algorithms]
     if name in named:
         return name
@@ -277,9 +273,6 @@ def find_algorithm(explanation: Explanation, name: str) -> str:
 
 def why(explanation: Explanation, one: str, other: str, event: str) -> PairReasons | str:
     """Return why two algorithms, by their unique names, run in this order at an event, or why there is no order.
-
-    Raises:
-        ArgumentError: (a ValueError) if both are the same.
 
     Example:
         >>> why(Explanation(), "Flip", "Pad", "init")

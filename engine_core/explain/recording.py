@@ -62,10 +62,6 @@ def explain_config(config: Config, loop: str | None = None) -> Explanation:
     Args:
         loop: an installed loop, such as `fsdp`; what it refuses is among the problems. Callbacks and loggers are then
             imported, and known by their class.
-
-    Raises:
-        ConfigError: if one of them can't be made. Model and data are not touched.
-        PluginError: for a loop that is not installed, with the nearest name.
     """
     algorithms, listeners, registry = build_algorithms(config), _listeners_of(config), Registry.scan()
     named = [(entry.name, place) for entry, place in listeners if entry.name is not None]
@@ -83,10 +79,6 @@ def explain_installed(names: Sequence[str], loop: str | None = None) -> Explanat
 
     Args:
         loop: an installed loop, such as `fsdp`; what it refuses is among the problems.
-
-    Raises:
-        ConfigError: if a name is unknown, or its algorithm can't be made without arguments.
-        PluginError: for a loop that is not installed, with the nearest name.
     """
     registry, offers = Registry.scan(), _offers_of(loop)
     algorithms = [build_plugin("algorithms", PluginEntry(name=n), Place(SourceFile(n)), registry) for n in names]

@@ -54,12 +54,7 @@ def format_pair(reasons: PairReasons | str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape characters that a terminal would obey or not show, except line ends.
-
-    Example:
-        >>> printable("red \x1b[31m")
-        'red \\x1b[31m'
-    """
+    """Escape characters that a terminal would obey or not show, except line ends."""
     return escaped(text, keep="\n")
 
 
@@ -101,9 +96,6 @@ def to_svg(explanation: Explanation, event: str) -> str:
     """Return an SVG of how the order at an event comes about: the user's list, then what each pass made of it.
 
     Passes that left the list as it was are not shown; algorithms that a pass moved or added are red.
-
-    Raises:
-        ArgumentError: (a ValueError) if there is no order at the event.
     """
     if event not in explanation.derivations:
         raise ArgumentError(

@@ -70,15 +70,7 @@ def count_nothing(_: Any, __: Any, ___: Any, ____: Batches) -> Count:
 
 
 def counter_of(loss_fn: Any) -> Counter | None:
-    """Return what counts one of torch's losses, None for any other loss.
-
-    Example:
-        >>> batch = torch.zeros(3, 2), torch.tensor([0, 1, -100])
-        >>> counter_of(nn.NLLLoss())(*batch, batch, Batches())
-        tensor(2)
-        >>> counter_of(nn.MSELoss(reduction="sum"))(*batch, batch, Batches()), counter_of(lambda outputs, targets: 0)
-        (None, None)
-    """
+    """Return what counts one of torch's losses, None for any other loss."""
     if not is_torch_loss(loss_fn, _ALL):
         return None
     reduction = loss_setting(loss_fn, "reduction")
@@ -137,9 +129,6 @@ class ElementsOfRows(NamedTuple):
         Args:
             targets: as the loss got them.
             name: of a part of the loss.
-
-        Raises:
-            ArgumentError: (a ValueError) for anything but a tensor with the rows where they are expected.
         """
         rows, dim = self.rows, self.dim
         if isinstance(given, torch.Tensor):
@@ -162,13 +151,7 @@ class ElementsOfRows(NamedTuple):
 
 
 def dim_of_rows(batches: Batches, batch: Any, targets: Any) -> int | None:
-    """Return the dimension where targets, or all of a batch, have the rows; None if it is not one for all of them.
-
-    Example:
-        >>> batch = {"x": torch.zeros(5, 3), "y": torch.zeros(3)}
-        >>> dim_of_rows(Batches(dim={"x": 1}), batch, batch["x"]), dim_of_rows(Batches(dim={"x": 1}), batch, batch)
-        (1, None)
-    """
+    """Return the dimension where targets, or all of a batch, have the rows; None if it is not one for all of them."""
     if not batches.dim:
         return 0
     dims: dict[int, int] = {}

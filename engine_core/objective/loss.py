@@ -29,9 +29,6 @@ class Loss:
             nothing divides.
         parts: further sums with the same count, logged as `train/loss/<name>`.
 
-    Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what is not a scalar, or a negative count.
-
     Example:
         >>> Loss(torch.tensor(6.0), 3).mean
         tensor(2.)
@@ -134,12 +131,7 @@ def weighted(mean: torch.Tensor, count: Count) -> torch.Tensor:
 
 
 def as_nothing(loss: torch.Tensor) -> torch.Tensor:
-    """Return 0 with the graph of a loss, so that its backward reaches all parameters.
-
-    Example:
-        >>> as_nothing(torch.tensor(3.0))
-        tensor(0.)
-    """
+    """Return 0 with the graph of a loss, so that its backward reaches all parameters."""
     weightless = loss * 0
     return weightless.where(weightless == 0, torch.zeros_like(weightless))
 

@@ -55,9 +55,6 @@ class Objective:
         eval_loss_fn: the loss function of evaluations.
         check: measure that losses of parts of a batch add up to its loss, see `Law`.
 
-    Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for arguments that can't work.
-
     Example:
         >>> objective = Objective(nn.CrossEntropyLoss(), inputs="image", targets="label")
         >>> batch = {"image": torch.zeros(4, 2), "label": torch.tensor([0, 1, 1, -100])}
@@ -171,9 +168,6 @@ class Objective:
         """Return the loss of each row (n,): the mean of its elements that count, or their sum where the loss is a sum.
 
         The loss function, or the model's own, is asked with `reduction="none"`.
-
-        Raises:
-            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) where the loss of a row is not known.
         """
         unreduced = self._unreduced(model)
         taken = batch if self._loss_fn is None else self.targets_of(batch)
@@ -259,9 +253,6 @@ class Objective:
         """Return what the loss of the current batch is divided by, None for a sum.
 
         Where losses are given as `Loss`, it is the count of the latest that `scalar` has seen.
-
-        Raises:
-            ArgumentError: (a ValueError) if it is divided by rows that can't be counted, with the line to write.
         """
         return self._counted_by(outputs, batch, self._loss_fn) if self._latest is None else self._latest[0]
 

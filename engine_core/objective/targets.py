@@ -33,12 +33,7 @@ _TAKEN: Mapping[str, Mapping[type[nn.Module], Any]] = {
 
 
 def targets_taken(loss_fn: Any) -> str | None:
-    """Return what one of torch's losses takes for targets, in words; None for those of numbers, and all other losses.
-
-    Example:
-        >>> targets_taken(nn.NLLLoss()), targets_taken(nn.MSELoss())
-        ('classes', None)
-    """
+    """Return what one of torch's losses takes for targets, in words; None for those of numbers and other losses."""
     return next((taken for taken, losses in _TAKEN.items() if is_torch_loss(loss_fn, losses)), None)
 
 
@@ -58,9 +53,6 @@ def check_seen(step: Step, who: str, *, counts: bool = False) -> None:
     Args:
         step: at AFTER_LOSS, the batch with its own targets again.
         counts: ask whether a `Loss` counts what it counts for the batch's own targets? The loss is computed once more.
-
-    Raises:
-        ArgumentError: (a ValueError) with where to compute it, or what to count.
     """
     objective, loss = step.objective, step.loss
     given = list(loss.values()) if isinstance(loss, Mapping) else loss if isinstance(loss, (tuple, list)) else [loss]

@@ -24,12 +24,9 @@ class Edge(NamedTuple):
 
 
 def stable_sort(names: Sequence[str], edges: Sequence[Edge]) -> list[str]:
-    """Sort `names` so that every edge holds, and otherwise keep the given order.
+    """Sort `names` so that every edge holds, and otherwise keep the given order; raise OrderError for a cycle.
 
     Each step takes the first name with no predecessor left (Kahn 1962, with the given order as priority).
-
-    Raises:
-        OrderError: if the edges form a cycle; the message shows it, and what declared each edge.
     """
     place = {name: index for index, name in enumerate(names)}
     edges = [edge for edge in edges if edge.first in place and edge.second in place]

@@ -75,11 +75,7 @@ class PassList:
         return all(p.metadata.pure for p in self.active if p.runs_at(event))
 
     def order(self, members: Sequence[Member], event: Event) -> list[Algorithm]:
-        """Return the matched algorithms in running order, with those that passes added.
-
-        Raises:
-            OrderError: if a pass returns nonsense, or a distribution's pass breaks a declared constraint.
-        """
+        """Return the matched algorithms in running order, with those that passes added."""
         edges = declared_edges(members, event)
         steps = self._run(members, event, edges)
         ids = {member.name: id(member.algorithm) for member in members}
