@@ -134,7 +134,13 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
     given = Time(length)
     if unit is given.unit or (unit is None and given.unit is not TimeUnit.DURATION):
         return given
-    value, own = _count(state, given)
+    value, own = given.value, given.unit
+    if own is TimeUnit.DURATION:
+        whole = None if state.max_duration is None else Time(state.max_duration)
+        if whole is None or whole.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
+            what = "not known" if whole is None else repr(str(whole))
+            raise ArgumentError(f"max_duration is {what}, so {str(given)!r} of it can't be counted: set it in ep or ba")
+        value, own = round(value * whole.value, 9), whole.unit  # maybe part of an epoch
     if unit is None:
         unit = own if value == int(value) else TimeUnit.BATCH
     if unit is not own:
@@ -144,17 +150,6 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
             raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: the train_dataloader has no length")
         value = value * batches if unit is TimeUnit.BATCH else value / batches
     return Time(max(1, int(round(value, 9))), unit)  # rounded first, so that 0.29 of 100 is 29
-
-
-def _count(state: State, length: Time) -> tuple[float, TimeUnit]:
-    """Return number and unit of a length; those of a fraction may be part of an epoch."""
-    if length.unit is not TimeUnit.DURATION:
-        return length.value, length.unit
-    whole = None if state.max_duration is None else Time(state.max_duration)
-    if whole is None or whole.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
-        what = "not known" if whole is None else repr(str(whole))
-        raise ArgumentError(f"max_duration is {what}, so {str(length)!r} of it can't be counted: set it in ep or ba")
-    return round(length.value * whole.value, 9), whole.unit
 
 
 def path_of(given: str | os.PathLike[str]) -> Path:

@@ -221,17 +221,9 @@ class Timestamp(NamedTuple):
     def to_next_batch(self, samples: int = 0, tokens: int = 0, duration_s: float = 0.0) -> Timestamp:
         """Return the position one batch later."""
         epoch, batch, sample, token, batch_in_epoch, sample_in_epoch, token_in_epoch, elapsed_s, in_epoch_s = self
-        position = (
-            epoch,
-            batch + 1,
-            sample + samples,
-            token + tokens,
-            batch_in_epoch + 1,
-            sample_in_epoch + samples,
-            token_in_epoch + tokens,
-            elapsed_s + duration_s,
-            in_epoch_s + duration_s,
-        )
+        totals = epoch, batch + 1, sample + samples, token + tokens
+        within = batch_in_epoch + 1, sample_in_epoch + samples, token_in_epoch + tokens
+        position = totals + within + (elapsed_s + duration_s, in_epoch_s + duration_s)
         return tuple.__new__(Timestamp, position)  # runs every step: saves the Python frame of Timestamp(...)
 
     def to_next_epoch(self) -> Timestamp:
@@ -246,13 +238,9 @@ class Timestamp(NamedTuple):
         return Time(self[FIELD_OF[unit]], unit)
 
 
-FIELD_OF = {
-    TimeUnit.EPOCH: Timestamp._fields.index("epoch"),
-    TimeUnit.BATCH: Timestamp._fields.index("batch"),
-    TimeUnit.SAMPLE: Timestamp._fields.index("sample"),
-    TimeUnit.TOKEN: Timestamp._fields.index("token"),
-    TimeUnit.SECOND: Timestamp._fields.index("elapsed_s"),
-}
+_WHOLE = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+FIELD_OF = {unit: Timestamp._fields.index(unit.name.lower()) for unit in _WHOLE}
+FIELD_OF[TimeUnit.SECOND] = Timestamp._fields.index("elapsed_s")
 """Where a Timestamp keeps what each unit counts."""
 
 

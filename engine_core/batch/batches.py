@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -265,11 +264,8 @@ _STRICT = Batches()
 
 
 def _whole(name: str, number: Any, batch: Any) -> int:
-    try:
-        if (whole := operator.index(number)) >= 0:
-            return whole
-    except TypeError:
-        pass
+    if type(whole := as_number(number)) is int and whole >= 0:
+        return whole
     raise ArgumentError(
         f"Batches({name}=...) returned {number!r} for a batch of type {type(batch).__name__}; it has to return a whole "
         "number"

@@ -93,6 +93,7 @@ def _why_unusable(file: Path, *, writes: bool) -> str | None:
 
 Best = list[tuple[float, str]]
 """Values with the names of their checkpoints, best first."""
+_PAIRS = [int, str], [float, str]
 
 
 class _Counted(NamedTuple):
@@ -172,20 +173,14 @@ class Ranking:
 
     def load(self, best: Any) -> None:
         """Load the best checkpoints of a saved run."""
-        if not isinstance(best, list) or not all(map(_is_rank, best)):
+        pairs = best if isinstance(best, list) else [None]
+        if not all(isinstance(pair, (list, tuple)) and [*map(type, pair)] in _PAIRS for pair in pairs):
             raise ArgumentError(f"best={best!r} in the state of CheckpointSaver has to be a list of [value, name]")
         self.best = [(float(value), name) for value, name in best]
 
     def still_there(self) -> Best:
         """Return the best checkpoints that are still in the folder."""
         return [(value, name) for value, name in self.best if (self._folder / name).is_dir()]
-
-
-def _is_rank(pair: Any) -> bool:
-    match pair:
-        case [int() | float() as value, str()]:
-            return not isinstance(value, bool)
-    return False
 
 
 def is_of_interval(checkpoint: Path) -> bool:
@@ -264,12 +259,7 @@ class CheckpointSaver(Callback):
         self._ranking.follow(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact.
-
-        Raises:
-            CheckpointError: for a state that a checkpoint can't hold, with its path, and for a rank that does not see
-                the folder, whatever `on_error` says.
-        """
+        """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact."""
         if state.snapshot is None:
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
         check_states(state, logger)
@@ -349,44 +339,37 @@ class CheckpointSaver(Callback):
         """Wait for pending writes, and return the checkpoints in the folder, by batch and then by attempt.
 
         The list is empty if the folder could not be taken: its checkpoints may be another run's.
-
-        Raises:
-            CheckpointError: with `on_error="stop"`, if a write failed.
         """
         self._finish(self._writer.wait)
         return [] if self._is_off else self._store.saved()
 
     def _take_folder(self, state: State) -> tuple[bool, bool]:
         """Return whether the folder can't be taken, and whether a checkpoint of this position is one of an interval."""
+        store, folder, origin = self._store, self.checkpoint_folder, state.loaded_from
         try:
-            return False, self._lock_folder(state)
+            is_ours = store.lock() or store.identity == self._loaded_identity
+            if origin is not None:
+                is_ours |= origin.parent.resolve() == folder.resolve()
+            self._ranking.start(state)
+            here = folder / store.name_of(state.timestamp)
+            if here.exists():
+                self._saved_at = state.timestamp
+            if not is_ours and (there := store.holds()) is not None:
+                store.unlock()
+                raise CheckpointError(
+                    f"{str(folder)!r} holds checkpoints of another run, such as {there}: "
+                    "resume from them with Trainer(autoresume=True), or save elsewhere"
+                )
+            return False, here.exists() and is_of_interval(here)
         except OSError as error:
             self._fail(error, state)
             return True, False
 
-    def _lock_folder(self, state: State) -> bool:
-        is_ours = self._store.lock() or self._store.identity == self._loaded_identity
-        if state.loaded_from is not None:
-            is_ours |= state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
-        self._ranking.start(state)
-        here = self.checkpoint_folder / self._store.name_of(state.timestamp)
-        if here.exists():
-            self._saved_at = state.timestamp
-        if not is_ours and (there := self._store.holds()) is not None:
-            self._store.unlock()
-            raise CheckpointError(
-                f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, such as {there}: "
-                "resume from them with Trainer(autoresume=True), or save elsewhere"
-            )
-        return here.exists() and is_of_interval(here)
-
-    def _was_measured_later(self, state: State) -> bool:
-        """Did an evaluation end after this position was saved, such as the last or an interrupted one?"""
-        return state.timestamp == self._saved_at and self._ranking.awaits_checkpoint(state)
-
     def _decides_to_save_again(self, state: State) -> bool:
-        """Does rank 0 miss the latest result in what it saved? Asked only where an evaluation has ended."""
-        return self._measured_at == state.timestamp and state.ranks.decide(lambda: self._was_measured_later(state))
+        """Does rank 0 miss in what it saved the result of an evaluation that ended here, be it an interrupted one?"""
+        ranking, now = self._ranking, state.timestamp
+        is_measured = self._measured_at == now
+        return is_measured and state.ranks.decide(lambda: now == self._saved_at and ranking.awaits_checkpoint(state))
 
     def _save(self, state: State) -> None:
         self._finish_together(state)

@@ -133,7 +133,4 @@ def _listeners_of(config: Config) -> list[tuple[PluginEntry, Place]]:
 
 def _offers_of(loop: str | None) -> Offers:
     """Return what an installed loop offers; None: the Trainer on one process."""
-    if loop is None:
-        return EVERYTHING
-    offers: Offers = Registry.scan().load("loops", loop)
-    return offers
+    return EVERYTHING if loop is None else Registry.scan().load("loops", loop)

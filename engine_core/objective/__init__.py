@@ -2,8 +2,7 @@
 
 from .law import AT, Law, couples_rows, tolerance_of
 from .loss import Loss, LossMeter, as_nothing
-from .model_loss import ModelLoss
-from .objective import Objective, check_loss_fn, check_objective, check_own_objective
+from .objective import ModelLoss, Objective, check_loss_fn, check_objective, check_own_objective
 from .targets import check_seen, targets_taken
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..batch import Batches, get_item, leaves_of, map_batch
-from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..errors import ArgumentError, ArgumentTypeError, BatchKeyError, did_you_mean
 from ..losses import base_loss, with_reduction
 from ..time import as_number
 from .counts import (
@@ -340,6 +340,61 @@ class Objective:
                     f"part {name!r} of the loss is the sum of all other parts, so it would count twice: return it "
                     "under the name 'total', as {'total': ..., 'ce': ..., 'kl': ...}, or leave it out"
                 )
+
+
+class ModelLoss(Objective):
+    """The loss is an item of the outputs, as with Hugging Face's models.
+
+    Args:
+        loss: where the loss is in the outputs, an index, key or attribute.
+        outputs: where what metrics get is in the outputs.
+        targets: the item of the batch that metrics get, and `count`.
+        inputs: what the model gets, see `Objective`.
+        count: what the loss is divided by, see `Objective`; for a causal language model
+            `lambda outputs, labels: (labels[:, 1:] != -100).sum()`.
+        check: see `Objective`.
+
+    Example:
+        >>> net = nn.Linear(2, 1)
+        >>> model = lambda x, y: (net(x), (net(x) - y).square().mean())
+        >>> objective = ModelLoss(loss=1, outputs=0, targets=1, inputs="*")
+        >>> batch = torch.ones(4, 2), torch.ones(4, 1)
+        >>> objective.loss(model, objective.forward(model, batch), batch).count
+        4
+    """
+
+    def __init__(
+        self,
+        loss: int | str = "loss",
+        outputs: int | str = "logits",
+        targets: Items = "labels",
+        inputs: Items = "**",
+        count: str | Callable[[Any, Any], Any] | None = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        super().__init__(inputs=inputs, targets=targets, count=count, check=check)
+        self.loss_item, self.outputs_item = loss, outputs
+
+    def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+        """Return the loss that the forward has put into the outputs."""
+        try:
+            given = get_item(outputs, self.loss_item)
+        except BatchKeyError as error:
+            raise self._no_loss(model, str(error)) from error
+        if given is None:
+            raise self._no_loss(model, "it is None")
+        return self.counted(given, outputs, batch)
+
+    def for_metrics(self, outputs: Any, batch: Any) -> tuple[Any, Any]:
+        """Return the outputs and targets that metrics get."""
+        return get_item(outputs, self.outputs_item), self.targets_of(batch)
+
+    def _no_loss(self, model: Any, why: str) -> ArgumentError:
+        return ArgumentError(
+            f"ModelLoss(loss={self.loss_item!r}) found no loss in the outputs of {type(model).__name__} ({why}): give "
+            "the batch the labels that its forward needs, or say where the loss is, ModelLoss(loss=...)"
+        )
 
 
 def check_loss_fn(loss_fn: Any, name: str = "loss_fn") -> Any:

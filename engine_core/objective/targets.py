@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..errors import ArgumentError
 from ..losses import holds_loss, is_torch_loss
 from .loss import Loss
-from .model_loss import ModelLoss
+from .objective import ModelLoss
 
 _TAKEN: Mapping[str, Mapping[type[nn.Module], Any]] = {
     "classes or probabilities": {nn.CrossEntropyLoss: F.cross_entropy},
