@@ -69,7 +69,12 @@ def check_folder(folder: Path, ranks: Ranks, *, writes: bool) -> None:
     # Of this name, the saver removes it if the process is killed here.
     token = folder / ranks.first(f".ep-{secrets.token_hex(8)}.new")
     ranks.decide(token.mkdir)
-    why = _why_unusable(token / str(ranks.rank), writes=writes)
+    why = None if token.is_dir() else "does not see what rank 0 writes there"
+    if writes and not why:
+        try:
+            (token / str(ranks.rank)).touch()
+        except OSError as error:
+            why = f"can't write there ({error.strerror})"
     reasons = ranks.each(why)
     if ranks.rank == 0:
         shutil.rmtree(token, ignore_errors=True)
@@ -78,17 +83,6 @@ def check_folder(folder: Path, ranks: Ranks, *, writes: bool) -> None:
             f"{str(folder)!r} has to be one folder for all ranks, since each of them resumes from it: "
             f"{'; '.join(found)}; save to a file system that all machines share"
         )
-
-
-def _why_unusable(file: Path, *, writes: bool) -> str | None:
-    if not file.parent.is_dir():
-        return "does not see what rank 0 writes there"
-    try:
-        if writes:
-            file.touch()
-    except OSError as error:
-        return f"can't write there ({error.strerror})"
-    return None
 
 
 Best = list[tuple[float, str]]

@@ -109,7 +109,7 @@ def to_svg(explanation: Explanation, event: str) -> str:
     left = round(max(len(text) for label, origin, *_ in rows for text in (label, origin)) * CHARACTER) + 48
     width = left + max(sum(widths[name] + 12 for name in order) for _, _, order, _ in rows) + 12
     height = TOP + ROW * len(rows) - 2
-    words = f"{', then '.join(f'{label} gives {_said(order)}' for label, _, order, _ in rows)}."
+    words = ", then ".join(f"{label} gives {', '.join(order) or 'nothing'}" for label, _, order, _ in rows) + "."
     lines = _frame(width, height, f"How the order at {event} comes about", words[0].upper() + words[1:])
     lines.append(
         f'  <text x="24" y="34" font-size="16" font-weight="600" {DARK}>Running order at {escape(event)}</text>'
@@ -148,10 +148,6 @@ def _rows(derivation: Derivation) -> list[tuple[str, str, tuple[str, ...], set[s
             moved = {*who_moved(before, order), *(name for name in order if name not in before)}
         rows.append((record.name, record.distribution or "your own", order, moved))
     return rows
-
-
-def _said(order: Sequence[str]) -> str:
-    return ", ".join(order) or "nothing"
 
 
 def _quoted(text: str) -> str:

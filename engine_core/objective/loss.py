@@ -52,7 +52,7 @@ class Loss:
         if isinstance(count, torch.Tensor):
             if count.dim():
                 raise ArgumentError(f"the count of a Loss has shape {tuple(count.shape)}; add it up, as count.sum()")
-        elif count is not None and (not _is_number(count) or not count >= 0):
+        elif count is not None and (isinstance(count, bool) or not isinstance(count, Real) or not float(count) >= 0):
             raise ArgumentError(f"the count of a Loss is {count!r}; it has to be a number of at least 0, or None")
 
     @property
@@ -112,10 +112,6 @@ class Loss:
         return Loss(total, count, parts)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (float, Real)) and not isinstance(value, bool)
-
-
 def divided(total: torch.Tensor, count: Count) -> torch.Tensor:
     """Return a sum divided by its count."""
     return total if count is None else total / count
@@ -146,9 +142,7 @@ def check_scalar(loss: Any, what: str) -> torch.Tensor:
 
 
 def _are_equal(one: Count, other: Count) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one is other or bool(one == other)
+    return one is other or (one is not None and other is not None and bool(one == other))
 
 
 def _number(count: Count) -> str:

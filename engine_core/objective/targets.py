@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,21 +37,11 @@ def targets_taken(loss_fn: Any) -> str | None:
     return next((taken for taken, losses in _TAKEN.items() if is_torch_loss(loss_fn, losses)), None)
 
 
-class Step(Protocol):
-    """What a step has come to, as State holds it."""
-
-    objective: Any
-    model: Any
-    outputs: Any
-    batch: Any
-    loss: Any
-
-
-def check_seen(step: Step, who: str, *, counts: bool = False) -> None:
+def check_seen(step: Any, who: str, *, counts: bool = False) -> None:
     """Raise unless the loss was computed from the targets that `who` had put in place of the batch's.
 
     Args:
-        step: at AFTER_LOSS, the batch with its own targets again.
+        step: the State at AFTER_LOSS, the batch with its own targets again.
         counts: ask whether a `Loss` counts what it counts for the batch's own targets? The loss is computed once more.
     """
     objective, loss = step.objective, step.loss
