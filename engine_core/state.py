@@ -210,7 +210,7 @@ class State(_Referable):
         return get_item(self.batch, key)
 
     def batch_set_item(self, key: BatchKey, value: Any) -> None:
-        """Replace the item under `key`, see `engine_core.batch.set_item`; refuse to while the batch is used up."""
+        """Replace the item under `key`, see `engine_core.batch.set_item`; raise EngineError if the batch is used up."""
         if self.awaits_batch:
             raise EngineError(
                 f"item {key!r} of the batch can't be set at BEFORE_DATALOADER, since the next batch replaces this one: "

@@ -39,7 +39,7 @@ def get_item(batch: Any, key: BatchKey) -> Any:
 
 
 def set_item(batch: Any, key: BatchKey, value: Any) -> Any:
-    """Return `batch` with the item under `key`, which has to be there, replaced; the loader's own container stays.
+    """Return `batch` with the item under `key` replaced, or raise BatchKeyError; the loader's own stays as it is.
 
     A setter may change the batch in place and return None, or return another batch.
 
