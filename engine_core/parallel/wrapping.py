@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from ..checkpoint import match_names
 from ..errors import ArgumentError
 from ..messages import warn
 from ..ranks import Ranks
@@ -17,12 +19,15 @@ from .checks import check_parts
 from .failures import guard
 from .settings import DDP, FSDP, Parallel
 
-_WRAPPER = torch.nn.parallel.DistributedDataParallel
+_WRAPPER = nn.parallel.DistributedDataParallel
 _KNOWN = inspect.signature(_WRAPPER).parameters
 _SYNCS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
 """Its name from torch 2.13 on, and before."""
 # Weights are rank 0's already: another copy of them in place would look like a change of them.
 _AS_IT_IS = {_SYNCS_BUFFERS: False, **({"init_sync": False} if "init_sync" in _KNOWN else {})}
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_NORMS = (*_BATCH_NORMS, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_STATISTICS = ("running_mean", "running_var")  # a scripted BatchNorm, and many of other libraries, are none of these
 
 
 class Wrapping:
@@ -32,7 +37,7 @@ class Wrapping:
         called: what the loop calls in training.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.called: Any = model
 
@@ -46,44 +51,42 @@ class Wrapping:
         """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
         return nullcontext()
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
+    def mean_buffers(self, averages: Mapping[str, torch.Tensor] | None = None) -> None:
         """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
 
 
 class _InGroup(Wrapping):
     """The model of a rank in a process group."""
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
+    def mean_buffers(self, averages: Mapping[str, torch.Tensor] | None = None) -> None:
         """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
-        own = [written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
-        floating = [buffer for buffer in own if buffer.is_floating_point() and buffer.numel()]
-        for buffer in own:
-            if not buffer.is_floating_point():
-                _take_from_first(buffer)
-        if not floating:
+        statistics, of_first = shared_buffers(self.model, averages)
+        for buffer in of_first:
+            _take_from_first(buffer)
+        if not statistics:
             return
-        flat = torch.cat([buffer.reshape(-1).double() for buffer in floating])
+        flat = torch.cat([buffer.reshape(-1).double() for buffer in statistics])
         lowest, highest, total = flat.clone(), flat.clone(), flat
         guard(lambda: dist.all_reduce(lowest, dist.ReduceOp.MIN))
         guard(lambda: dist.all_reduce(highest, dist.ReduceOp.MAX))
         guard(lambda: dist.all_reduce(total))
-        # Constants, such as a mask of the lowest number, stay as they are: a mean of equals may round, or overflow.
+        # A mean of equals may round, or overflow.
         means = torch.where(lowest == highest, lowest, total / dist.get_world_size())
-        parts = torch.split(means, [buffer.numel() for buffer in floating])
-        for buffer, mean in zip(floating, parts, strict=True):
+        parts = torch.split(means, [buffer.numel() for buffer in statistics])
+        for buffer, mean in zip(statistics, parts, strict=True):
             buffer.copy_(mean.view_as(buffer))
 
 
 class Replicated(_InGroup):
     """The model on each rank, with gradients added up over the ranks."""
 
-    def __init__(self, model: torch.nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
+    def __init__(self, model: nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
         super().__init__(model)
         own = {"device_ids": [device]} if device.type == "cuda" else {}
         self._args = {**_AS_IT_IS, "find_unused_parameters": finds_unused, **own, **parallel.args}
         self._trained: list[int] = []
-        self._modules: list[torch.nn.Module] = []
-        self._parameters: list[torch.nn.Parameter] = []
+        self._modules: list[nn.Module] = []
+        self._parameters: list[nn.Parameter] = []
         self._seen: tuple[list[int], list[bool]] | None = None
 
     def follow(self) -> None:
@@ -140,7 +143,7 @@ class Sharded(_InGroup):
 
 
 def spread_model(
-    model: torch.nn.Module, parallel: Parallel | None, ranks: Ranks, device: torch.device, *, finds_unused: bool
+    model: nn.Module, parallel: Parallel | None, ranks: Ranks, device: torch.device, *, finds_unused: bool
 ) -> Wrapping:
     """Give all ranks rank 0's weights and buffers, and wrap or shard the model."""
     if parallel is None or ranks.size == 1:
@@ -155,6 +158,23 @@ def spread_model(
     if isinstance(parallel, FSDP):
         return Sharded(model, parallel, ranks, device)
     return Replicated(model, parallel, device, finds_unused=finds_unused)
+
+
+def is_statistic(module: nn.Module, attribute: str) -> bool:
+    """Does a normalization layer collect this buffer? Of all others, such as a queue, a mean makes no sense."""
+    return isinstance(module, _NORMS) or attribute in _STATISTICS
+
+
+def shared_buffers(model: Any, averages: Mapping[str, torch.Tensor] | None) -> tuple[list[torch.Tensor], ...]:
+    """Return what becomes the mean over ranks, and what rank 0's: a model's buffers, and averages of them by name."""
+    own = dict(model.named_buffers(remove_duplicate=False))
+    averages = {name: (averages or {})[given] for name, given in match_names(own, averages or {}).items()}
+    statistics, others = list[torch.Tensor](), list[torch.Tensor]()
+    for name, buffer in (*own.items(), *averages.items()):
+        path, _, attribute = name.rpartition(".")
+        is_mean = is_statistic(model.get_submodule(path), attribute) and buffer.is_floating_point() and buffer.numel()
+        (statistics if is_mean else others).append(written(buffer.detach()))
+    return statistics, others
 
 
 def written(tensor: torch.Tensor) -> torch.Tensor:
@@ -173,13 +193,9 @@ def _take_from_first(tensor: torch.Tensor) -> None:
         tensor.copy_(whole)
 
 
-def _warn_of_batch_norm(model: torch.nn.Module) -> None:
+def _warn_of_batch_norm(model: nn.Module) -> None:
     """Warn if a layer's training statistics are those of a rank's rows."""
-    local = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d))
-    ]
+    local = [name for name, module in model.named_modules() if isinstance(module, _BATCH_NORMS)]
     if local:
         warn(
             f"BatchNorm ({local[0]!r}{' and others' if len(local) > 1 else ''}) takes its statistics in training from "
@@ -188,7 +204,7 @@ def _warn_of_batch_norm(model: torch.nn.Module) -> None:
         )
 
 
-def _blocks(model: torch.nn.Module, parallel: FSDP) -> list[torch.nn.Module]:
+def _blocks(model: nn.Module, parallel: FSDP) -> list[nn.Module]:
     """Return the modules that are gathered one by one, innermost first."""
     modules = list(model.modules())
     for block in parallel.blocks:
@@ -200,5 +216,5 @@ def _blocks(model: torch.nn.Module, parallel: FSDP) -> list[torch.nn.Module]:
     return found[::-1]
 
 
-def _is(module: torch.nn.Module, block: type | str) -> bool:
+def _is(module: nn.Module, block: type | str) -> bool:
     return type(module).__name__ == block if isinstance(block, str) else type(module) is block

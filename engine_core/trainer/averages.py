@@ -38,10 +38,10 @@ def mark_of_evaluated(engine: Engine) -> int:
     return mark_of_tensors(weights)
 
 
-def averaged_buffers(engine: Engine) -> list[torch.Tensor]:
-    """Return the averages of buffers themselves, as far as the engine's averaging algorithm gives them."""
+def averaged_buffers(engine: Engine) -> dict[str, torch.Tensor]:
+    """Return the averages of buffers themselves by name, as far as the engine's averaging algorithm gives them."""
     averaging = (member.algorithm for member in engine.lineup[0] if is_averaging(member.algorithm))
-    return [tensor for algorithm in averaging for tensor in getattr(algorithm, "averaged_buffers", tuple)()]
+    return {name: t for each in averaging for name, t in getattr(each, "averaged_buffers", dict)().items()}
 
 
 def place_of_average(average: Average, states: Mapping[str, Any]) -> dict[str, Any]:

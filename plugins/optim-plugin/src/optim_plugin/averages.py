@@ -117,9 +117,10 @@ class Average:
         return self._swapped is not None
 
     @property
-    def buffers(self) -> list[torch.Tensor]:
-        """The averages of the model's buffers, to be changed in place."""
-        return [t for place, t in zip(self._places, self._tensors, strict=True) if place.parameter is None]
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The averages of the model's buffers by name, to be changed in place."""
+        pairs = zip(self._places, self._tensors, strict=True)
+        return {place.names[0]: tensor for place, tensor in pairs if place.parameter is None}
 
     def copies(self) -> dict[str, torch.Tensor]:
         """Return copies of the averages by name; tied ones are the same tensor."""
