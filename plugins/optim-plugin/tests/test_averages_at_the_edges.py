@@ -246,7 +246,7 @@ def test_its_buffers_are_those_that_it_has_by_now() -> None:
     average = Average(nn.BatchNorm1d(3))
     average._tensors = [tensor.clone() for tensor in average._tensors]  # as where a model moves to another device
     average._statistics = average._flatten_statistics()
-    for buffer in average.buffers:
+    for buffer in average.buffers.values():
         buffer.fill_(7)
     assert {name: value.tolist() for name, value in average.copies().items() if "running" in name} == {
         "running_mean": [7, 7, 7],
