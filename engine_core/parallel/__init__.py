@@ -8,7 +8,7 @@ from .group import join, packed, unpacked
 from .rows import bounds, placeholder_of
 from .settings import DDP, FSDP, spread_of
 from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, mark_of_tensors, write_gathered
-from .wrapping import Wrapping, spread_model, written
+from .wrapping import Wrapping, is_statistic, shared_buffers, spread_model, written
 
 __all__ = [
     "DDP",
@@ -21,6 +21,7 @@ __all__ = [
     "gathered",
     "in_pieces",
     "is_sharded",
+    "is_statistic",
     "join",
     "kept_as_in",
     "mark_of",
@@ -28,6 +29,7 @@ __all__ = [
     "packed",
     "placeholder_of",
     "record",
+    "shared_buffers",
     "spread_model",
     "spread_of",
     "unpacked",
