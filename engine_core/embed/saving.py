@@ -11,7 +11,7 @@ from typing import Any
 from ..algorithm import unique_names
 from ..checkpoint import Tensors, flatten, load, restore, save
 from ..engine import Engine
-from ..errors import ArgumentError, CheckpointError, add_note
+from ..errors import CheckpointError, add_note
 from ..files import read_json, write_whole
 from ..messages import enumerated
 from ..state import State
@@ -115,10 +115,7 @@ def read_part(path: Path) -> Any:
     Raises:
         CheckpointError: if it is damaged, with its name.
     """
-    try:
-        found = read_json(path)
-    except ArgumentError as error:
-        raise CheckpointError(str(error)) from error
+    found = read_json(path, raises=CheckpointError)
     if not isinstance(found, dict):
         raise CheckpointError(f"{str(path)!r} is damaged: it holds {found!r:.80}, and not an object")
     return found

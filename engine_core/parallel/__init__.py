@@ -7,7 +7,7 @@ from .failures import ends_with, record
 from .group import join, packed, unpacked
 from .rows import bounds, placeholder_of
 from .settings import DDP, FSDP, spread_of
-from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, mark_of_tensors, write_gathered
+from .sharding import as_in, gathered, in_slices, is_sharded, kept_as_in, mark_of, mark_of_tensors, write_gathered
 from .wrapping import Wrapping, spread_model, written
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "check_spread",
     "ends_with",
     "gathered",
-    "in_pieces",
+    "in_slices",
     "is_sharded",
     "join",
     "kept_as_in",

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, load_model
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import resolve
 
 from .parts import net, rows, same, trainer
 from .test_resume import OPTIMIZERS, SCHEDULERS, Counts, Noise, loader
@@ -101,3 +102,26 @@ def test_weights_and_average_of_a_former_version_are_told_apart(schema: int) -> 
     for which, expected in (("trained", weights), ("evaluated", average)):
         loaded = load_model(SAVED / f"schema-{schema}", net(), weights=which).state_dict()
         assert same(dict(sorted(loaded.items())), dict(sorted(expected.items())))
+
+
+class Keyed(Mean):
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": dict(self.mean)} if self.mean else {}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.mean = dict(state["average"]) if state else {}
+
+
+@pytest.mark.parametrize("algorithm", [Mean, Keyed])
+def test_an_average_is_a_file_of_its_own_and_saved_once_under_its_key(algorithm: type[Mean], tmp_path: Path) -> None:
+    given: Any = {"callbacks": [CheckpointSaver(tmp_path)], "seed": 4}
+    with run(algorithms=[mean := algorithm()], **given) as made:
+        made.fit("6ba")
+    average = dict(sorted(load_file(resolve(tmp_path) / "average" / "model.safetensors").items()))
+    assert same(average, dict(sorted(mean.mean.items())))
+    kept = [
+        name for name in load_file(resolve(tmp_path) / "state.safetensors") if ".mean." in name or "average" in name
+    ]
+    assert len(kept) == (len(average) if algorithm is Mean else 0)
+    with run(algorithms=[resumed := algorithm()], load_path=tmp_path):
+        assert same(resumed.mean, mean.mean)

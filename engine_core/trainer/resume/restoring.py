@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ...checkpoint import Content, Opened, restore
+from ...checkpoint import Checkpoint, restore
 from ...embed import algorithms_of
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
@@ -23,7 +23,7 @@ from .snapshot import listeners_of, state_of_loss, weights_of
 from .weights import is_by_weights, load_weights
 
 
-def put_back(session: Session, content: Content | Opened, *, strict: bool) -> Callable[[], None]:
+def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable[[], None]:
     """Restore all of a saved run except the train loader and the global generators.
 
     Return what loads the parts of optimizers and schedulers that the run has only after AFTER_LOAD.
@@ -68,9 +68,9 @@ def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[st
     return states_of_rank(saved.get("ranks", []), session.state.ranks, kind, saved[kind])
 
 
-def _restored(session: Session, content: Content | Opened) -> Any:
+def _restored(session: Session, content: Checkpoint) -> Any:
     """Return the saved state, with tensors as this rank holds its own: of a sharded one its part."""
-    saved = restore(content.state, content.tensors)
+    saved = restore({**content.state, "average": {}}, content.tensors)  # which is in the algorithm's state too
     if not session.state.ranks.is_sharded:
         return saved
     weights = weights_of(session.state.model)
@@ -89,7 +89,7 @@ def _by_name(value: Any, weights: Mapping[str, Any], name: str = "") -> Any:
     return as_in(value, own if own is not None and getattr(value, "shape", None) == own.shape else None)
 
 
-def resume_feed(session: Session, content: Content | Opened) -> None:
+def resume_feed(session: Session, content: Checkpoint) -> None:
     """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
     needed = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
     saved, state = _by_name(restore(needed, content.tensors), {}), session.state
@@ -118,7 +118,7 @@ def resume_feed(session: Session, content: Content | Opened) -> None:
         GlobalGenerators.of_state(own["generators"], session.device).restore()
 
 
-def go_back(session: Session, content: Content) -> None:
+def go_back(session: Session, content: Checkpoint) -> None:
     """Roll back to a checkpoint: weights, loss function, states of optimizers, scaler and algorithms.
 
     Clock, schedules, loader and generators stay as they are, so that training continues on different data.

@@ -13,8 +13,7 @@ from ...algorithm import unique_names
 from ...arguments import check_flag, path_of
 from ...callback import saver_folders
 from ...checkpoint import (
-    Content,
-    Opened,
+    Checkpoint,
     attempt_of,
     has_checkpoint,
     open_content,
@@ -41,7 +40,7 @@ _POLICIES = ("error", "warn", "adopt")
 class Resumed:
     """A checkpoint to start from, and how to load it."""
 
-    content: Content | Opened
+    content: Checkpoint
     weights_only: bool
     strict: bool
     changed: str
@@ -154,7 +153,7 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
             "autoresume needs a CheckpointSaver among the callbacks, to resume from its folder: "
             "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
         )
-    read: dict[str, Content | Opened] = {}
+    read: dict[str, Checkpoint] = {}
     # Of a sharded model each rank reads its part, when it is loaded.
     load: Any = partial(open_content, in_part=True) if ranks.is_sharded else read_content
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from ...algorithm import unique_names
-from ...checkpoint import Content, Piece, Share, Snapshot, Tensors, check_tensor, flatten
+from ...checkpoint import Checkpoint, Tensors, TensorSlice, check_tensor, flatten
 from ...embed import algorithms_of, state_of, states_of
-from ...parallel import gathered, in_pieces, is_sharded
+from ...parallel import gathered, in_slices, is_sharded
 from ...randomness import GlobalGenerators
-from ..averages import find_average, place_of_average
+from ..averages import find_average
 from ..data import of_loader
 from ..optimizers import at_evaluation, has_two_points
 from ..session import Session
@@ -21,11 +21,11 @@ from .modes import modes_of
 from .of_ranks import gather_parts
 
 
-def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
-    """Return everything that the rest of the run depends on, between two batches.
+def take_snapshot(session: Session, *, whole: bool = False) -> Checkpoint:
+    """Return everything that the rest of the run depends on, between two batches, as copies on the CPU.
 
     Args:
-        whole: gather sharded tensors on each rank, instead of copying its pieces of them.
+        whole: gather sharded tensors on each rank, instead of copying its slices of them.
 
     Raises:
         CheckpointError: for a state that a checkpoint can't hold, with its path.
@@ -34,25 +34,29 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
     session.mean_buffers()
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
-    parts = _of_rank({**_parts(session), "model": extra}, session, whole=whole)
-    tensors: dict[str, torch.Tensor | Piece] = {}
-    state = {name: flatten(part, name, tensors) for name, part in parts.items()}
+    parts = _of_rank({"model": extra, **_parts(session)}, session, whole=whole)
     manifest = describe_run(session)
     if (average := find_average(session.engine)) is not None:
-        manifest["average"] = place_of_average(average, state["algorithms"])
+        manifest["average"] = {"algorithm": average.algorithm, "registered": average.registered}
+        own = parts["algorithms"].get(average.algorithm, {}).get("average")
+        is_in_state = isinstance(own, Mapping) and own.keys() == average.weights.keys()
+        weights = own if is_in_state else _of_rank(dict(average.weights), session, whole=whole)
+        # First, so that the algorithm's state names these tensors, which are saved once.
+        parts = {"average": {name: it for name, it in weights.items() if hasattr(it, "shape")}, **parts}
+    tensors: dict[str, torch.Tensor | TensorSlice] = {}
+    state = flatten(parts, "", tensors)
     copied = _copies(tensors)
     with at_evaluation(session.state.optimizers):  # whoever reads the weights alone gets those; see `training_point`
         weights = _of_rank(weights_of(model), session, whole=whole)
         for name, value in weights.items():
-            check_tensor(value.tensor if isinstance(value, Piece) else value, f"model.{name}")
+            check_tensor(value.tensor if isinstance(value, TensorSlice) else value, f"model.{name}")
         weights = _copies(weights)
-    kind: Any = Share if session.state.ranks.is_sharded and not whole else Content
-    return Snapshot(session.state.timestamp, kind(weights, state, copied, manifest))
+    return Checkpoint(weights, state, copied, manifest)
 
 
 def _of_rank(tree: dict[str, Any], session: Session, *, whole: bool) -> dict[str, Any]:
-    """Return what this rank saves of a tree: its pieces of sharded tensors, or all of them."""
-    return in_pieces(tree, gathered if whole else None) if session.state.ranks.is_sharded else tree
+    """Return what this rank saves of a tree: its slices of sharded tensors, or all of them."""
+    return in_slices(tree, gathered if whole else None) if session.state.ranks.is_sharded else tree
 
 
 def weights_of(model: Any) -> dict[str, Any]:
@@ -152,8 +156,8 @@ def _copies(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _copy(value) for name, value in tensors.items()}
 
 
-def _copy(value: torch.Tensor | Piece) -> torch.Tensor | Piece:
-    if isinstance(value, Piece):
+def _copy(value: torch.Tensor | TensorSlice) -> torch.Tensor | TensorSlice:
+    if isinstance(value, TensorSlice):
         return value._replace(tensor=value.tensor.to("cpu", copy=True))
     return value.detach().to("cpu", copy=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ...checkpoint import Stored
+from ...checkpoint import StoredTensor
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import cause_of, warn
 from ...parallel import as_in
@@ -106,13 +106,13 @@ def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
         return any(is_by_weights(item, weights) for item in state)
     if not isinstance(state, Mapping):
         return False
-    kinds = (torch.Tensor, Stored)
+    kinds = (torch.Tensor, StoredTensor)
     return any((k in weights and isinstance(v, kinds)) or is_by_weights(v, weights) for k, v in state.items())
 
 
 def _difference(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how a saved value's shape, type or dtype differs from the model's, or nothing."""
-    if is_lazy(own) and isinstance(saved, (torch.Tensor, Stored)):
+    if is_lazy(own) and isinstance(saved, (torch.Tensor, StoredTensor)):
         return ""  # it has no shape yet, and takes that of what is loaded
     then, now = _shape(saved), _shape(own)
     return _cast(saved, own, casts=casts) if then == now else f"{then} in the checkpoint and {now} in the model"
@@ -120,7 +120,11 @@ def _difference(saved: Any, own: Any, *, casts: bool) -> str:
 
 def _cast(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how the dtypes of two tensors differ, or nothing."""
-    if not isinstance(saved, (torch.Tensor, Stored)) or not isinstance(own, torch.Tensor) or saved.dtype is own.dtype:
+    if (
+        not isinstance(saved, (torch.Tensor, StoredTensor))
+        or not isinstance(own, torch.Tensor)
+        or saved.dtype is own.dtype
+    ):
         return ""
     if casts and saved.dtype.is_floating_point and own.dtype.is_floating_point:
         return ""
@@ -128,4 +132,4 @@ def _cast(saved: Any, own: Any, *, casts: bool) -> str:
 
 
 def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, (torch.Tensor, Stored)) else type(value).__name__
+    return tuple(value.shape) if isinstance(value, (torch.Tensor, StoredTensor)) else type(value).__name__
