@@ -36,9 +36,3 @@ def mark_of_evaluated(engine: Engine) -> int:
     average = find_average(engine)
     weights = [*model.parameters(), *model.buffers(), *(average.weights.values() if average is not None else ())]
     return mark_of_tensors(weights)
-
-
-def averaged_buffers(engine: Engine) -> list[torch.Tensor]:
-    """Return the averages of buffers themselves, as far as the engine's averaging algorithm gives them."""
-    averaging = (member.algorithm for member in engine.lineup[0] if is_averaging(member.algorithm))
-    return [tensor for algorithm in averaging for tensor in getattr(algorithm, "averaged_buffers", tuple)()]
