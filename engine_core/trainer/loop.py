@@ -289,7 +289,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if state.schedulers_rest:
             return
         try:
-            for scheduler, interval, _ in session.schedulers:
+            for scheduler, interval, *_ in session.schedulers:
                 if interval.passed(before, after):
                     scheduler.step()
         except Exception as error:
