@@ -51,7 +51,7 @@ def stepped() -> torch.optim.Optimizer:
 
 
 MAKERS: dict[str, Callable[[], object]] = {
-    "_modules _parameters _buffers _compiled_call_impl": lambda: nn.Linear(1, 1),
+    "_modules _parameters _buffers _compiled_call_impl _load_from_state_dict": lambda: nn.Linear(1, 1),
     " ".join([*KINDS, *(name for extras in KINDS.values() for name in extras), FLAG]): lambda: nn.Linear(1, 1),
     "_base _version _backward_hooks _post_accumulate_grad_hooks": lambda: torch.zeros(1),
     "_indices _values": lambda: torch.zeros(1).to_sparse(),

@@ -9,25 +9,28 @@ from typing import Any
 
 import torch
 
+from ...checkpoint import Checkpoint
 from ...errors import CheckpointError
 from ...parallel import as_in, kept_as_in
 from ..optimizers import pass_for_stepped
 from ..session import Session
 from .compatibility import check_alike
+from .differences import other_optimizers
+from .manifest import describe_run
 from .snapshot import names_in
 
 _HINT = "; a callback that adds parameter groups or optimizers in training has to add them in its after_load too"
 
 
-def load_optimizers(session: Session, saved: Mapping[str, Any], weights: Mapping[str, Any]) -> Callable[[], None]:
+def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpoint) -> Callable[[], None]:
     """Load what the run has; return what loads the rest after AFTER_LOAD, and raises if then anything differs.
 
     The groups that the run has come first, so that callbacks find them as saved and may change them.
 
     Args:
-        weights: the saved weights, by name.
+        saved: the state in the content, restored.
     """
-    state, entries = session.state, saved["optimizers"]
+    state, entries, weights = session.state, saved["optimizers"], content.model
     known = list[tuple[Any, int]]()  # optimizers, with how many groups of each are loaded
     for label, optimizer, entry in _labelled("optimizers", state.optimizers, entries):
         names = names_in(optimizer, state.model)
@@ -43,6 +46,8 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], weights: Mapping
     def load_rest() -> None:
         if is_complete and [id(one) for one, _ in known] == [*map(id, state.optimizers)]:  # none was replaced
             return
+        if others := other_optimizers(content.manifest, describe_run(session)):
+            raise CheckpointError("; ".join(others))
         for label, optimizer, entry in _paired("optimizers", state.optimizers, entries):
             names = names_in(optimizer, state.model)
             _check_names(label, _difference(names, entry["parameters"], state.model, weights), _HINT)

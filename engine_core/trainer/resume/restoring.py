@@ -38,7 +38,7 @@ def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable
     # First: if not all weights fit, what was learned about the former ones is left out too.
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
-        load_rest = load_optimizers(session, saved, content.model)
+        load_rest = load_optimizers(session, saved, content)
     else:
         load_rest = _nothing
     put_modes_back(state, saved.get("modes", {}).get("now", {}))  # older versions saved none

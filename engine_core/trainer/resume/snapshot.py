@@ -19,6 +19,7 @@ from ..session import Session
 from .manifest import describe_run
 from .modes import modes_of
 from .of_ranks import gather_parts
+from .weights import warn_of_shapes
 
 
 def take_snapshot(session: Session, *, whole: bool = False) -> Checkpoint:
@@ -50,6 +51,7 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Checkpoint:
         for name, value in weights.items():
             check_tensor(value.tensor if isinstance(value, TensorSlice) else value, f"model.{name}")
         weights = _copies(weights)
+    warn_of_shapes(session, weights)
     return Checkpoint(weights, state, copied, manifest)
 
 

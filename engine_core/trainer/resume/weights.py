@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
@@ -10,11 +10,13 @@ from torch.nn.parameter import is_lazy
 
 from ...checkpoint import StoredTensor
 from ...errors import CheckpointError, CheckpointWarning, suggestion
-from ...messages import cause_of, warn
+from ...messages import cause_of, enumerated, warn
 from ...parallel import as_in
 from ..evaluation import ModuleContents
+from ..session import Session
 
 _SHOWN = 5
+_LOADING = ("load_state_dict", "_load_from_state_dict")
 
 
 def load_weights(
@@ -98,6 +100,29 @@ def _lines(refused: Mapping[str, str], own: Mapping[str, Any], weights: Mapping[
 def _listed(refused: Mapping[str, str], names: list[str], others: list[str]) -> list[str]:
     lines = [f"{name!r} {refused[name]}{suggestion(name, others)}" for name in names[:_SHOWN]]
     return [*lines, f"... and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else lines
+
+
+def shapes_of(model: Any) -> dict[str, Any]:
+    """Return the shapes of parameters and buffers by name, None for lazy ones."""
+    return {k: None if is_lazy(v) else v.shape for k, v in (*model.named_parameters(), *model.named_buffers())}
+
+
+def warn_of_shapes(session: Session, saved: Container[str]) -> None:
+    """Warn, once for each, of saved entries that training has sized; not where a module loads them in its own way."""
+    model: Any = session.state.model
+    given, session.given_shapes = session.given_shapes, shapes_of(model)
+    names = [k for k, shape in session.given_shapes.items() if k in saved and given.get(k, "") not in (None, shape)]
+    for path, module in model.named_modules():
+        own = (getattr(type(module), name) is not getattr(torch.nn.Module, name) for name in _LOADING)
+        if any(own) or module._load_state_dict_pre_hooks:  # noqa: SLF001
+            names = [name for name in names if path and not name.startswith(f"{path}.")]
+    if names:
+        warn(
+            f"training gave {enumerated([*map(repr, names)])} of the model other shapes than they came with, so no "
+            "checkpoint of this run loads into a new model: create them in their final shapes, run one batch before "
+            "you give the model to the Trainer, or define _load_from_state_dict",
+            CheckpointWarning,
+        )
 
 
 def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
