@@ -5,7 +5,18 @@ from .adapter import check_batches, check_names, make_loop
 from .covers import cover
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
-from .saving import algorithms_of, check_saved, read_part, read_state, state_of, states_of, write_part, write_state
+from .saving import (
+    algorithms_of,
+    check_saved,
+    load_part,
+    put_back,
+    put_states_back,
+    read_part,
+    read_state,
+    what_is_missing,
+    write_part,
+    write_state,
+)
 from .status import BegunEvaluation, Phase, RunStatus
 from .step import backward_with_first_graph
 from .written import WrittenStep
@@ -25,13 +36,15 @@ __all__ = [
     "check_saved",
     "cover",
     "factor_of",
+    "load_part",
     "make_loop",
+    "put_back",
+    "put_states_back",
     "read_part",
     "read_state",
     "scale_gradients",
-    "state_of",
-    "states_of",
     "target_keys",
+    "what_is_missing",
     "write_part",
     "write_state",
 ]

@@ -27,7 +27,7 @@ from ...messages import is_of_user, warn
 from ...randomness import check_seed
 from ...ranks import Ranks
 from ..session import Session
-from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
+from .differences import differences, missing_algorithms, other_length, other_optimizers
 from .manifest import describe_run
 from .modes import differing_modes
 from .restoring import put_back, resume_feed
@@ -84,14 +84,13 @@ class Resumed:
     def _check_same_run(self, session: Session, seed: int | None) -> list[str]:
         """Return the differences to warn about, or raise a CheckpointError for those that load_changed forbids."""
         saved, now = self.content.manifest, describe_run(session)
-        missing = missing_algorithms(saved, now)
         others = other_optimizers(saved, now)
-        fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict] + others
+        fatal = missing_algorithms(saved, now, required=not self.strict) + others
         kept = f"it keeps the seed {saved['seed']} of the saved run; seed={seed} is ignored"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
         given = self.content.state.get("modes", {}).get("given", {})  # older versions saved none
         modes = differing_modes(given, session.given_modes)
-        changes = [*map(what_is_missing, missing), *others, *differences(saved, now), *modes]
+        changes = [*missing_algorithms(saved, now), *others, *differences(saved, now), *modes]
         # Checked first: this error lists the fatal differences too.
         if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
             lines = "".join(f"\n  {change}" for change in found)
