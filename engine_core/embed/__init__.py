@@ -1,8 +1,7 @@
 """The seam between an engine and a training loop: one method for each moment of the loop. Knows no loop."""
 
 from .accumulated import Accumulated, factor_of, scale_gradients
-from .adapter import check_batches, check_names, make_loop
-from .covers import cover
+from .adapter import Patched, check_batches, check_names, make_loop, patched
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
 from .saving import (
@@ -19,25 +18,24 @@ from .saving import (
 )
 from .status import BegunEvaluation, Phase, RunStatus
 from .step import backward_with_first_graph
-from .written import WrittenStep
 
 __all__ = [
     "Accumulated",
     "BegunEvaluation",
     "EmbeddedLoop",
     "LogitsLoss",
+    "Patched",
     "Phase",
     "RunStatus",
-    "WrittenStep",
     "algorithms_of",
     "backward_with_first_graph",
     "check_batches",
     "check_names",
     "check_saved",
-    "cover",
     "factor_of",
     "load_part",
     "make_loop",
+    "patched",
     "put_back",
     "put_states_back",
     "read_part",

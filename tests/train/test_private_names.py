@@ -14,7 +14,6 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader
 
 from engine_core.parallel.checks import LOWEST_FOR_FSDP
-from engine_core.surgery.hooks import FLAG, KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
@@ -51,8 +50,8 @@ def stepped() -> torch.optim.Optimizer:
 
 
 MAKERS: dict[str, Callable[[], object]] = {
-    "_modules _parameters _buffers _compiled_call_impl _load_from_state_dict": lambda: nn.Linear(1, 1),
-    " ".join([*KINDS, *(name for extras in KINDS.values() for name in extras), FLAG]): lambda: nn.Linear(1, 1),
+    "_modules _parameters _buffers _forward_pre_hooks _forward_hooks _backward_pre_hooks": lambda: nn.Linear(1, 1),
+    "_load_from_state_dict _load_state_dict_pre_hooks": lambda: nn.Linear(1, 1),
     "_base _version _backward_hooks _post_accumulate_grad_hooks": lambda: torch.zeros(1),
     "_indices _values": lambda: torch.zeros(1).to_sparse(),
     "_C.DisableTorchFunctionSubclass": lambda: torch,
