@@ -37,8 +37,6 @@ _DTYPES: dict[str, torch.dtype] = {
     if hasattr(torch, dtype)  # torch has not always had all of them
 }
 _NAME_OF = {dtype: name for name, dtype in _DTYPES.items()}
-RESERVED = "__metadata__"
-"""The entry of the header that is not a tensor."""
 _OFFSETS, _BEGIN = "DCP_SHARDING_INFO", "saved_offsets"
 """What torch's sharded files have in their headers, so that `HuggingFaceStorageReader` reads these too."""
 _BLOCK = 2**20
@@ -103,8 +101,6 @@ def save(
         CheckpointError: for a dtype that the format lacks.
     """
     for name, tensor in tensors.items():
-        if name == RESERVED:
-            raise CheckpointError(f"a tensor can't be called {name!r}: files keep this name for what is about them")
         if tensor.dtype not in _NAME_OF:
             raise CheckpointError(f"{name!r} is a tensor of dtype {tensor.dtype}, which a file can't hold")
     digest = hashlib.sha256()
@@ -149,7 +145,7 @@ def _blocks(
     tensors: Mapping[str, torch.Tensor | Readable], about: Mapping[str, str] | None
 ) -> Iterator[bytes | memoryview]:
     """Return what a file consists of."""
-    header: dict[str, Any] = {RESERVED: dict(about)} if about else {}
+    header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + math.prod(tensor.shape) * tensor.dtype.itemsize

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError
-from .tensor_file import RESERVED, StoredTensor, TensorSlice
+from .tensor_file import StoredTensor, TensorSlice
 
 _MAX_DEPTH = 64
 _TAG = "$"
@@ -64,13 +64,7 @@ def check_tensor(tensor: torch.Tensor, path: str) -> None:
 
 
 def check_weight(name: str, value: Any) -> None:
-    """Raise if a part of a model could be saved, and not be loaded again.
-
-    Raises:
-        CheckpointError: for a name that the format keeps for itself, and for a tensor whose elements share memory.
-    """
-    if name == RESERVED:
-        raise CheckpointError(f"the model's {name!r} can't be saved, since files keep this name for what is about them")
+    """Raise for a tensor of a model that could be saved, and not be loaded again, since its elements share memory."""
     tensor = value.tensor if isinstance(value, TensorSlice) else value
     if isinstance(tensor, torch.Tensor) and 0 in [
         step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1

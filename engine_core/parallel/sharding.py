@@ -46,7 +46,7 @@ def gathered(tensor: Any) -> torch.Tensor:
     return whole
 
 
-def as_in(value: Any, own: object) -> Any:
+def shard_like(value: Any, own: object) -> Any:
     """Return a value that was loaded as this rank holds its own: its part of a sharded tensor, and the rest whole.
 
     Args:
@@ -57,9 +57,9 @@ def as_in(value: Any, own: object) -> Any:
     return _sharded_as(value, own)
 
 
-def kept_as_in(values: Mapping[str, Any], own: torch.Tensor) -> dict[str, Any]:
+def shard_state_like(values: Mapping[str, Any], own: torch.Tensor) -> dict[str, Any]:
     """Return what an optimizer keeps for a parameter: what has its shape, as it is sharded."""
-    return {k: as_in(v, own if getattr(v, "shape", None) == own.shape else None) for k, v in values.items()}
+    return {k: shard_like(v, own if getattr(v, "shape", None) == own.shape else None) for k, v in values.items()}
 
 
 def write_gathered(

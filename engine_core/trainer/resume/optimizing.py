@@ -13,7 +13,7 @@ import torch
 from ...checkpoint import Checkpoint
 from ...embed import load_part
 from ...errors import CheckpointError
-from ...parallel import as_in, kept_as_in
+from ...parallel import shard_like, shard_state_like
 from ..optimizers import pass_for_stepped
 from ..session import Session
 from .differences import other_optimizers
@@ -138,14 +138,14 @@ def _load_groups(session: Session, label: str, optimizer: Any, entry: Any, first
 def _load_point(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     own = dict(model.named_parameters())
     for name, value in weights.items():
-        own[name].copy_(as_in(value, own[name]))
+        own[name].copy_(shard_like(value, own[name]))
 
 
 def _of_rank(saved: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the saved state as this rank holds its own: of what is kept for a sharded parameter its part."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = {k: kept_as_in(v, parameters[k]) for k, v in saved["state"].items() if k < len(parameters)}
-    groups = [{name: as_in(value, None) for name, value in group.items()} for group in saved["param_groups"]]
+    state = {k: shard_state_like(v, parameters[k]) for k, v in saved["state"].items() if k < len(parameters)}
+    groups = [{name: shard_like(value, None) for name, value in group.items()} for group in saved["param_groups"]]
     return {**saved, "state": state, "param_groups": groups}
 
 

@@ -11,7 +11,7 @@ from ...checkpoint import Checkpoint, restore
 from ...embed import algorithms_of, load_part, put_states_back
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
-from ...parallel import as_in
+from ...parallel import shard_like
 from ...randomness import GlobalGenerators, load_generator, seed_generators
 from ..data import keeps_position, own_generators, restart_workers
 from ..optimizers import begin_training
@@ -83,7 +83,7 @@ def _by_name(value: Any, weights: Mapping[str, Any], name: str = "") -> Any:
     if type(value) in (list, tuple):
         return type(value)(_by_name(item, weights) for item in value)
     own = weights.get(name)
-    return as_in(value, own if own is not None and getattr(value, "shape", None) == own.shape else None)
+    return shard_like(value, own if own is not None and getattr(value, "shape", None) == own.shape else None)
 
 
 def resume_feed(session: Session, content: Checkpoint) -> None:

@@ -15,6 +15,7 @@ from ...callback import saver_folders
 from ...checkpoint import (
     Checkpoint,
     attempt_of,
+    clock_of,
     has_checkpoint,
     open_content,
     read_content,
@@ -176,7 +177,7 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
 
 def clock_in(folder: Path) -> tuple[int, int]:
     """Return batch and epoch of the latest checkpoint in a folder."""
-    clock = read_resolved(folder, read_manifest)[1]["clock"]
+    clock = clock_of(read_resolved(folder, read_manifest)[1])
     return clock["batch"], clock["epoch"]
 
 

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from ...checkpoint import StoredTensor
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import cause_of, enumerated, warn
-from ...parallel import as_in
+from ...parallel import shard_like
 from ..evaluation import ModuleContents
 from ..session import Session
 
@@ -80,7 +80,7 @@ def _refused(
 def _loaded(model: Any, own: Mapping[str, Any], weights: Mapping[str, Any]) -> tuple[Exception | None, set[str]]:
     """Load; return the error with which the model refuses, and the names that it says it left out without one."""
     try:
-        told = model.load_state_dict({name: as_in(value, own.get(name)) for name, value in weights.items()})
+        told = model.load_state_dict({name: shard_like(value, own.get(name)) for name, value in weights.items()})
     except Exception as error:  # noqa: BLE001  the model's own code
         return error, set()
     return None, {*getattr(told, "missing_keys", ()), *getattr(told, "unexpected_keys", ())}
