@@ -18,9 +18,11 @@ SECTIONS = ["summary", "curves", "time", "algorithms", "order", "checkpoints", "
 
 
 def save_checkpoint(folder, name="ep1-ba2", attempt=0):
-    (folder / "checkpoints" / name).mkdir(parents=True)
-    (folder / "checkpoints" / name / "model.safetensors").write_bytes(b"x" * 2000)
-    manifest = {"schema": 1, "attempt": attempt, "files": {"model.safetensors": {"bytes": 2000}}}
+    files = ("model.safetensors", "average/model.safetensors")
+    for file in files:
+        (folder / "checkpoints" / name / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints" / name / file).write_bytes(b"x" * 1000)
+    manifest = {"schema": 3, "attempt": attempt, "files": {file: {"bytes": 1000} for file in files}}
     checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (folder / "checkpoints" / name / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
 
