@@ -41,6 +41,7 @@ LAYERS = [
 # Layer by layer, rooms that may import each other, each only from those before it; what is not listed here imports
 # nothing from its own layer.
 IN_ORDER = [
+    ["messages", "moved"],
     ["event", "needs", "metadata"],
     ["event", "trace"],
     ["batch", "ranks"],
