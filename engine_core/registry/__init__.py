@@ -2,9 +2,8 @@
 
 from .checks import check_plugin, load_plugin, missing_methods
 from .installed import installed_version, normalise, required_by, unmet
-from .instances import as_plugins
 from .records import CORE, Kind, Origin, PluginRecord, display_name
-from .registry import Registry
+from .registry import Registry, as_plugins
 
 __all__ = [
     "CORE",

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 from packaging.requirements import Requirement
 
 from ..algorithm import snake_case
-from ..errors import ArgumentError, ArgumentTypeError, PluginError, did_you_mean, nearest, suggestion
+from ..callback import is_used_on
+from ..errors import ArgumentError, ArgumentTypeError, PluginError, add_note, did_you_mean, nearest, suggestion
 from ..messages import enumerated
 from ..metadata import AlgorithmMetadata
 from .checks import load_plugin
@@ -55,7 +56,6 @@ class Registry:
         self.findings = (*unreadable, *_unknown_groups(found))
         self.doubts = tuple(_doubtful_items(self.records, environ))
         self._loaded: dict[tuple[Kind, str], Any] = {}
-        self._failures: dict[tuple[Kind, str], PluginError] = {}
         self._claims: dict[str, list[str]] = defaultdict(list)
         for record in self.records:
             for module in _and_parents(record.module):
@@ -102,8 +102,7 @@ class Registry:
         if record.status == "disabled":
             raise PluginError(f"{record.title} is disabled: {record.reason}")
         if record.status == "broken":
-            failure = self._failures.get(_key(record))
-            raise PluginError(_refusal(record)) from failure and failure.__cause__
+            raise PluginError(_refusal(record))
         return record
 
     def load(self, kind: Kind, name: str) -> Any:
@@ -122,7 +121,6 @@ class Registry:
                 with contextlib.redirect_stdout(sys.stderr):
                     self._loaded[key] = load_plugin(record)
             except PluginError as failure:
-                self._failures[key] = failure
                 broken = replace(record, status="broken", reason=str(failure))
                 self.records = tuple(broken if r is record else r for r in self.records)
                 raise PluginError(_refusal(broken)) from failure.__cause__
@@ -223,6 +221,44 @@ class Registry:
             return f"{missing}did you mean {near!r}?"
         how = f"from engine-core's sources if it is part of them, else run: pip install '{requirement}'"
         return f"{missing}install it: {how}"
+
+
+def as_plugins(kind: Kind, given: Any, what: str, rank: int = 0) -> list[Any]:
+    """Return instances for any mix of instances, names of installed plugins, and `(name, arguments)` pairs.
+
+    Callbacks that are not for this rank, see `Callback.every_rank`, are left out, and not made.
+    """
+    items = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+    if len(items) == 2 and isinstance(items[0], str) and isinstance(items[1], Mapping):
+        raise ArgumentError(f"{what}: put the pair in a list: {what}=[({items[0]!r}, {dict(items[1])!r})]")
+    registry = Registry.scan()
+    made = (_as_plugin(registry, kind, item, what, rank) for item in items)
+    return [plugin for plugin in made if plugin is not None]
+
+
+def _as_plugin(registry: Registry, kind: Kind, item: Any, what: str, rank: int) -> Any:
+    """Return an instance, or None for one that is not used on this rank."""
+    if not isinstance(item, (str, tuple, list)):
+        return item if is_used_on(rank, item) else None
+    pair = (item, {}) if isinstance(item, str) else item
+    if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
+        raise ArgumentError(f"{what}: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}")
+    name, arguments = pair
+    plugin = registry.load(kind, name)
+    signature = inspect.signature(plugin)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        unknown = [a for a in arguments if a not in signature.parameters]
+        problem = f"no argument {unknown[0]!r}{did_you_mean(unknown[0], signature.parameters)}" if unknown else error
+        raise ArgumentError(f"{kind[:-1]} {name!r}: {problem}") from error
+    if not is_used_on(rank, plugin):
+        return None
+    try:
+        return plugin(**arguments)
+    except Exception as error:
+        add_note(error, f"while making {kind[:-1]} {name!r} with {dict(arguments)!r}")
+        raise
 
 
 def _read_records(found: Iterable[Installed], environ: Mapping[str, str]) -> tuple[PluginRecord, ...]:

@@ -63,7 +63,7 @@ NOT = {
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
     "batch": ["items", "containers", "places", "batches"],
-    "registry": ["records", "installed", "checks", "registry", "instances"],
+    "registry": ["records", "installed", "checks", "registry"],
     "passes": ["toposort", "member", "contract", "builtin", "derivation", "pass_list"],
     "engine": [
         "host",
