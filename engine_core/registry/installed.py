@@ -12,7 +12,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from ..errors import ArgumentError, ArgumentTypeError
 
 _OURS = re.compile(r"engine[-_.]?core[-_.]", re.IGNORECASE)  # also where authors misspelt it
-_AGAIN = "delete that folder, and install the distribution again"
 
 
 class Installed(NamedTuple):
@@ -44,7 +43,8 @@ def installed_distributions() -> tuple[list[Installed], list[str]]:
         try:
             entry_points = _entry_points(distribution)
         except Exception as error:  # noqa: BLE001  whatever is in that file
-            unreadable.append(f"{folder / 'entry_points.txt'} can't be read ({error}); {_AGAIN}")
+            file = folder / "entry_points.txt"
+            unreadable.append(f"{file} can't be read ({error}); install it again, or report it to its authors")
             continue
         if not entry_points or folder.name.startswith("~"):  # left by an interrupted pip uninstall; pip ignores it too
             continue
@@ -135,4 +135,5 @@ def _describe(distribution: Any, folder: Path, entry_points: tuple[tuple[str, st
     if name and version:
         return Installed(normalise(name), version, entry_points)
     name = re.split(r"-|\.(?:dist|egg)-info", folder.name)[0]
-    return Installed(normalise(name), "?", entry_points, f"{folder} has lost its METADATA; {_AGAIN}")
+    lost = f"{folder} has lost its METADATA; delete that folder, and install the distribution again"
+    return Installed(normalise(name), "?", entry_points, lost)
