@@ -205,7 +205,7 @@ class Registry:
         known = [r.name for r in self.records if r.kind == kind]
         other_kinds = [r.kind for r in self.records if r.name == name]
         hint = f", but among the {other_kinds[0]}: give it there" if other_kinds else did_you_mean(name, known)
-        damage = "; something installed can't be read, run `engine-core plugins doctor`" if self.findings else ""
+        damage = "; not all that is installed can be read: run `engine-core plugins doctor`" if self.findings else ""
         return f"{name!r} is not among the installed {kind}{hint}{damage}"
 
     def _why_missing(self, requirement: Requirement) -> str:

@@ -73,7 +73,7 @@ def test_entry_points_that_cannot_be_read_are_a_finding_that_a_run_points_to_and
     (finding,) = registry.findings
     assert finding.startswith(f"{file} can't be read (")
     assert finding.endswith("); install it again, or report it to its authors")
-    assert refusal().endswith("; something installed can't be read, run `engine-core plugins doctor`")
+    assert refusal().endswith("; not all that is installed can be read: run `engine-core plugins doctor`")
 
 
 def test_what_pip_leaves_of_an_interrupted_removal_is_ignored(install, site):
