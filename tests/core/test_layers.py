@@ -64,18 +64,7 @@ NOT = {
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
     "batch": ["items", "places", "batches"],
-    "registry": [
-        "distributions",
-        "requirements",
-        "entry_checks",
-        "records",
-        "ownership",
-        "scan",
-        "plugin_checks",
-        "loading",
-        "registry",
-        "instances",
-    ],
+    "registry": ["records", "installed", "checks", "registry"],
     "passes": ["member", "contract", "derivation", "pass_list"],
     "engine": [
         "host",
@@ -191,7 +180,7 @@ def test_importlib_metadata_is_imported_where_entry_points_are_read():
         start: [name for name in MODULES if any(module.startswith(start) for module in imports[name])]
         for start in ("importlib_metadata.", "importlib.metadata.")
     }
-    assert named == {"importlib_metadata.": ["moved", "registry.distributions"], "importlib.metadata.": []}
+    assert named == {"importlib_metadata.": ["moved", "registry.installed"], "importlib.metadata.": []}
 
 
 def test_of_pluggy_only_the_public_names_are_used():
