@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from ..config import Config, ParallelSettings, check_plugins, load_config, overr
 from ..errors import EngineError, SameRunError, UnwritableError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
+from ..signals import SignalGuard
 from .agreement import check_agreement, take_checkpoints
 from .ending import (
     NOT_WHOLE,
@@ -109,7 +109,7 @@ def train(
     if not showing.has_text:
         silence_last_lines(context)
     path = config if config is not None else find_example(example or "")
-    with showing.applied() as write, _ended(write) as end, _terminating():
+    with showing.applied() as write, _ended(write) as end, SignalGuard(_terminate, signal.SIGTERM):
         if config is not None:
             import_beside(config)
         checked = _read(path, overrides, settings)
@@ -202,21 +202,9 @@ def _ended(write: Callable[[str], None] | None) -> Iterator[Callable[[Run, Endin
         raise
 
 
-@contextlib.contextmanager
-def _terminating() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does, with its last lines, where the run does not wait for a batch."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    former = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
+def _terminate(number: int) -> None:
+    """End the command as Ctrl-C does, with its last lines, where the run does not wait for a batch."""
+    raise SystemExit(128 + number)
 
 
 def _watch(config: Config, showing: Showing) -> list[Any] | None:

@@ -63,8 +63,6 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         session.mean_buffers()  # for what is made of the model afterwards
         session.left_in_eval = not session.is_training()  # what FIT_END does to it is for others
         seam.fit_end()
-        session.agree_on_end()
-        session.end_if_interrupted()
 
     def is_epoch_over() -> bool:
         """Has the loader no further batch in this epoch? It is asked where its `len` says so, which may be wrong.
@@ -302,7 +300,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if begun is None or not state.evaluators:
             return
         try:
-            session.evaluate(state.evaluators, begun=begun)
+            session.evaluate(state.evaluators, begun, session.is_asked_to_pause)
         except EvaluationInterrupted as interruption:
             status.owe_evaluation(then, interruption.begun)
 

@@ -25,7 +25,7 @@ from .tree import (
 LAYERS = [
     ["errors", "messages", "observed_list"],
     [
-        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "files", "losses", "objective"),
+        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "signals", "files", "losses", "objective"),
         *("checkpoint", "surgery", "results"),
     ],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
@@ -86,7 +86,7 @@ READING_ORDER = {
         "undo",
         "pipeline",
         "in_place",
-        "handlers",
+        "dispatch",
         "engine",
     ],
 }

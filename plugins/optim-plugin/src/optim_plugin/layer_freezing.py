@@ -108,7 +108,7 @@ class LayerFreezing(Algorithm):
         if event is Event.BATCH_START and self._is_of(state):
             due = max(self._frozen, self._due(_done(state)))
             freeze_first(model, due, self._layers, state.batch)
-            self._frozen, self._loaded = due, {}  # only now: a signal may come before
+            self._frozen, self._loaded = due, {}
         has_changed = self._is_of(state) and self._frozen != before
         if logger is not None and logger.destinations and has_changed:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})
