@@ -25,7 +25,7 @@ from .tree import (
 LAYERS = [
     ["errors", "messages", "observed_list", "moved"],
     [
-        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "files", "losses", "objective"),
+        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "signals", "files", "losses", "objective"),
         *("checkpoint", "surgery", "results"),
     ],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
@@ -76,7 +76,7 @@ READING_ORDER = {
         "undo",
         "pipeline",
         "in_place",
-        "handlers",
+        "dispatch",
         "engine",
     ],
 }
