@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
-from ..parallel import kept_as_in, spread_model
+from ..parallel import shard_state_like, spread_model
 from ..randomness import seed_generators
 from ..surgery import follow_parameters
 from .alike import check_model, check_settings, check_training
@@ -58,7 +58,7 @@ def _follow_sharded(optimizers: Sequence[Any], before: dict[str, Any], after: di
     for optimizer in optimizers:
         for name, parameter in before.items():
             if after[name] is not parameter and parameter in optimizer.state:
-                optimizer.state[after[name]] = kept_as_in(optimizer.state[parameter], after[name])
+                optimizer.state[after[name]] = shard_state_like(optimizer.state[parameter], after[name])
     follow_parameters(optimizers, before, after)
 
 

@@ -152,7 +152,7 @@ def test_a_rollback_to_before_a_group_was_added_keeps_the_group(tmp_path: Path) 
 
     def roll_back(state: Any) -> None:
         if state.timestamp.batch == 1:
-            kept.append(state.snapshot().content)
+            kept.append(state.snapshot())
         elif state.timestamp.batch == 3:
             state.go_back(kept[0])
             after.append(of(made_))

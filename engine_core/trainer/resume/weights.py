@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ...checkpoint import Stored
+from ...checkpoint import StoredTensor
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import cause_of, enumerated, warn
-from ...parallel import as_in
+from ...parallel import shard_like
 from ..evaluation import ModuleContents
 from ..session import Session
 
@@ -80,7 +80,7 @@ def _refused(
 def _loaded(model: Any, own: Mapping[str, Any], weights: Mapping[str, Any]) -> tuple[Exception | None, set[str]]:
     """Load; return the error with which the model refuses, and the names that it says it left out without one."""
     try:
-        told = model.load_state_dict({name: as_in(value, own.get(name)) for name, value in weights.items()})
+        told = model.load_state_dict({name: shard_like(value, own.get(name)) for name, value in weights.items()})
     except Exception as error:  # noqa: BLE001  the model's own code
         return error, set()
     return None, {*getattr(told, "missing_keys", ()), *getattr(told, "unexpected_keys", ())}
@@ -131,13 +131,13 @@ def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
         return any(is_by_weights(item, weights) for item in state)
     if not isinstance(state, Mapping):
         return False
-    kinds = (torch.Tensor, Stored)
+    kinds = (torch.Tensor, StoredTensor)
     return any((k in weights and isinstance(v, kinds)) or is_by_weights(v, weights) for k, v in state.items())
 
 
 def _difference(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how a saved value's shape, type or dtype differs from the model's, or nothing."""
-    if is_lazy(own) and isinstance(saved, (torch.Tensor, Stored)):
+    if is_lazy(own) and isinstance(saved, (torch.Tensor, StoredTensor)):
         return ""  # it has no shape yet, and takes that of what is loaded
     then, now = _shape(saved), _shape(own)
     return _cast(saved, own, casts=casts) if then == now else f"{then} in the checkpoint and {now} in the model"
@@ -145,7 +145,11 @@ def _difference(saved: Any, own: Any, *, casts: bool) -> str:
 
 def _cast(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how the dtypes of two tensors differ, or nothing."""
-    if not isinstance(saved, (torch.Tensor, Stored)) or not isinstance(own, torch.Tensor) or saved.dtype is own.dtype:
+    if (
+        not isinstance(saved, (torch.Tensor, StoredTensor))
+        or not isinstance(own, torch.Tensor)
+        or saved.dtype is own.dtype
+    ):
         return ""
     if casts and saved.dtype.is_floating_point and own.dtype.is_floating_point:
         return ""
@@ -153,4 +157,4 @@ def _cast(saved: Any, own: Any, *, casts: bool) -> str:
 
 
 def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, (torch.Tensor, Stored)) else type(value).__name__
+    return tuple(value.shape) if isinstance(value, (torch.Tensor, StoredTensor)) else type(value).__name__
