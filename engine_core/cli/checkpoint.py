@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from ..errors import CheckpointError
-from ..messages import escaped
+from ..messages import aligned
 from ..registry import Origin, title
-from .lazy import LazyGroup
-from .paths import GivenPath
+from .groups import GivenPath, LazyGroup
 
 PATH = click.argument("path", type=GivenPath())
 
@@ -42,11 +41,10 @@ def show(path: Path, as_json: bool) -> None:
         click.echo(json.dumps(manifest, indent=2))
         return
     try:
-        rows = [(escaped(name), escaped(value)) for name, value in [("checkpoint", str(folder)), *_rows_of(manifest)]]
+        lines = aligned([("checkpoint", str(folder)), *_rows_of(manifest)])
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"{str(folder)!r} has an invalid manifest: {error!r}") from error
-    width = max(len(name) for name, _ in rows)
-    click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))
+    click.echo("\n".join(lines))
 
 
 @click.command(epilog="\b\nExample:\n  engine-core checkpoint verify runs/baseline")

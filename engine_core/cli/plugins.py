@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from ..registry import PluginRecord, Registry
-from .lazy import LazyGroup
+from .groups import LazyGroup
 from .tables import format_table
 
 

@@ -1,14 +1,16 @@
-"""A group of commands that imports a command's module on demand, and knows the nearest name."""
+"""What commands are made of: groups that import a command's module on demand, and paths."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
+from ..arguments import path_of
 from ..errors import did_you_mean
 
 
@@ -44,3 +46,11 @@ class LazyGroup(click.Group):
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, c.get_short_help_str(limit=sys.maxsize)) for name, c in commands if c])
+
+
+class GivenPath(click.Path):
+    """A path, in which a leading `~` is the home folder: shells leave it alone in `--out=~/run` and in quotes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        return path_of(super().convert(value, param, ctx))  # type: ignore[arg-type]
