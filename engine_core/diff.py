@@ -23,8 +23,8 @@ ABSENT = "(none)"
 NAMES = ("--out", "--profile")
 """Options of a command that only say where to write something."""
 TIMES = ("seconds", "samples_per_second")
-MEASURED = "time/"
-"""The prefix of logged values that are measured times."""
+MEASURED = ("time/", "timing.")
+"""What the names of results begin with that are measured times."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from ..arguments import path_of
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
 from ..files import cannot_write, finite, write_whole
-from ..logger import HOW_TO_STOP, Logger
+from ..logger import HOW_TO_STOP, VALUES, Logger
 from ..messages import warn
 from ..state import State
 from ..trace import Traces
@@ -30,11 +31,14 @@ __all__ = ["RunFiles"]
 class RunFiles(LoggerDestination):
     """Writes every logged value to `folder/metrics.jsonl`, and at the end one row a step to `folder/metrics.csv`.
 
+    Each line has its `kind`: that of values is `values`, and in the folder of `engine-core train` there are others,
+    which tell what happened.
+
     From INIT on, values are held until the fit starts, when it is certain that the run may begin; if there is only an
     evaluation, until the end. In a fit, and without an engine, a line is in the file when `log_metrics` returns. If the
     disk is full, a warning says so once, and the latest 256 KiB wait until there is room; no partial line is left in
     the file, and `latest` and `runs` stay current. An existing file is continued. Values that are not finite are `null`
-    in JSON, and `nan` in the table.
+    in JSON, and `nan` in the table, which names a text that is too long for a cell without holding it.
 
     Args:
         folder: created when the first line is written or the fit starts.
@@ -65,11 +69,12 @@ class RunFiles(LoggerDestination):
         self._state: State | None = None
         self._holds_at = 0
         self._lines = Lines(self._place / "metrics.jsonl")
+        self._lock = threading.RLock()  # another thread may warn, which is an event
 
     def init(self, state: State, logger: Logger) -> None:
         """Count the seconds from here; a checkpoint that is loaded adds those of the attempts before."""
         self._clock_s, self._started_s = 0.0, time.perf_counter()
-        self._fits_s, self._fit_began_s = 0.0, None
+        self._fits_s, self._fit_began_s, self._has_warned = 0.0, None, False
         self._state, self._holds_at = state, state.timestamp.batch
         self._hold()
 
@@ -113,7 +118,7 @@ class RunFiles(LoggerDestination):
     def start_over(self) -> None:
         """Let the next fit empty the file, which an earlier attempt began and never saved.
 
-        One that contains the position of a loaded checkpoint is cut there instead.
+        One that contains the position of a loaded checkpoint is cut there instead. Events stay.
         """
         self._starts_over = True
         self._hold()
@@ -123,6 +128,13 @@ class RunFiles(LoggerDestination):
         values = in_json(metrics)
         self.latest.update(values)
         self._do(partial(self._add, values, step))
+
+    def write_event(self, line: str, *, is_last: bool = False) -> None:
+        """Write what happened in the run, as values are written; the last one may come after the engine is closed."""
+        self._do(partial(self._write, line))
+        if is_last:
+            with contextlib.suppress(OSError):  # if it could not be written, a warning says so
+                self._lines.close()
 
     def log_file(self, name: str, content: bytes | str, step: int) -> None:
         """Keep a file as `files/<step>/<name>`; one that is there is replaced, as a resumed run logs its own again."""
@@ -192,7 +204,7 @@ class RunFiles(LoggerDestination):
             except OSError as error:
                 problem = problem or f"can't write in {str(self.folder)!r} at its end ({error})"
                 lost.append("the table metrics.csv")
-        self._lines, self._has_warned, self._has_evaluated = Lines(lines.path), False, False
+        self._lines, self._has_evaluated = Lines(lines.path), False
         if problem:
             self.lost = f"{' and '.join(lost) or lines.path.name} {'are' if lines.unwritten else 'is'} lost"
             self._warn(f"{problem}: {self.lost}")
@@ -224,7 +236,8 @@ class RunFiles(LoggerDestination):
             self._held.append(write)
             return
         try:
-            write()
+            with self._lock:
+                write()
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -234,8 +247,12 @@ class RunFiles(LoggerDestination):
                 )
 
     def _add(self, values: dict[str, Any], step: int) -> None:
-        own = {"step": step, "seconds": round(self.clock_s, 6)}  # also where a value has one of these names
-        self._lines.add(json.dumps({**own, **finite(values), **own}))
+        # Also where a value has one of these names.
+        own = {"kind": VALUES, "step": step, "seconds": round(self.clock_s, 6)}
+        self._write(json.dumps({**own, **finite(values), **own}))
+
+    def _write(self, line: str) -> None:
+        self._lines.add(line)
         self._lines.flush()
 
     @staticmethod
@@ -244,17 +261,15 @@ class RunFiles(LoggerDestination):
         write_whole(path, content)
 
     def _cut(self) -> None:
-        """Cut the file at the position of a loaded checkpoint if it contains it; else empty it, to start over."""
+        """Cut the file at the position of a loaded checkpoint if it contains it; else at its begin, to start over."""
         position = self._resumed
-        is_there = position is not None and self._lines.holds(position)
-        if is_there or self._starts_over:
+        if position is None or not self._lines.holds(position):
+            position = {"bytes": 0, "due": [], "lost": 0} if self._starts_over else None
+        if position is not None:
             with contextlib.suppress(OSError):
                 self._lines.close()
             self._lines = Lines(self._lines.path)
-        if position is not None and is_there:
             self._lines.cut(position)
-        elif self._starts_over:
-            self._lines.path.unlink(missing_ok=True)
         self._resumed, self._starts_over = None, False
 
     def _warn(self, problem: str) -> None:

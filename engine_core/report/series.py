@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from ..logger import VALUES, is_event
 from .files import LARGEST, number_in
 
 SPEED = "speed/batches per second"
@@ -50,7 +51,9 @@ class Logged:
         self._before_s = self._offset_s = 0.0
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Add a line of `metrics.jsonl`."""
+        """Add a line of `metrics.jsonl`, unless it is an event."""
+        if is_event(line):
+            return
         step, seconds = line["step"], line["seconds"]
         if seconds + self._offset_s < self._before_s - 1e-3:  # less is a rounding
             self._offset_s = self._before_s - seconds
@@ -58,7 +61,7 @@ class Logged:
         self._before_s = max(self._before_s, seconds + self._offset_s)
         self.steps = step + (LOSS in line)
         for name, value in line.items():
-            if name in ("step", "seconds"):
+            if name in ("step", "seconds") or (name == "kind" and value == VALUES):
                 continue
             self.last[name] = value
             if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):

@@ -31,7 +31,7 @@ from .diary import Diary
 from .folder import choose_folder, claimed, settle
 from .making import check_can_train, make_trainer, parallel_of
 from .models import remove_model, write_model
-from .outcome import Ending, RunResults, as_json, latest_of, results_of
+from .outcome import Ending, RunResults, as_json, latest_of, results_of, timing_of
 
 
 class Run:
@@ -41,8 +41,8 @@ class Run:
 
     Args:
         folder: the run's folder; default: a new one below `runs`.
-        profile: write a Chrome trace of the run to this file, and `timing.json` too.
-        timing: write to `timing.json` how long each part of the run took in sum.
+        profile: write a Chrome trace of the run to this file, and what `timing` does.
+        timing: add to `results.json` how long each part of the run took in sum.
         watch: callbacks that show the run in place of the config's `progress_bar`.
         hand_on: receives each line that `train --json` prints.
 
@@ -72,7 +72,7 @@ class Run:
             self.config,
             loggers=[self._files],
             callbacks=[self._begin, self.diary],
-            profile=self._profile_of(profile, timing=timing),
+            profile={"path": profile} if timing or profile is not None else None,
             folder=self.folder,
             watch=watch,
         )
@@ -117,6 +117,8 @@ class Run:
             status = "failed"
         elif self._results is not None and self._results.is_paused:
             status = "paused"
+        if status != "finished" and (timing := timing_of(self.trainer)) is not None:
+            self.diary.tell_timing(timing)
         model, average = self._written
         state = self.trainer.state
         return Ending(
@@ -153,12 +155,6 @@ class Run:
             self._write_results(results)
         self._wait_for_files()
 
-    def _profile_of(self, path: Path | str | None, *, timing: bool) -> dict[str, Any] | None:
-        """Return the arguments of the run's profiler."""
-        if path is None and not timing:
-            return None
-        return {**({} if path is None else {"path": path}), "timing": self.folder / "timing.json"}
-
     def _write_model(self) -> None:
         try:
             self._written = write_model(self.trainer, self.folder)
@@ -178,12 +174,10 @@ class Run:
             self._lost.append(f"results.json could not be written: {error}")
         if self._files.lost:
             self._lost.append(f"metrics.jsonl or metrics.csv is not whole: {self._files.lost}")
-        if self.diary.lost:
-            self._lost.append(f"events.jsonl is not whole: {self.diary.lost}")
 
     def _check_there(self) -> None:
         """Note which of the run's files are not in its folder any more, where all of them are since the fit began."""
-        there = (MANIFEST, "metrics.jsonl", "events.jsonl")
+        there = (MANIFEST, "metrics.jsonl")
         gone = [] if self.ranks.rank else [name for name in there if not (self.folder / name).exists()]
         if gone:
             what = f"{enumerated(gone)} {'is' if len(gone) == 1 else 'are'} missing in {str(self.folder)!r}"

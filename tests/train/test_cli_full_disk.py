@@ -68,5 +68,5 @@ def test_results_and_files_are_those_of_the_whole_run(tmp_path):
 def test_an_environment_variable_makes_a_logger_that_fails_stop_the_command(tmp_path):
     done = train(tmp_path, PYTHONWARNINGS="error:logger destination")
     assert done.returncode == 1
-    assert "DestinationWarning: logger destination events.jsonl can't be written in 'out'" in done.stderr
+    assert "DestinationWarning: logger destination RunFiles can't be written in 'out'" in done.stderr
     assert not (tmp_path / "out" / "results.json").exists()
