@@ -18,7 +18,7 @@ from .ranking import Ranking, is_of_interval
 from .savable import check_folder, check_states
 
 if TYPE_CHECKING:
-    from ..checkpoint import Share, Snapshot
+    from ..checkpoint import Checkpoint
 
 __all__ = ["CheckpointSaver"]
 
@@ -224,7 +224,7 @@ class CheckpointSaver(Callback):
 
     def _begin(self, state: State) -> None:
         """Copy the run and start writing it; only a written checkpoint counts as saved and can be among the best."""
-        ranking, snapshot = self._ranking, cast("Callable[..., Snapshot]", state.snapshot)
+        ranking, snapshot = self._ranking, cast("Callable[..., Checkpoint]", state.snapshot)
         is_regular = self._due_at == state.timestamp
         if is_regular or not state.is_interrupted:
             best = ranking.with_checkpoint(self._store.name_of(state.timestamp), state)
@@ -237,15 +237,15 @@ class CheckpointSaver(Callback):
             taken = snapshot(whole=True) if whole else snapshot()
         finally:
             ranking.best = former
-        save = self._in_parts(state, taken.content.described(is_regular=is_regular))
+        save, at = self._in_parts(state, taken.described(is_regular=is_regular)), state.timestamp
         if save is None:
             return
 
         def write() -> None:
-            path = save(taken.at)  # before others are removed: there is always one to resume from
+            path = save(at)  # before others are removed: there is always one to resume from
             if state.rank:
                 return
-            self._saved_at, ranking.best = taken.at, best
+            self._saved_at, ranking.best = at, best
             if self.metric is not None:
                 self._store.mark_best(best[0][1] if best else None)
             if self.keep_last is not None:
@@ -253,14 +253,14 @@ class CheckpointSaver(Callback):
 
         self._writer.start(write)
 
-    def _in_parts(self, state: State, content: Share) -> Callable[[Timestamp], Path] | None:
+    def _in_parts(self, state: State, content: Checkpoint) -> Callable[[Timestamp], Path] | None:
         """Return what writes this rank's part of a checkpoint, or on rank 0 all of it; None: this writes nothing."""
-        from ..checkpoint import Content, Writers, cut_content  # noqa: PLC0415  as above
+        from ..checkpoint import Writers, cut_content  # noqa: PLC0415  as above
 
         ranks, store = state.ranks, self._store
-        if isinstance(content, Content) and not self._is_in_parts(state):
+        if not self._is_in_parts(state):
             return None if ranks.rank else partial(store.save, content=content)
-        share = cut_content(content, ranks.rank, ranks.size) if isinstance(content, Content) else content
+        own = content if ranks.is_sharded else cut_content(content, ranks.rank, ranks.size)
 
         def begin() -> str | None:
             try:
@@ -272,7 +272,7 @@ class CheckpointSaver(Callback):
         if (name := ranks.decide(begin)) is None:
             return None
         writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost, ranks.timeout_s)
-        return partial(store.save_share, share=share, writers=writers)
+        return partial(store.save, content=own, writers=writers)
 
     def _is_in_parts(self, state: State) -> bool:
         """Does each of several ranks write a part?"""

@@ -24,7 +24,7 @@ def check_states(state: State, logger: Logger) -> None:
     from torch.nn.parameter import is_lazy  # noqa: PLC0415
 
     from ..checkpoint import check_weight, flatten  # noqa: PLC0415
-    from ..parallel import in_pieces  # noqa: PLC0415
+    from ..parallel import in_slices  # noqa: PLC0415
 
     modules = (("model", state.model), ("loss_fn", state.loss_fn))
     named: list[tuple[str, Any]] = [(name, owner) for name, owner in modules if isinstance(owner, Module)]
@@ -33,7 +33,7 @@ def check_states(state: State, logger: Logger) -> None:
         named += zip(unique_names(ObservedList.of(owners)), ObservedList.of(owners), strict=True)
     for name, owner in named:
         try:
-            own: Any = in_pieces(getattr(owner, "state_dict", dict)())
+            own: Any = in_slices(getattr(owner, "state_dict", dict)())
         except Exception:  # noqa: BLE001, S112  the first save reports it, and isolates a destination
             continue
         for key, value in own.items() if isinstance(own, dict) else ():

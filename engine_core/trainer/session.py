@@ -38,6 +38,7 @@ class Session:
         schedulers: torch schedulers, each with the interval at which it steps, and lengths of this run in its steps.
         batches: the loader in mid-epoch, or None between epochs.
         given_modes: what parameters and modules were given as, see `resume.modes`.
+        given_shapes: the shapes that parameters and buffers were given in, see `resume.weights`.
         left_in_eval: was the model in eval mode before FIT_END, or when the run was saved, as a callback had put it?
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
@@ -68,6 +69,7 @@ class Session:
     schedulers: Sequence[Schedule] = field(default=(), init=False)
     together: Agreement | None = field(default=None, init=False)
     given_modes: dict[str, Any] = field(default_factory=dict, init=False)
+    given_shapes: dict[str, Any] = field(default_factory=dict, init=False)
     left_in_eval: bool = field(default=False, init=False)
     attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)

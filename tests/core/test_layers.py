@@ -44,7 +44,7 @@ IN_ORDER = [
     ["event", "needs", "metadata"],
     ["event", "trace"],
     ["batch", "ranks"],
-    ["batch", "losses", "objective"],
+    ["time", "batch", "losses", "objective"],
     ["time", "checkpoint"],
     ["ranks", "checkpoint"],
     ["files", "checkpoint"],
