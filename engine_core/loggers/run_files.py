@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
-
 from ..arguments import path_of
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
@@ -160,23 +158,16 @@ class RunFiles(LoggerDestination):
         """Let the next fit remove what was logged after the checkpoint, as the resumed run logs it again.
 
         Files of other runs are kept and continued.
-
-        Raises:
-            ArgumentError: (a ValueError) for what `state_dict` never returns.
         """
         if not state:
             return
-        try:
-            _State.model_validate(dict(state))
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(part for part in first["loc"] if isinstance(part, str))
-            value = None if first["type"] == "missing" else first["input"]
-            raise ArgumentError(f"{name}={value!r} in the state of RunFiles is not something it saved") from None
-        self.latest, self.runs = dict(state["latest"]), Counter(state["runs"])
-        self._clock_s, self._started_s = state.get("clock_s", 0.0), time.perf_counter()
-        self._fits_s = state.get("fit_s", 0.0)
-        self._resumed = state
+        numbers = {name: int(state[name]) for name in ("bytes", "lost")}
+        position = {**numbers, "digest": str(state["digest"]), "due": [str(line) for line in state["due"]]}
+        latest, runs = dict(state["latest"]), {str(name): int(count) for name, count in state["runs"].items()}
+        times_s = [float(state.get(name, 0.0)) for name in ("clock_s", "fit_s")]
+        self._resumed, self.latest, self.runs = position, latest, Counter(runs)
+        self._clock_s, self._fits_s = times_s
+        self._started_s = time.perf_counter()
         self._hold()
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
@@ -274,17 +265,6 @@ class RunFiles(LoggerDestination):
 
     def _warn(self, problem: str) -> None:
         warn(f"logger destination RunFiles {problem}", DestinationWarning)
-
-
-class _State(BaseModel, strict=True, defer_build=True):
-    bytes: NonNegativeInt
-    digest: str
-    due: list[str]
-    lost: NonNegativeInt
-    latest: dict[str, Any]
-    runs: dict[str, int]
-    clock_s: NonNegativeFloat = 0.0
-    fit_s: NonNegativeFloat = 0.0
 
 
 def _short(values: Mapping[str, Any]) -> dict[str, Any]:

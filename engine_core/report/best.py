@@ -27,23 +27,11 @@ def best_of(
     if not isinstance(noted, dict):
         evaluated = [line["best"] for line in diary if isinstance(line.get("best"), dict)]
         noted = evaluated[-1] if evaluated else _best_logged(logged, manifest)
-    if manifest.higher_is_better is None:  # an older version, which took the largest `mae` for the best
-        noted = _checked(noted, logged, rule_of(manifest))
     return {
         name: {key: number_in(best.get(key)) for key in ("value", "step", "epoch")}
         for name, best in noted.items()
         if _is_best(best)
     }
-
-
-def _checked(noted: Mapping[str, Any], logged: Logged, rule: Results) -> dict[str, Any]:
-    """Return the best of what was noted and what was logged, for results that have a direction."""
-    found = {}
-    for name, best in noted.items():
-        lower, both = rule.is_lower_better(name), [*filter(_is_best, (best, best_in(name, logged, rule)))]
-        if lower is not None and both:
-            found[name] = (min if lower else max)(both, key=lambda each: each["value"])
-    return found
 
 
 def _is_best(best: Any) -> bool:

@@ -22,11 +22,11 @@ from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
 from ..messages import enumerated, warn
-from ..parallel import DDP, FSDP, join, spread_of
+from ..parallel import join, spread_of
 from ..ranks import Ranks
 from ..state import State
 from ..time import Timestamp
-from ..trainer import Trainer, clock_in, ending_together, is_between_batches, surgery_of, versions_of
+from ..trainer import Trainer, clock_in, ending_together, is_between_batches, versions_of
 from .diary import Diary
 from .folder import choose_folder, claimed, settle
 from .making import check_can_train, make_trainer, parallel_of
@@ -63,8 +63,7 @@ class Run:
         hand_on: Callable[[str], object] = lambda _: None,
     ) -> None:
         check_can_train(config)
-        self.spread = spread_of(parallel_of(config))
-        self.ranks = join(self.spread, config.trainer.device)
+        self.ranks = join(spread_of(parallel_of(config)), config.trainer.device)
         self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
         self.diary, self._begin = Diary(self._files, hand_on), _Begin(self.folder)
@@ -89,7 +88,7 @@ class Run:
         trainer, folder = self.trainer, self.folder
         with trainer:
             # First: an impossible order is found before there is a folder.
-            described = as_json(_manifest(self.config, trainer, self.spread))
+            described = as_json(_manifest(self.config, trainer))
             again = self.config.trainer.autoresume
             with (
                 claimed(folder, self.ranks, described, again=again) as self._begin.write,
@@ -286,7 +285,7 @@ def _holds(folder: Path, now: Timestamp) -> bool:
         return False
 
 
-def _manifest(config: Config, trainer: Trainer, spread: DDP | FSDP | None) -> dict[str, Any]:
+def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
     """Return what is needed to understand and repeat the run; see `engine_core.manifest.Manifest`."""
     state, explanation = trainer.state, explain_engine(trainer.engine)
     _, passes = trainer.engine.lineup
@@ -294,20 +293,15 @@ def _manifest(config: Config, trainer: Trainer, spread: DDP | FSDP | None) -> di
         raise OrderError("\n".join(explanation.problems))
     return {
         "schema": SCHEMA,
-        "run_name": state.run_name,
-        "seed": state.seed,
+        **trainer.describe(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
         "device": str(state.device),
         "precision": state.precision,
-        "world_size": state.world_size,
-        "parallel": None if spread is None or state.world_size == 1 else spread.name,
         "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations], passes.registry),
         "overrides": list(config.place().source.overrides),
         "config_file": config.place().source.file,
-        "import_from": [*state.import_from],
         "config": config.model_dump(exclude_unset=True),
         "higher_is_better": state.results.higher_is_better,
-        "surgery": surgery_of(trainer.engine),
         **explanation.to_json(),
     }

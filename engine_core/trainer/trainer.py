@@ -42,7 +42,7 @@ from .metrics import check_metrics
 from .optimizers import begin_training, check_optimizers, check_schedulers
 from .precision import Precision
 from .prediction import predictions
-from .resume import Loading, find_resumed, start_over
+from .resume import Loading, describe_run, find_resumed, start_over
 from .session import Session
 
 
@@ -258,6 +258,10 @@ class Trainer:
         """
         self._check_open()
         return predictions(self._session, dataloader)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the run is, as data: settings, versions, algorithms and their order, as checkpoints keep it."""
+        return describe_run(self._session)
 
     def close(self) -> None:
         """Close callbacks and loggers, each once, and release the loader; safe to call twice."""
