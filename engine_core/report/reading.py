@@ -14,12 +14,20 @@ from ..files import MOST_BYTES_OF_JSON, why_not
 from ..logger import is_event
 from ..manifest import NAME, Manifest, is_folder, read_manifest
 from ..messages import counted
-from .best import best_of, directions_of, evaluated_in
-from .checkpoints import Saved, list_checkpoints
-from .files import LineReader, number_in, read_mapping
-from .logged_files import LoggedFile, list_logged_files
-from .series import LOSS, SPEED, Logged, Stretch, runs_of, speed_of
-from .thinning import Thin, thin
+from .files import LineReader, LoggedFile, Saved, list_checkpoints, list_logged_files, number_in, read_mapping
+from .series import (
+    LOSS,
+    SPEED,
+    Logged,
+    Stretch,
+    Thin,
+    best_of,
+    directions_of,
+    evaluated_in,
+    runs_of,
+    speed_of,
+    thin,
+)
 
 Status = Literal["finished", "paused", "unfinished"]
 TIMING_SCHEMA = 1
@@ -96,18 +104,6 @@ class RunData:
         return evaluated_in(self.manifest)
 
 
-def read_run(path: Path | str) -> RunData:
-    """Return what a run has left, given its folder or its manifest.
-
-    The run may still train, or have been killed: what is not there is left out, a last line that is being written too,
-    and damaged lines are counted in the warnings.
-
-    Raises:
-        ArgumentError: (a ValueError) if there is no run, or a newer engine-core wrote it.
-    """
-    return RunReader(path).read()
-
-
 class RunReader:
     """Reads a run again and again; files that only grow are read on from where they were.
 
@@ -127,7 +123,11 @@ class RunReader:
         return tuple(map(_stamp_of, (self._folder / name for name in WATCHED)))
 
     def read(self) -> RunData:
-        """Return what the run has left by now; for `Raises` see `read_run`."""
+        """Return what the run has left by now.
+
+        Raises:
+            ArgumentError: (a ValueError) if there is no run, or a newer engine-core wrote it.
+        """
         folder = self._folder
         problem = why_not(self._file, MOST_BYTES_OF_JSON)
         if problem:

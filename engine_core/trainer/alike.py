@@ -34,14 +34,8 @@ def check_settings(session: Session) -> None:
             type(callback).__name__ for callback in session.state.callbacks if is_used_on(1, callback)
         ),
     }
-    algorithms = {
-        entry["name"]: entry["settings"] | {"from": entry["distribution"], "version": entry["version"]}
-        for entry in run["algorithms"]
-    }
-    _check(
-        session.state.ranks,
-        {"version": run["versions"], "Trainer": settings, "algorithm": algorithms, "order at": run["order"]},
-    )
+    described = {section: run[section] for section in ("versions", "algorithms", "order")}
+    _check(session.state.ranks, {**described, "Trainer": settings})
 
 
 def check_model(session: Session) -> None:

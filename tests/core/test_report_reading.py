@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from engine_core.errors import ArgumentError
 from engine_core.report import read_run
-from engine_core.report.series import Stretch, runs_of, strip_of
-from engine_core.report.thinning import thin
+from engine_core.report.series import Stretch, runs_of, strip_of, thin
 
 from .left_runs import EVENTS, MANIFEST, METRICS, RESULTS, append, write_run
 
