@@ -1,6 +1,8 @@
 """The folder of a run that an older version wrote in six files: it is shown as it was, see tests/old_run."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,17 @@ def test_the_commands_show_it(tmp_path):
     (row,) = json.loads(invoke("runs", RUN, "--json").output)
     assert (row["status"], row["values"]["eval/loss"]["last"]) == ("finished", 1.2651032209396362)
     assert (invoke("diff", RUN, RUN).exit_code, "EMA" in invoke("explain", RUN).output) == (0, True)
+
+
+def test_told_in_three_files_it_looks_the_same(run, tmp_path):
+    shutil.copytree(RUN, tmp_path / "run")
+    lines = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    values = "".join(f"{json.dumps({'kind': 'values', **line})}\n" for line in lines)
+    (tmp_path / "run" / "metrics.jsonl").write_text(values + events)
+    results, timing = (json.loads((RUN / f"{name}.json").read_text()) for name in ("results", "timing"))
+    (tmp_path / "run" / "results.json").write_text(json.dumps({**results, "timing": timing}))
+    for name in ("events.jsonl", "timing.json"):
+        (tmp_path / "run" / name).unlink()
+    now = read_run(tmp_path / "run")
+    assert replace(now, folder=run.folder, results=run.results) == run
