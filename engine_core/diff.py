@@ -109,9 +109,9 @@ def _shown(section: Section, value: Any) -> str:
 
 
 def _found(section: Section, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    for path, was, now in changes(a, b):
-        moved = tuple(who_moved(*([] if v is ABSENT else v for v in (was, now)))) if section == "order" else ()
-        yield Difference(section, path, *(None if value is ABSENT else value for value in (was, now)), moved)
+    for path, *both in changes(a, b):
+        was, now = (None if value is ABSENT else value for value in both)
+        yield Difference(section, path, was, now, tuple(who_moved(was or [], now or [])) if section == "order" else ())
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:

@@ -233,13 +233,13 @@ def _timing(
 ) -> Timing | None:
     """Return the sums of the run: its results have them, or the events of a run that did not finish."""
     told = [results.get("timing"), *(line for line in reversed(diary) if line.get("kind") == "timing")]
-    found = next((each for each in told if isinstance(each, dict)), None)
-    content = read_mapping(folder / "timing.json", warnings) if found is None else found  # of an older version
+    measured = next((each for each in told if isinstance(each, dict)), None)
+    content = read_mapping(folder / "timing.json", warnings) if measured is None else measured  # of an older version
     if not content:
         return None
     if content.get("schema") != TIMING_SCHEMA:
         said = f"schema {content.get('schema')!r:.80}, and {TIMING_SCHEMA} is read"
-        warnings.append(f"{'timing.json' if found is None else 'the timing'} has {said}: left out")
+        warnings.append(f"{'timing.json' if measured is None else 'the timing'} has {said}: left out")
         return None
     spans = content.get("spans")
     sums = {}
