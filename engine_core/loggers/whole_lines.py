@@ -104,9 +104,12 @@ class Lines:
         """Continue the closed file from a position: values beyond it go, and events, which tell of attempts, stay."""
         due, size = position["due"], position["bytes"]
         if self.path.is_file() and self.path.stat().st_size > size:
-            events = [*_events_beyond(self.path, size)]
-            os.truncate(self.path, size)
-            due = [*due, *(line for line in events if line not in due)]
+            events = dict.fromkeys(_events_beyond(self.path, size))
+            with self.path.open("r+b") as file:  # over the lines that go, so that whoever kills the process loses none
+                file.seek(size)
+                file.writelines(f"{line}\n".encode() for line in events)
+                file.truncate()
+            due = [line for line in due if line not in events]
         self.add(*due)
         self.lost = position["lost"]
 
