@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..time import as_number
-from .containers import are_values, is_array, is_value, rebuilt
-from .items import BatchKey, get_item
+from .items import BatchKey, are_values, get_item, is_array, is_value, rebuilt
 from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, role_of
 
 if TYPE_CHECKING:

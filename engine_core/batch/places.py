@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..time import as_number
-from .containers import are_values, is_array, is_container, is_packed, is_record, is_value, items_of
+from .items import are_values, is_array, is_container, is_packed, is_record, is_value, items_of
 
 Said: TypeAlias = "Mapping[str, tuple[str, int]]"
 """What a user says of items: by path, the name of the argument, and the dimension of the rows."""

@@ -23,8 +23,7 @@ from ..needs import EVERYTHING, Offers
 from ..observed_list import ObservedList
 from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes
 from ..registry import Registry
-from .explanation import Explanation, Unordered
-from .skipping import skipped_by
+from .explanation import Explanation, Unordered, skipped_by
 
 
 def explain_algorithms(

@@ -14,9 +14,18 @@ from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..losses import base_loss, with_reduction
 from ..time import as_number
-from .counts import Counter, count_elements, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
+from .counts import (
+    Counter,
+    ElementsOfRows,
+    count_elements,
+    count_nothing,
+    count_outputs,
+    count_rows_of,
+    counter_of,
+    dim_of_rows,
+    ignored_by,
+)
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
-from .rows import ElementsOfRows, dim_of_rows
 from .slips import are_samples, not_a_pair, note_slips
 
 Items: TypeAlias = "int | str | tuple[int | str, ...]"

@@ -210,7 +210,7 @@ class Schedule(NamedTuple):
     scheduler: Any
     interval: Interval
     steps: int | None
-    own: int | None
+    own: float | None
 
 
 _WHOLE = Time("1dur")
@@ -326,7 +326,7 @@ def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state:
     return frozenset(found)
 
 
-def _length_of(scheduler: Any) -> tuple[str, int | None]:
+def _length_of(scheduler: Any) -> tuple[str, float | None]:
     """Return the name of a scheduler's length, and the length."""
     for name in ("T_max", "total_steps"):
         if isinstance(own := getattr(scheduler, name, None), (int, float)):

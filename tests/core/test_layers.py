@@ -62,7 +62,7 @@ NOT = {
 }
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
-    "batch": ["items", "containers", "places", "batches"],
+    "batch": ["items", "places", "batches"],
     "registry": [
         "distributions",
         "requirements",
@@ -75,7 +75,7 @@ READING_ORDER = {
         "registry",
         "instances",
     ],
-    "passes": ["toposort", "member", "contract", "builtin", "derivation", "pass_list"],
+    "passes": ["member", "contract", "derivation", "pass_list"],
     "engine": [
         "host",
         "lifetime",

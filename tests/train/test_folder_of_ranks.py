@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.callbacks.savable import check_folder
+from engine_core.callbacks.checkpoint_saver import check_folder
 from engine_core.checkpoint import Checkpoint, cut_content
 from engine_core.errors import CheckpointError
 from engine_core.ranks import Ranks
