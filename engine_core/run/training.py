@@ -26,7 +26,7 @@ from ..parallel import join, spread_of
 from ..ranks import Ranks
 from ..state import State
 from ..time import Timestamp
-from ..trainer import Trainer, clock_in, ending_together, is_between_batches, versions_of
+from ..trainer import Trainer, clock_in, describe, ending_together, is_between_batches, versions_of
 from .diary import Diary
 from .folder import choose_folder, claimed, settle
 from .making import check_can_train, make_trainer, parallel_of
@@ -293,7 +293,7 @@ def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
         raise OrderError("\n".join(explanation.problems))
     return {
         "schema": SCHEMA,
-        **trainer.describe(),
+        **describe(trainer),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
         "device": str(state.device),

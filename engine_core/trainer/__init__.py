@@ -8,7 +8,7 @@ from .metrics import Measurement, as_numbers, check_metrics, load_state, look_at
 from .optimizers import at_evaluation
 from .precision import Precision, in_float32
 from .resume import clock_in, copy_weights, load_weights, versions_of
-from .trainer import Trainer
+from .trainer import Trainer, describe
 
 __all__ = [
     "Measurement",
@@ -19,6 +19,7 @@ __all__ = [
     "check_metrics",
     "clock_in",
     "copy_weights",
+    "describe",
     "ending_together",
     "find_average",
     "in_float32",

@@ -259,10 +259,6 @@ class Trainer:
         self._check_open()
         return predictions(self._session, dataloader)
 
-    def describe(self) -> dict[str, Any]:
-        """Return what the run is, as data: settings, versions, algorithms and their order, as checkpoints keep it."""
-        return describe_run(self._session)
-
     def close(self) -> None:
         """Close callbacks and loggers, each once, and release the loader; safe to call twice."""
         self._closed = True
@@ -311,3 +307,8 @@ class Trainer:
             warn(f"fit('{length}') {past}", DurationWarning)
             state.max_duration = end
         return end
+
+
+def describe(trainer: Trainer) -> dict[str, Any]:
+    """Return what a run is, as data: settings, versions, algorithms and their order, as checkpoints keep it."""
+    return describe_run(trainer._session)  # noqa: SLF001  no method, as users have no need of it
