@@ -17,7 +17,7 @@ from .sharding import (
     shard_state_like,
     write_gathered,
 )
-from .wrapping import Wrapping, spread_model, written
+from .wrapping import Wrapping, is_statistic, shared_buffers, spread_model, written
 
 __all__ = [
     "DDP",
@@ -29,6 +29,7 @@ __all__ = [
     "gathered",
     "in_slices",
     "is_sharded",
+    "is_statistic",
     "join",
     "mark_of",
     "mark_of_tensors",
@@ -37,6 +38,7 @@ __all__ = [
     "record",
     "shard_like",
     "shard_state_like",
+    "shared_buffers",
     "spread_model",
     "spread_of",
     "unpacked",
