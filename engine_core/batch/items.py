@@ -76,7 +76,7 @@ class HasBatch(Protocol):
 
 
 class ItemSwap:
-    """Replaces the item under a key, and later puts the old one back; neither is lost if a signal cuts it.
+    """Replaces the item under a key, and later puts the old one back, also where putting it there has failed half-way.
 
     Example:
         >>> from types import SimpleNamespace
@@ -105,7 +105,7 @@ class ItemSwap:
             if get_item(state.batch, self._key) is former or (state.batch is mine and mine is not batch):
                 self.back(state)
         batch, item = state.batch, get_item(state.batch, self._key)
-        self._held = batch, item, value, batch  # before the user's setter, which may write in place and be cut
+        self._held = batch, item, value, batch  # before the user's setter, which may write in place and raise
         mine = set_item(batch, self._key, value)
         self._held = batch, item, value, mine
         state.batch = mine

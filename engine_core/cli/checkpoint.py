@@ -11,7 +11,7 @@ import click
 
 from ..errors import CheckpointError
 from ..messages import aligned
-from ..registry import Origin, title
+from ..registry import Origin, display_name
 from .groups import GivenPath, LazyGroup
 
 PATH = click.argument("path", type=GivenPath())
@@ -109,5 +109,5 @@ def _rows_of_files(files: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _described(entry: dict[str, Any]) -> str:
     settings = ", ".join(f"{name}={value!r}" for name, value in entry["settings"].items())
-    titled = title(entry["name"], Origin.of(entry["distribution"], entry["version"]))
-    return f"{titled} {settings}".rstrip()
+    name = display_name(entry["name"], Origin.of(entry["distribution"], entry["version"]))
+    return f"{name} {settings}".rstrip()

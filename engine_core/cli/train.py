@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +15,7 @@ from ..config import Config, ParallelSettings, check_plugins, load_config, overr
 from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
+from ..signals import SignalGuard
 from .ending import LAST_LINES, RememberingCommand, code_of, is_first, last_lines, result_lines, resume_command
 from .groups import GivenPath
 from .streams import LEVELS, Showing, import_beside
@@ -95,7 +94,7 @@ def train(
         showing = Showing(quiet=True, as_json=False, level="warning")
     path = config if config is not None else find_example(example or "")
     run: Run | None = None
-    with showing.applied() as write, _terminating():
+    with showing.applied() as write, SignalGuard(_terminate, signal.SIGTERM):
         try:
             if config is not None:
                 import_beside(config)
@@ -168,21 +167,9 @@ def _fail(
     return [*results, *last_lines(ending, resume)]
 
 
-@contextlib.contextmanager
-def _terminating() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does, with its last lines, where the run does not wait for a batch."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    former = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
+def _terminate(number: int) -> None:
+    """End the command as Ctrl-C does, with its last lines, where the run does not wait for a batch."""
+    raise SystemExit(128 + number)
 
 
 def _watch(config: Config, showing: Showing) -> list[Any] | None:

@@ -8,11 +8,9 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import safetensors.torch
@@ -23,6 +21,7 @@ from ..checkpoint import Tensors, flatten, restore
 from ..errors import EngineError
 from ..messages import warn
 from ..ranks import Deal, Ranks
+from ..signals import SignalGuard
 from .failures import Failures, failures_of_group, leave_group, store_of_group
 from .moving import CAN_NOT_MOVE, Move, moved, signature_of
 from .rows import bounds, placeholder_of
@@ -55,7 +54,7 @@ _stores: list[Any] = []
 
 def _join(backend: str, timeout: dt.timedelta) -> None:
     if not _stores:
-        with _ended_by_sigterm():
+        with SignalGuard(signal.SIG_DFL, signal.SIGTERM):  # it waits in C++, where Python's handlers can't run
             dist.init_process_group(backend, timeout=timeout)
         atexit.register(leave_group)
         if sys.version_info < (3, 11, 8) and hasattr(os, "register_at_fork"):
@@ -77,20 +76,6 @@ def _let_threads_finish() -> None:
     """
     time.sleep(0.005)
     sys._current_frames()  # noqa: SLF001  documented; it takes the same lock
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process while it waits in C++ for the other ranks: Python's handlers can't run there."""
-    former = signal.getsignal(signal.SIGTERM)
-    if not callable(former) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
 
 
 class GroupRanks(Ranks):

@@ -11,7 +11,7 @@ from ..algorithm import Algorithm, algorithm_metadata, unique_names
 from ..errors import OrderError, add_note
 from ..event import Event
 from ..metadata import ORDERING, AlgorithmMetadata
-from ..registry import Origin, PluginRecord, Registry, title
+from ..registry import Origin, PluginRecord, Registry, display_name
 from ..state import nearest_field
 
 
@@ -124,7 +124,7 @@ class Member:
     @property
     def title(self) -> str:
         """The unique name with its origin."""
-        return title(self.name, self.origin)
+        return display_name(self.name, self.origin)
 
     def is_called(self, name: str) -> bool:
         """Is this its registered name or its class's, which a table of `explicit_order` may use?"""

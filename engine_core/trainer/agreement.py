@@ -41,7 +41,7 @@ class Agreement:
 
     def begin_fit(self) -> None:
         """Forget what ended an earlier fit."""
-        self.stop, self.signal = self._state.stop_requested, None
+        self.stop = self._state.stop_requested
         size = getattr(self._state.train_dataloader, "batch_size", None)
         self._rows_of_rank = self._ranks.first(size if type(size) is int else 1)
 

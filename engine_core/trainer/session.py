@@ -176,6 +176,11 @@ class Session:
         self.agree_on_end()
         return self.state.is_interrupted
 
+    def is_signalled(self) -> bool:
+        """Does a signal, on any rank, end an evaluation that is not part of a fit?"""
+        self.agree_on_end()
+        return self.state.interrupted_by is not None
+
     def end_if_interrupted(self) -> None:
         """Raise what a signal asks for, with the model as the run leaves it."""
         number = self.state.interrupted_by
@@ -215,14 +220,19 @@ class Session:
             self.has_looked_at_items = True
             warn_of_unread(self.state, self.engine)
 
-    def evaluate(self, loaders: Mapping[str, Iterable[Any]], begun: BegunEvaluation | None = None) -> dict[str, float]:
-        """Evaluate on loaders by label while the training clock stands still; for `begun` see `run_eval`."""
+    def evaluate(
+        self,
+        loaders: Mapping[str, Iterable[Any]],
+        begun: BegunEvaluation = BegunEvaluation(),  # noqa: B008  a tuple
+        ends: Callable[[], bool] | None = None,
+    ) -> dict[str, float]:
+        """Evaluate on loaders by label while the training clock stands still; for `begun` and `ends` see `run_eval`."""
         self.status.check_can_evaluate()
         started_s, former = time.perf_counter(), self.status.phase
         self.status.phase = Phase.EVALUATING
         try:
             with at_evaluation(self.state.optimizers):  # around EVAL_START and EVAL_END: an average is put in last
-                return run_eval(self, loaders, begun)
+                return run_eval(self, loaders, begun, ends)
         finally:
             self.status.phase = former
             self.seam.counted_s += time.perf_counter() - started_s

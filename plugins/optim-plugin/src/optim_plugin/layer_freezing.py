@@ -108,7 +108,7 @@ class LayerFreezing(Algorithm):
         if event is Event.BATCH_START and self._is_of(state):
             due = max(self._frozen, self._due(_done(state)))
             freeze_first(model, due, self._layers, state.batch)
-            self._frozen, self._loaded = due, {}  # only now: a signal may come before
+            self._frozen, self._loaded = due, {}
         # Only what BATCH_START freezes is told: a run that pauses may save before an evaluation that it owes.
         if logger is not None and logger.destinations and self._frozen != before:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})

@@ -16,7 +16,7 @@ from .listeners import Noted
 from .pipeline import Pipeline
 
 
-class Handlers(dict[str, Callable[[], Traces]]):
+class Dispatch(dict[str, Callable[[], Traces]]):
     """How each event is run, and which have no listeners, until a listener is added or removed.
 
     The lists of an engine's members hold this as their observer, not the engine: a State that outlives its engines must
