@@ -20,9 +20,11 @@ __all__ = [
     "MOST_FAILURES",
     "MOST_FILE_BYTES",
     "PATIENCE",
+    "VALUES",
     "Destination",
     "Isolation",
     "Logger",
+    "is_event",
 ]
 
 
@@ -38,11 +40,19 @@ MOST_FILE_BYTES = 8 * 2**20
 FILE_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}\.(?:png|svg|json|txt)")
 """What the name of a logged file has to be."""
 
+VALUES = "values"
+"""The kind of the lines of `metrics.jsonl` that hold what was logged; the others are events of the run."""
+
 HOW_TO_STOP = (
     "To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
     "PYTHONWARNINGS='error:logger destination' for a command"
 )
 """Ends each DestinationWarning; the variable matches the words that all of them start with."""
+
+
+def is_event(line: Mapping[str, Any]) -> bool:
+    """Return whether a line of `metrics.jsonl` is an event; older versions gave values no kind, and maybe that name."""
+    return isinstance(kind := line.get("kind"), str) and kind != VALUES
 
 
 class Destination(Protocol):

@@ -12,6 +12,7 @@ import click
 
 from ..errors import ArgumentError
 from ..explain import printable
+from ..files import MOST_BYTES_OF_JSON, why_not
 from ..manifest import NAME
 from ..messages import counted, enumerated
 from ..report import RunData, columns_of, is_lower_better, rank_runs, read_run, to_csv
@@ -78,7 +79,7 @@ def _runs_in(folder: Path) -> Iterator[RunData]:
         ) from None
     found = 0
     for path in inside:
-        if not _has(path / NAME):
+        if why_not(path / NAME, MOST_BYTES_OF_JSON, follow=True) == "":
             continue
         try:
             run = read_run(path)
@@ -89,13 +90,6 @@ def _runs_in(folder: Path) -> Iterator[RunData]:
             yield run
     if not found:
         raise ArgumentError(f"there are no runs in '{folder}': give the folders of runs")
-
-
-def _has(file: Path) -> bool:
-    try:
-        return file.exists()
-    except OSError:
-        return False
 
 
 def _told(by: str, is_lower: bool) -> str:

@@ -67,8 +67,8 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print nothing to stdout, and only warnings and errors to stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, and nothing else, to stdout.")
 @click.option("--check", is_flag=True, help="Try it: make everything, run a batch of each loader, leave no trace.")
-@click.option("--timing", is_flag=True, help="Write to timing.json in OUT how long each part of the run took in all.")
-@click.option("--profile", type=GivenPath(), help="Write a Chrome trace of the run to this file, and timing.json.")
+@click.option("--timing", is_flag=True, help="Add to results.json how long each part of the run took in all.")
+@click.option("--profile", type=GivenPath(), help="Write a Chrome trace of the run to this file; implies --timing.")
 @click.pass_context
 def train(
     context: click.Context,

@@ -23,7 +23,7 @@ from .tree import (
 # Rooms are the files and folders of engine_core. A room imports from its own layer and from lower ones, never from one
 # that is listed after it in `IN_ORDER`; type hints count as imports.
 LAYERS = [
-    ["errors", "messages", "observed_list", "moved"],
+    ["errors", "messages", "observed_list", "moved", "changes"],
     [
         *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "signals", "files", "losses", "objective"),
         *("checkpoint", "surgery", "results"),

@@ -55,7 +55,8 @@ def test_what_was_set_is_trained_with_and_recorded_as_given(run, tmp_path):
     assert manifest.overrides == tuple(given)
     assert manifest.config["optimizer"]["args"] == {"lr": 0.001}
     assert manifest.config["algorithms"] == [{"name": "hum", "args": {"volume": 3}}]
-    first = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[0])
+    lines = map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines())
+    first = next(line for line in lines if line["kind"] == "values")
     assert first["train/lr/0"] == 0.001
 
 

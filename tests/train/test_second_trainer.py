@@ -30,7 +30,7 @@ MAKES: dict[str, Callable[[Path], Callback]] = {
     "early_stopper": lambda _: EarlyStopper("eval/loss", patience=2),
     "json_lines": lambda _: RunReporter(LINES.append),
     "loss_guard": lambda _: LossGuard(limit=3),
-    "profiler": lambda folder: Profiler(timing=str(folder / "timing.json")),
+    "profiler": lambda folder: Profiler(str(folder / "trace.json")),
     "threshold_stopper": lambda _: ThresholdStopper("eval/loss", 0.0),
     "time_limit": lambda _: TimeLimit("1h", then="stop"),
 }

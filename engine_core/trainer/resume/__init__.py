@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .manifest import describe_run, hyperparameters_of, surgery_of, versions_of
+from .manifest import describe_run, hyperparameters_of, versions_of
 from .modes import modes_of
 from .restoring import go_back
 from .resuming import Loading, clock_in, find_resumed, start_over
@@ -21,7 +21,6 @@ __all__ = [
     "modes_of",
     "shapes_of",
     "start_over",
-    "surgery_of",
     "take_snapshot",
     "versions_of",
 ]

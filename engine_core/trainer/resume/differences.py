@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...changes import ABSENT, changes
 from ...embed import what_is_missing
 from ...errors import CheckpointError
 from ...messages import readable
@@ -75,9 +76,9 @@ def _versions(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _changed(owner: str, saved: Mapping[str, Any], now: Mapping[str, Any], *names: str) -> Iterator[str]:
     """Yield a message for each name, of those given or else of all, whose value changed."""
-    for name in names or now:
-        if name in now and name in saved and saved[name] != now[name]:
-            yield f"{owner}{readable(name)} is {now[name]!r}, was {saved[name]!r:.200}"
+    for name, was, has in changes(saved, now):
+        if ABSENT not in (was, has) and (not names or name in names):
+            yield f"{owner}{readable(name)} is {has!r}, was {was!r:.200}"
 
 
 def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -85,11 +86,11 @@ def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> It
     alike = [name for name in ("optimizers", "schedulers") if len(saved.get(name, [])) == len(now.get(name, []))]
     yield from _changed("", saved, now, *alike, "loss_fn", "objective", "evaluators")
     given = [manifest.get("hyperparameters", []) for manifest in (saved, now)]
-    for place, (then, values) in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
-        for name, value in values.items():
-            if name in then and then[name] != value:
-                then_given = f"{name}={then[name]!r:.200}"
-                yield f"optimizers[{place}] was given {name}={value!r} but resumes as saved: it was given {then_given}"
+    for place, values in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
+        for name, was, has in changes(*values):
+            if ABSENT not in (was, has):
+                then = f"it was given {name}={was!r:.200}"
+                yield f"optimizers[{place}] was given {name}={has!r} but resumes as saved: {then}"
 
 
 def _changes_of_data(saved: Any, now: Any) -> Iterator[str]:
@@ -112,9 +113,11 @@ def _changes_of(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> 
 
 def _reordered(saved: Mapping[str, Any], now: Mapping[str, Any], common: set[str]) -> Iterator[str]:
     """Yield each event at which the algorithms that both runs have differ, or differ in order."""
-    was, has = _values(saved, "order"), _values(now, "order")
-    for event in dict.fromkeys([*was, *has]):
-        before, after = ([name for name in order.get(event, []) if name in common] for order in (was, has))
-        if before != after:
-            runs, ran = (", ".join(names) or "empty" for names in (after, before))
+    orders = (
+        {event: ", ".join(name for name in names if name in common) or "empty" for event, names in order.items()}
+        for order in (_values(saved, "order"), _values(now, "order"))
+    )
+    for event, *both in changes(*orders):
+        ran, runs = ("empty" if order is ABSENT else order for order in both)
+        if ran != runs:
             yield f"the order at {readable(event)} is {runs}; it was {ran}"
