@@ -67,7 +67,8 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
 # At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.
 HARSH = {
     "PYTHONOPTIMIZE": "1",
-    "PYTEST_ADDOPTS": '-W "ignore:assertions not in test modules:pytest.PytestConfigWarning"',
+    "PYTEST_ADDOPTS": os.environ.get("PYTEST_ADDOPTS", "")
+    + ' -W "ignore:assertions not in test modules:pytest.PytestConfigWarning"',
     "LC_ALL": "C",
     "PYTHONCOERCECLOCALE": "0",
     "PYTHONUTF8": "0",
