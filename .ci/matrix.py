@@ -77,7 +77,7 @@ HARSH = {
 OF_PLUGINS_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readme", "state")]
 # Of the adapters' and trackers' tests at the floors: what is read from the library's hooks and files, and from ranks.
 BESIDE_AT_FLOORS = [f"tests/beside/test_*_{name}.py" for name in (
-    "checkpoints", "events", "interrupted", "places", "ranks", "resume", "table",
+    "checkpoints", "events", "places", "ranks", "resume", "table",
 )]  # fmt: skip
 
 
