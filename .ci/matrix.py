@@ -35,7 +35,7 @@ PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.
 # Those that need a third party's library too. Only tox's `beside` environments install them.
 ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
 PIP = [sys.executable, "-I", "-m", "pip"]
-WHEELS = ROOT / ".tox" / "wheels"
+WHEELS = ROOT / ".tox" / "built"
 TORCHES = ROOT / ".tox" / "torch"
 OF_A_LINK = ("METADATA", "WHEEL", "entry_points.txt")  # what a wheel that points to torch takes from torch's own
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
