@@ -10,11 +10,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from .conftest import ROOT, Project
+from .conftest import PLUGINS, ROOT, Project
 
 
 def declared(project: Project) -> list[Requirement]:
-    return [Requirement(line) for line in project.metadata.get_all("Requires-Dist", [])]
+    """Return what a distribution requires; our own plugins, which extras of the core bring, have no pins."""
+    required = [Requirement(line) for line in project.metadata.get_all("Requires-Dist", [])]
+    return [requirement for requirement in required if requirement.name not in PLUGINS]
 
 
 def versions(specifiers: SpecifierSet) -> set[Version]:
