@@ -73,7 +73,7 @@ class Ranks:
         return any(own for (own,) in self.table([bool(flag)]))
 
     def first(self, value: T) -> T:
-        """Return rank 0's value: None, numbers, strings, tensors, and lists, tuples and dicts of these."""
+        """Return rank 0's value, whatever `pickle` takes; tensors arrive on the CPU."""
         return value
 
     def decide(self, decision: Callable[[], T]) -> T:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .checks import check_spread
 from .failures import ends_with, record
-from .group import join, packed, unpacked
+from .group import join, on_cpu
 from .rows import bounds, placeholder_of
-from .settings import DDP, FSDP, spread_of
+from .settings import DDP, FSDP, Parallel, check_spread, spread_of
 from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, mark_of_tensors, write_gathered
 from .wrapping import Wrapping, spread_model, written
 
 __all__ = [
     "DDP",
     "FSDP",
+    "Parallel",
     "Wrapping",
     "as_in",
     "bounds",
@@ -25,12 +25,11 @@ __all__ = [
     "kept_as_in",
     "mark_of",
     "mark_of_tensors",
-    "packed",
+    "on_cpu",
     "placeholder_of",
     "record",
     "spread_model",
     "spread_of",
-    "unpacked",
     "write_gathered",
     "written",
 ]

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from ..errors import ArgumentError
 from ..messages import warn
 from ..ranks import Ranks
-from .checks import check_parts
 from .failures import guard
-from .settings import DDP, FSDP, Parallel
+from .settings import FSDP, Parallel
 
 _WRAPPER = torch.nn.parallel.DistributedDataParallel
 _KNOWN = inspect.signature(_WRAPPER).parameters
@@ -77,7 +76,7 @@ class _InGroup(Wrapping):
 class Replicated(_InGroup):
     """The model on each rank, with gradients added up over the ranks."""
 
-    def __init__(self, model: torch.nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
+    def __init__(self, model: torch.nn.Module, parallel: Parallel, device: torch.device, *, finds_unused: bool) -> None:
         super().__init__(model)
         own = {"device_ids": [device]} if device.type == "cuda" else {}
         self._args = {**_AS_IT_IS, "find_unused_parameters": finds_unused, **own, **parallel.args}
@@ -116,7 +115,6 @@ class Sharded(_InGroup):
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # noqa: PLC0415
 
         self._parts = [*_blocks(model, parallel), model]
-        check_parts(model, self._parts)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # where torch puts the parts
         mesh = init_device_mesh(device.type, (ranks.size,))

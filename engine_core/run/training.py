@@ -22,7 +22,7 @@ from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
 from ..messages import enumerated, warn
-from ..parallel import DDP, FSDP, join, spread_of
+from ..parallel import Parallel, join, spread_of
 from ..ranks import Ranks
 from ..state import State
 from ..time import Timestamp
@@ -292,7 +292,7 @@ def _holds(folder: Path, now: Timestamp) -> bool:
         return False
 
 
-def _manifest(config: Config, trainer: Trainer, spread: DDP | FSDP | None) -> dict[str, Any]:
+def _manifest(config: Config, trainer: Trainer, spread: Parallel | None) -> dict[str, Any]:
     """Return what is needed to understand and repeat the run; see `engine_core.manifest.Manifest`."""
     state, explanation = trainer.state, explain_engine(trainer.engine)
     _, passes = trainer.engine.lineup

@@ -14,7 +14,7 @@ from ..engine import Engine
 from ..errors import ObjectiveError
 from ..messages import warn
 from ..objective import AT, Loss, as_nothing, couples_rows
-from ..parallel import DDP, FSDP, Wrapping
+from ..parallel import Parallel, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
@@ -59,7 +59,7 @@ class Session:
     readings: LossReader
     eval_interval: Interval
     feed: Feed
-    parallel: DDP | FSDP | None = None
+    parallel: Parallel | None = None
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
     engine: Engine = field(init=False)

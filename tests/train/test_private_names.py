@@ -13,7 +13,7 @@ import torch
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
-from engine_core.parallel.checks import LOWEST_FOR_FSDP
+from engine_core.parallel.settings import LOWEST_FOR_FSDP
 from engine_core.surgery.hooks import FLAG, KINDS
 
 ROOT = Path(__file__).parents[2]
