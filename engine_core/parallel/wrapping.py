@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -45,27 +44,28 @@ class Wrapping:
         """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
         return nullcontext()
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's.
+
+        After each step: a mean that is taken now and then rounds elsewhere in a run that pauses.
+        """
 
 
 class _InGroup(Wrapping):
     """The model of a rank in a process group."""
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
-        own = [written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+        own = [written(buffer.detach()) for buffer in self.model.buffers()]
+        _take_from_first([buffer for buffer in own if not buffer.is_floating_point()])
         floating = [buffer for buffer in own if buffer.is_floating_point() and buffer.numel()]
-        for buffer in own:
-            if not buffer.is_floating_point():
-                _take_from_first(buffer)
         if not floating:
             return
         flat = torch.cat([buffer.reshape(-1).double() for buffer in floating])
-        lowest, highest, total = flat.clone(), flat.clone(), flat
-        guard(lambda: dist.all_reduce(lowest, dist.ReduceOp.MIN))
-        guard(lambda: dist.all_reduce(highest, dist.ReduceOp.MAX))
+        ends, total = torch.cat([flat, -flat]), flat
+        guard(lambda: dist.all_reduce(ends, dist.ReduceOp.MAX))
         guard(lambda: dist.all_reduce(total))
+        highest, lowest = ends[: len(flat)], -ends[len(flat) :]
         # Constants, such as a mask of the lowest number, stay as they are: a mean of equals may round, or overflow.
         means = torch.where(lowest == highest, lowest, total / dist.get_world_size())
         parts = torch.split(means, [buffer.numel() for buffer in floating])
@@ -147,7 +147,7 @@ def spread_model(
         wrapping: Wrapping = wrap(model)
         return wrapping
     for tensor in [*model.parameters(), *model.buffers()]:
-        _take_from_first(written(tensor.detach()))
+        _take_from_first([written(tensor.detach())])
     if ranks.rank == 0:
         _warn_of_batch_norm(model)
     if isinstance(parallel, FSDP):
@@ -163,12 +163,16 @@ def written(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _take_from_first(tensor: torch.Tensor) -> None:
-    """Give a tensor rank 0's values; as bytes, since backends differ in the dtypes that they take."""
-    whole = tensor.contiguous()
-    guard(lambda: dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0))
-    if whole.data_ptr() != tensor.data_ptr():
-        tensor.copy_(whole)
+def _take_from_first(tensors: list[torch.Tensor]) -> None:
+    """Give tensors rank 0's values; as bytes, since backends differ in the dtypes that they take."""
+    if not tensors:
+        return
+    parts = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    guard(lambda: dist.broadcast(whole, src=0))
+    for tensor, part in zip(tensors, torch.split(whole, [len(part) for part in parts]), strict=True):
+        if part.data_ptr() != tensor.data_ptr():
+            tensor.copy_(part.clone().view(tensor.dtype).view_as(tensor))  # the clone is aligned
 
 
 def _warn_of_batch_norm(model: torch.nn.Module) -> None:

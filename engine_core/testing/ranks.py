@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -110,9 +110,9 @@ class _Averaged(Wrapping):
         """Return a context that averages the gradients after the last microbatch."""
         return self._averaging() if is_last else nullcontext()
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
-        own = [written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+        own = [written(buffer.detach()) for buffer in self.model.buffers()]
         for buffer, *of_ranks in zip(own, *self._ranks.each([buffer.clone() for buffer in own]), strict=True):
             buffer.copy_(torch.stack(of_ranks).mean(0) if buffer.is_floating_point() else of_ranks[0])
 

@@ -38,12 +38,6 @@ def mark_of_evaluated(engine: Engine) -> int:
     return mark_of_tensors(weights)
 
 
-def averaged_buffers(engine: Engine) -> list[torch.Tensor]:
-    """Return the averages of buffers themselves, as far as the engine's averaging algorithm gives them."""
-    averaging = (member.algorithm for member in engine.lineup[0] if is_averaging(member.algorithm))
-    return [tensor for algorithm in averaging for tensor in getattr(algorithm, "averaged_buffers", tuple)()]
-
-
 def place_of_average(average: Average, states: Mapping[str, Any]) -> dict[str, Any]:
     """Return, for a manifest, the algorithm and where in its saved state the average is: the tensor of each weight.
 

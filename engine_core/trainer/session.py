@@ -18,7 +18,6 @@ from ..parallel import Parallel, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
-from .averages import averaged_buffers
 from .data import Feed, deal
 from .evaluation import law_of, run_eval
 from .interruption import interruption
@@ -160,15 +159,10 @@ class Session:
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
         """Return this rank's part of each batch of an evaluation, see `data.deal`."""
         is_local = self.parallel is not None and self.parallel.data == "local"
-        self.wrapping.mean_buffers()  # after EVAL_START, which may put in averages of a rank
         try:
             yield from deal(loader, self.state, self.device, is_local=is_local, in_step=in_step)
         finally:
             self.wrapping.rest()
-
-    def mean_buffers(self) -> None:
-        """Let running statistics of the model and of an average be the mean over ranks."""
-        self.wrapping.mean_buffers(averaged_buffers(self.engine))
 
     def agree_on_end(self) -> None:
         """Let what any rank has asked for count on all of them."""
@@ -184,7 +178,6 @@ class Session:
         """Raise what a signal asks for, with the model as the run leaves it."""
         number = self.state.interrupted_by
         if number is not None:
-            self.mean_buffers()
             raise interruption(number, self.state.timestamp.batch)
 
     def look_at_schedules(self) -> None:

@@ -18,9 +18,9 @@ from torchmetrics import classification as of_classes
 
 from engine_core import Callback, LoggerDestination, Trainer
 from engine_core.callbacks.json_lines import JsonLines
-from engine_core.callbacks.train_metrics import TrainMetrics
 from engine_core.errors import EngineError
 from engine_core.parallel import DDP, join
+from insight_plugin import TrainMetrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 from evaluation_parts import (

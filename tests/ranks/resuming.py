@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "a loader with a state": {"stateful": True, "shuffle": True, "num_workers": 2},
     "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3},
     "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
+    "running statistics": {"norm": True, "algorithms": [("ema", {"decay": 0.9})], "shuffle": True},
     "noise for each row": {"noise": True, "shuffle": True},
     "rows of its own": {"way": "local", "dropout": 0.3},
     "sharded": {"way": "fsdp", "adam": True, "algorithms": [("ema", {"decay": 0.9})], "dropout": 0.3, "shuffle": True},
@@ -106,7 +107,8 @@ def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) ->
     rate, logs = case.pop("dropout", 0.0), Logs()
     torch.manual_seed(0)
     x, y = torch.randn(ROWS, 6), torch.randint(0, 4, (ROWS,))
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(rate), nn.Linear(16, 4))
+    norms = [nn.BatchNorm1d(16)] if case.pop("norm", False) else []
+    model = nn.Sequential(nn.Linear(6, 16), *norms, nn.Tanh(), nn.Dropout(rate), nn.Linear(16, 4))
     way, adam, noise = case.pop("way", "ddp"), case.pop("adam", False), case.pop("noise", False)
     rows: Any = torch_data.TensorDataset(x, y, torch.arange(ROWS))
     if way == "local":

@@ -91,7 +91,7 @@ def test_one_warning_names_the_item_and_what_to_write() -> None:
     [
         {"algorithms": [Reads(0)]},
         {"algorithms": [Surgery()]},
-        {"callbacks": ["gradient_norm", "loss_guard"]},
+        {"callbacks": ["loss_guard"]},
         {"loggers": [Memory()]},
         {"microbatch_size": 4},
         {"metrics": {}, "eval_dataloader": [rows(4)]},

@@ -31,7 +31,6 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
         CheckpointError: for a state that a checkpoint can't hold, with its path.
     """
     session.readings.flush()  # first: it logs, and the destinations' states have to contain that
-    session.mean_buffers()
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
     parts = _of_rank({**_parts(session), "model": extra}, session, whole=whole)

@@ -11,9 +11,9 @@ from torchmetrics.classification import MulticlassAccuracy
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.batch import ItemSwap
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.callbacks.train_metrics import TrainMetrics
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointWarning
 from engine_core.testing import ThreadRanks
+from insight_plugin import TrainMetrics
 
 from .parts import Memory, at, batches, linear, net, steps_by_hand, trainer
 

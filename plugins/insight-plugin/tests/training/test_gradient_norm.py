@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.callbacks.gradient_norm import GradientNorm
+from insight_plugin import GradientNorm
 
 from .parts import Memory, at, batches, linear, steps_by_hand, trainer
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, State
-from engine_core.embed import EmbeddedLoop, WrittenStep
+from engine_core.embed import EmbeddedLoop
 from engine_core.errors import EngineError
 from engine_core.needs import EVERYTHING
+from engine_core_lightning.written import WrittenStep
 
 BATCH = torch.ones(3, 2), torch.zeros(3, 1)
 OTHER = torch.full((3, 1), 7.0)

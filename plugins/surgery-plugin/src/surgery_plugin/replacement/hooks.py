@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ..errors import ArgumentError
+from engine_core.errors import ArgumentError
 
 KINDS = {
     "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..batch import get_item
-from ..errors import ArgumentError, ArgumentTypeError, BatchKeyError, EngineError, did_you_mean
-from ..event import Event
-from ..messages import enumerated
-from ..passes import Member
-from .covers import Cover, cover
-from .loop import EmbeddedLoop
+from engine_core.batch import get_item
+from engine_core.embed import EmbeddedLoop, Patched, patched
+from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError, EngineError, did_you_mean
+from engine_core.event import Event
+from engine_core.messages import enumerated
+from engine_core.passes import Member
 
 
 class WrittenStep:
@@ -70,7 +69,7 @@ class WrittenStep:
         if not callable(found) or not isinstance(found, kind):
             attributes = {**vars(type(self._owner)), **vars(self._owner), **getattr(self._owner, "_modules", {})}
             fits = {n for n, value in attributes.items() if callable(value) and isinstance(value, kind)}
-            known = {n for n in fits - {name} if not n.startswith("_") and not isinstance(attributes[n], Cover)}
+            known = {n for n in fits - {name} if not n.startswith("_") and not isinstance(attributes[n], Patched)}
             raise ArgumentError(
                 f"{what}={name!r}: {type(self._owner).__name__} has no such {what}{did_you_mean(name, known)}"
             )
@@ -85,7 +84,7 @@ class WrittenStep:
         """Watch the calls until the stack is closed, which leaves owner and model as they were."""
         state, self._phase, self._agrees = self.loop.state, None, False
         if self._names["loss_fn"]:
-            cover(stack, *_located(self._owner, self._names["loss_fn"]), self._loss)
+            stack.enter_context(patched(*_located(self._owner, self._names["loss_fn"]), self._loss))
         model: Any = state.model
         # A function, not a method: a copy of the model would copy this object with it.
         stack.callback(
@@ -151,7 +150,7 @@ class WrittenStep:
         model, loss_fn = self._names["model"], self._names["loss_fn"]
         gone = [] if model is None or self._named("model", object) is self.loop.state.model else [f"self.{model}"]
         holder, own = _located(self._owner, str(loss_fn))
-        return gone if isinstance(vars(holder).get(own), Cover) else [*gone, f"self.{loss_fn}"]
+        return gone if isinstance(vars(holder).get(own), Patched) else [*gone, f"self.{loss_fn}"]
 
     def _loss(self, original: Any, /, *given: Any, **named: Any) -> Any:
         if self._phase != "train":

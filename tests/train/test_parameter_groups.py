@@ -1,13 +1,12 @@
-"""Surgery: which of several groups a new parameter joins, where weights and biases are in different ones."""
+"""Which of several groups a new parameter joins, where weights and biases are in different ones."""
 
 import pytest
 import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError
-from engine_core.surgery import replace_modules
 
-from .test_surgery_optimizers import SGD, layers, prelu, trained
+from .test_parameters import SGD, layers, prelu, replace_modules, trained
 
 
 def decayed_or_not(model: nn.Module) -> torch.optim.Optimizer:

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, State
-from engine_core.embed import EmbeddedLoop, WrittenStep, cover
+from engine_core.embed import EmbeddedLoop, patched
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.needs import EVERYTHING
+from engine_core_lightning.written import WrittenStep
 
 BATCH = torch.ones(3, 2), torch.zeros(3, 1)
 
@@ -149,29 +150,31 @@ def test_a_missing_attribute_is_named_with_the_nearest():
     with pytest.raises(ArgumentError, match="loss_fn='criterium': Owner has no such loss_fn; did you mean 'criterion'"):
         written(Owner(), loss_fn="criterium")
     with ExitStack() as stack:
-        cover(stack, owner := Owner(), "eval", lambda original: original())
+        stack.enter_context(patched(owner := Owner(), "eval", lambda original: original()))
         with pytest.raises(ArgumentError, match=r"model='xyz': Owner has no such model; known: criterion, net$"):
             written(owner, model="xyz")
         with pytest.raises(ArgumentError, match=r"loss_fn='xyz': .* known: cloned, criterion, net, step, twice$"):
             written(owner, loss_fn="xyz")
 
 
-def test_a_cover_leaves_no_trace_and_a_copy_is_the_originals():
+def test_a_patch_leaves_no_trace_and_a_copy_is_the_originals():
     owner = Owner()
     before = [*vars(owner)]
     with ExitStack() as stack:
-        cover(stack, owner, "criterion", lambda original, *given: original(*given) * 2)
-        cover(stack, owner, "criterion", lambda original, *given: original(*given) + 1)
+        stack.enter_context(patched(owner, "criterion", lambda original, *given: original(*given) * 2))
+        stack.enter_context(patched(owner, "criterion", lambda original, *given: original(*given) + 1))
         assert torch.equal(owner.step(BATCH), nn.MSELoss()(owner.net(BATCH[0]), BATCH[1]) * 2 + 1)
         assert owner.criterion.reduction == "mean"
         assert copy.deepcopy(owner).criterion.__class__ is nn.MSELoss
     assert [*vars(owner)] == before
 
 
-def test_a_cover_knows_its_original_when_what_is_around_it_is_a_partial():
+def test_a_patch_knows_its_original_when_its_wrapper_is_a_partial():
     owner = Owner()
     with ExitStack() as stack:
-        cover(stack, owner, "step", functools.partial(lambda factor, original, batch: original(batch) * factor, 3))
+        stack.enter_context(
+            patched(owner, "step", functools.partial(lambda factor, original, batch: original(batch) * factor, 3))
+        )
         assert owner.step.__wrapped__.__func__ is Owner.step
         assert torch.equal(owner.step(BATCH), Owner.step(owner, BATCH) * 3)
         assert copy.deepcopy(owner).step.__self__ is not owner

@@ -1,4 +1,4 @@
-"""Surgery: optimizers that were made before follow, each parameter in its place, with its state."""
+"""Optimizers that were made before follow a model whose parameters change, each in its place, with its state."""
 
 import itertools
 from typing import Any
@@ -8,11 +8,39 @@ import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError
-from engine_core.surgery import follow_parameters, replace_modules
-
-from .test_surgery import wrap
+from engine_core.surgery import follow_parameters
 
 SGD = torch.optim.SGD
+
+
+def replace_modules(model: Any, policies: Any, optimizers: Any = ()) -> list[str]:
+    """Put what the policies return in place of modules by type, as simply as it can be done; return the places."""
+    optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+    before = dict(model.named_parameters(remove_duplicate=False))
+    places = []
+    for name, module in [*model.named_modules()]:
+        new = policies[type(module)](module, name) if type(module) in policies else None
+        if new is not None:
+            parent, _, key = name.rpartition(".")
+            setattr(model.get_submodule(parent), key, new)
+            places.append(name)
+    follow_parameters(optimizers, before, dict(model.named_parameters(remove_duplicate=False)))
+    return places
+
+
+class Wrap(nn.Module):
+    """Holds the module that it stands for."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x)
+
+
+def wrap(module: nn.Module, name: str) -> nn.Module:
+    return Wrap(module)
 
 
 def layers(*sizes: int) -> Any:

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from engine_core.errors import ArgumentError
-from engine_core.surgery import replace_modules
-from engine_core.surgery.hooks import machinery_of
-from engine_core.surgery.plan import title
+from surgery_plugin.replacement import replace_modules
+from surgery_plugin.replacement.hooks import machinery_of
+from surgery_plugin.replacement.plan import title
 
-from .test_surgery import Wrap, wrap
+from .test_replacement import Wrap, wrap
 
 REGISTERS = {
     "forward": lambda m, hook: m.register_forward_hook(hook),

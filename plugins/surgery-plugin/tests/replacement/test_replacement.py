@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from engine_core.errors import ArgumentTypeError, NothingReplacedWarning
-from engine_core.surgery import replace_modules, warn_of_nothing
+from surgery_plugin.replacement import replace_modules, warn_of_nothing
 
 from .parts import net, notes
 

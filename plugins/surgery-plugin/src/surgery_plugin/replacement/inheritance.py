@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ArgumentError
+from engine_core.errors import ArgumentError
+
 from .hooks import has_hooks, machinery_of, move_hooks
 from .plan import FLOATS, Replacement, title
 

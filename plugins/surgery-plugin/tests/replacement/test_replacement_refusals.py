@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.surgery import replace_modules
+from surgery_plugin.replacement import replace_modules
 
 from .parts import same
-from .test_surgery import Wrap, gelu, wrap
+from .test_replacement import Wrap, gelu, wrap
 
 
 def new_linear(module: nn.Linear, name: str) -> nn.Module:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from engine_core.surgery import replace_modules
+from surgery_plugin.replacement import replace_modules
 
 from .parts import same
-from .test_surgery import Wrap, gelu
+from .test_replacement import Wrap, gelu
 
 LEAVES = {
     "linear": lambda: nn.Linear(3, 3),

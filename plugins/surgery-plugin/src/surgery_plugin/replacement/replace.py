@@ -8,11 +8,12 @@ from contextlib import ExitStack
 import torch
 from torch import nn
 
-from ..errors import NothingReplacedWarning
-from ..messages import warn
+from engine_core.errors import NothingReplacedWarning
+from engine_core.messages import warn
+from engine_core.surgery import follow_parameters
+
 from .checks import check_arguments, check_plan, check_references
 from .inheritance import Heritage, tensors_of
-from .optimizers import follow_parameters
 from .plan import Policy, Replacement, plan_surgery
 
 

@@ -1,4 +1,4 @@
-"""Update optimizers when a model's parameters change: groups, names and state. Knows parameters by name only."""
+"""Let optimizers follow when a model's parameters change: groups, names and state. Knows parameters by name only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from ..errors import ArgumentError
+from .errors import ArgumentError
+from .moved import moved
+
+__all__ = ["follow_parameters"]
+
+__getattr__ = moved(__name__, "Policy", "replace_modules", "warn_of_nothing", extra="surgery")
 
 Parameters: TypeAlias = Mapping[str, nn.Parameter]
 _Kind: TypeAlias = "tuple[str, int | None]"

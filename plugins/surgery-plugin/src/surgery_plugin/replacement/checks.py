@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ArgumentError, ArgumentTypeError
+from engine_core.errors import ArgumentError, ArgumentTypeError
+
 from .plan import Replacement, title
 
 SEALED = {

@@ -12,7 +12,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..errors import ArgumentError, ArgumentTypeError, add_note
+from engine_core.errors import ArgumentError, ArgumentTypeError, add_note
 
 Policy: TypeAlias = Callable[[Any, str], nn.Module | None]
 """Takes a module of its key's type and its qualified name; returns a replacement, or None to keep it."""

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError
-from engine_core.surgery import replace_modules
+from surgery_plugin.replacement import replace_modules
 
-from .test_surgery import Wrap
+from .test_replacement import Wrap
 
 
 class Scaled(nn.Module):
