@@ -78,12 +78,15 @@ class Move:
         owners = torch.searchsorted(torch.tensor([*accumulate(counts)]), index, right=True)
         ends = torch.tensor([bounds(len(index), ranks, rank)[1] for rank in numbers])
         receivers = torch.searchsorted(ends, torch.arange(len(index)), right=True)
-        are_mine, are_for_me = owners == ranks.rank, receivers == ranks.rank
-        self.is_needed = not torch.equal(owners, receivers)
-        self.given = index[are_mine] - sum(counts[: ranks.rank])
+        are_mine, are_for_me, goes = owners == ranks.rank, receivers == ranks.rank, owners != receivers
+        start = sum(counts[: ranks.rank])
+        self.is_needed = bool(goes.any())
+        self.given = index[are_mine] - start
         self.places = owners.argsort(stable=True).argsort()[are_for_me]
-        self._sent = [int((receivers[are_mine] == rank).sum()) for rank in numbers]
-        self._received = [int((owners[are_for_me] == rank).sum()) for rank in numbers]
+        self._leaving, self._staying = index[are_mine & goes] - start, index[are_mine & ~goes] - start
+        self._sent = [int((receivers[are_mine & goes] == rank).sum()) for rank in numbers]
+        self._received = [int((owners[are_for_me & goes] == rank).sum()) for rank in numbers]
+        self._before = sum(self._received[: ranks.rank])
 
     def run(self, batch: Any, ranks: Ranks, call: Callable[[Callable[[], Any]], None]) -> Any:
         """Return this rank's part of the rows that are dealt, in a batch like the one that it has.
@@ -91,10 +94,10 @@ class Move:
         Args:
             call: runs a collective.
         """
-        leaves, got = _leaves(batch, ranks.batches), dict[int, Any]()
-        for device in dict.fromkeys(leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)):
-            there = {n: t for n, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.device == device}
-            got |= zip(there, self._exchange(list(there.values()), device, call), strict=True)
+        leaves = _leaves(batch, ranks.batches)
+        got: dict[int, Any] = {
+            n: self._exchange(leaf, call) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)
+        }
         if others := [n for n in range(len(leaves)) if n not in got]:
             of_ranks = ranks.each([[leaves[n][row] for row in self.given.tolist()] for n in others])
             for n, *parts in zip(others, *of_ranks, strict=True):
@@ -108,22 +111,19 @@ class Move:
 
         return ranks.batches.map_rows(batch, in_place)
 
-    def _exchange(
-        self, leaves: list[torch.Tensor], device: torch.device, call: Callable[[Callable[[], Any]], None]
-    ) -> list[torch.Tensor]:
-        """Exchange the rows of tensors on one device in one message: as bytes, side by side."""
-        given = self.given.to(device)
-        octets = [
-            leaf.detach().index_select(0, given).reshape(len(given), leaf.shape[1:].numel()).view(torch.uint8)
-            for leaf in leaves
-        ]
-        sent = torch.cat(octets, dim=1)
+    def _exchange(self, leaf: torch.Tensor, call: Callable[[Callable[[], Any]], None]) -> torch.Tensor:
+        """Send the rows of a tensor that change ranks, as bytes, and return those that this rank has then."""
+        own, width = leaf.detach(), leaf.shape[1:].numel()
+        sent = own.index_select(0, self._leaving.to(leaf.device)).reshape(len(self._leaving), width).view(torch.uint8)
         got = sent.new_empty((sum(self._received), sent.shape[1]))
         call(lambda: dist.all_to_all_single(got, sent, self._received, self._sent))
-        order = self.places.argsort().argsort().to(device)
-        pieces = torch.split(got, [part.shape[1] for part in octets], dim=1)
-        # What is selected is a copy: a view of bytes as other values has to start at a multiple of their size.
-        return [_like(leaf, piece.index_select(0, order)) for leaf, piece in zip(leaves, pieces, strict=True)]
+        others = got.flatten().view(leaf.dtype).view(len(got), *leaf.shape[1:])
+        staying = own.index_select(0, self._staying.to(leaf.device))
+        rows = torch.cat([others[: self._before], staying, others[self._before :]])
+        order = self.places.argsort().argsort()
+        if not torch.equal(order, torch.arange(len(order))):  # an index that ascends needs no second copy
+            rows = rows.index_select(0, order.to(leaf.device))
+        return _like(leaf, rows)
 
 
 def _leaves(batch: Any, batches: Batches) -> list[Any]:
@@ -133,9 +133,8 @@ def _leaves(batch: Any, batches: Batches) -> list[Any]:
     return leaves
 
 
-def _like(leaf: torch.Tensor, octets: torch.Tensor) -> torch.Tensor:
-    """Return rows from their bytes (n, ...), with dimensions that lie in memory in the order of a leaf's."""
-    rows = octets.flatten().view(leaf.dtype).view(len(octets), *leaf.shape[1:])
+def _like(leaf: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows whose dimensions lie in memory in the order of a leaf's."""
     if leaf.is_contiguous():
         return rows
     order = sorted(range(leaf.dim()), key=leaf.stride, reverse=True)

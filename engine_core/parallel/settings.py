@@ -102,7 +102,7 @@ def spread_of(given: object) -> Parallel | None:
     if given is None or (given == "auto" and started() == 1):
         return None
     if isinstance(given, Ranks) and hasattr(given, "wrap"):
-        return DDP()
+        return DDP(data="local" if given.is_local else "global")
     if isinstance(given, Mapping):
         parallel = _of_mapping(**given)
     elif isinstance(given, Parallel):

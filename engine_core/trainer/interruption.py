@@ -15,7 +15,7 @@ from ..callback import saver_folders
 from ..embed import BegunEvaluation
 from ..parallel import ends_with
 from ..state import State
-from .agreement import Agreement
+from .step_sync import StepSync
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BETWEEN_BATCHES = "is_between_batches"
@@ -39,7 +39,7 @@ class Handlers:
     Python allows no handlers.
     """
 
-    def __init__(self, state: State, together: Agreement | None = None) -> None:
+    def __init__(self, state: State, together: StepSync | None = None) -> None:
         self._state, self._together = state, together
         keeps = bool(state.folder or saver_folders(state.callbacks))
         waits = keeps and threading.current_thread() is threading.main_thread()
