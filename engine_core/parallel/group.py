@@ -173,7 +173,7 @@ class GroupRanks(Ranks):
         def deal(index: torch.Tensor) -> tuple[Any, bool]:
             move = Move(counts, index, self)
             if can_move and move.is_needed:
-                dealt, is_placeholder = move.run(batch, self, self._call), not len(move.places)
+                dealt, is_placeholder = move.run(batch, self, self._call), not move.number
             else:
                 if moves and move.is_needed:
                     self._warn_of_staying()

@@ -70,7 +70,7 @@ class Move:
     Attributes:
         is_needed: does any row change ranks?
         given: which of this rank's rows are dealt, in the order of the ranks that get them.
-        places: of the rows that this rank gets, among those that all ranks give, one rank after the other.
+        number: of rows that this rank gets.
     """
 
     def __init__(self, counts: Sequence[int], index: torch.Tensor, ranks: Ranks) -> None:
@@ -82,7 +82,12 @@ class Move:
         start = sum(counts[: ranks.rank])
         self.is_needed = bool(goes.any())
         self.given = index[are_mine] - start
-        self.places = owners.argsort(stable=True).argsort()[are_for_me]
+        self.number = int(are_for_me.sum())
+        # Rows come from one rank after the other: in the order of the index, as most do, or to be put into it.
+        by_rank = owners[are_for_me]
+        is_in_order = bool((by_rank[1:] >= by_rank[:-1]).all())
+        self._order = None if is_in_order else by_rank.argsort(stable=True).argsort()
+        self._owners, self._are_for_me = owners, are_for_me
         self._leaving, self._staying = index[are_mine & goes] - start, index[are_mine & ~goes] - start
         self._sent = [int((receivers[are_mine & goes] == rank).sum()) for rank in numbers]
         self._received = [int((owners[are_for_me & goes] == rank).sum()) for rank in numbers]
@@ -100,9 +105,10 @@ class Move:
         }
         if others := [n for n in range(len(leaves)) if n not in got]:
             of_ranks = ranks.each([[leaves[n][row] for row in self.given.tolist()] for n in others])
+            places = self._owners.argsort(stable=True).argsort()[self._are_for_me].tolist()
             for n, *parts in zip(others, *of_ranks, strict=True):
                 rows = [row for part in parts for row in part]
-                got[n] = type(leaves[n])(rows[place] for place in self.places.tolist())
+                got[n] = type(leaves[n])(rows[place] for place in places)
         numbered = iter(range(len(leaves)))
 
         def in_place(_: Any, dim: int) -> Any:
@@ -118,12 +124,10 @@ class Move:
         got = sent.new_empty((sum(self._received), sent.shape[1]))
         call(lambda: dist.all_to_all_single(got, sent, self._received, self._sent))
         others = got.flatten().view(leaf.dtype).view(len(got), *leaf.shape[1:])
-        staying = own.index_select(0, self._staying.to(leaf.device))
-        rows = torch.cat([others[: self._before], staying, others[self._before :]])
-        order = self.places.argsort().argsort()
-        if not torch.equal(order, torch.arange(len(order))):  # an index that ascends needs no second copy
-            rows = rows.index_select(0, order.to(leaf.device))
-        return _like(leaf, rows)
+        rows, after = own.new_empty((self.number, *leaf.shape[1:])), self._before + len(self._staying)
+        torch.index_select(own, 0, self._staying.to(leaf.device), out=rows[self._before : after])
+        rows[: self._before], rows[after:] = others[: self._before], others[self._before :]
+        return _like(leaf, rows if self._order is None else rows.index_select(0, self._order.to(leaf.device)))
 
 
 def _leaves(batch: Any, batches: Batches) -> list[Any]:
