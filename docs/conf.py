@@ -55,7 +55,7 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span|embed\.status\.RunStatus)"),
     ("py:class", r"engine_core\.(logger\.(Destination|HasClock)|batch\.items\.HasBatch)"),
     ("py:class", r"engine_core\.(ranks\.T|testing\.ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
-    ("py:class", r"engine_core\.checkpoint\.(pieces\.Box|tensor_file\.TensorFile)|Shape|Callable\[\[\]"),
+    ("py:class", r"engine_core\.checkpoint\.tensor_file\.TensorFile|Box|Shape|Callable\[\[\]"),
     ("py:class", r"engine_core\.report\.(thinning\.Thin|series\.Stretch|reading\.(Timing|RunData)|checkpoints\.Saved)"),
     ("py:class", r"engine_core\.report\.logged_files\.LoggedFile|RunData|Status"),
     ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.draws\.Draws|Buffers"),

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError, UnwritableError
+from .errors import ArgumentError, EngineError, UnwritableError
 
 MOST_BYTES_OF_JSON = 2**26
 DEEPEST = 100
@@ -40,28 +40,31 @@ def why_not(file: Path, most_bytes: int, *, follow: bool = False) -> str | None:
     return None
 
 
-def read_json(file: Path) -> Any:
+def read_json(
+    file: Path, *, follow: bool = True, deepest: int = DEEPEST, raises: type[EngineError] = ArgumentError
+) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        ArgumentError: (a ValueError) if it can't be read, is not a file or too large for one, or is damaged.
+        ArgumentError: (a ValueError), or what is given, if it can't be read, is not a file or too large for one, or is
+            damaged.
     """
-    if problem := why_not(file, MOST_BYTES_OF_JSON, follow=True):
-        raise ArgumentError(f"{str(file)!r} can't be read: {problem}")
+    if problem := why_not(file, MOST_BYTES_OF_JSON, follow=follow):
+        raise raises(f"{str(file)!r} can't be read: {problem}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ArgumentError(f"{str(file)!r} can't be read: {error.strerror}") from None
+        raise raises(f"{str(file)!r} can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise ArgumentError(f"{str(file)!r} is damaged, it is not JSON: {error}") from None
+        raise raises(f"{str(file)!r} is damaged, it is not JSON: {error}") from None
     except RecursionError:
-        raise ArgumentError(f"{str(file)!r} is damaged: it is nested too deeply") from None
+        raise raises(f"{str(file)!r} is damaged: it is nested too deeply") from None
     level = [content]
-    for _ in range(DEEPEST):
+    for _ in range(deepest):
         level = [x for v in level if isinstance(v, (dict, list)) for x in (v.values() if isinstance(v, dict) else v)]
         if not level:
             return content
-    raise ArgumentError(f"{str(file)!r} is damaged: it is nested deeper than {DEEPEST}")
+    raise raises(f"{str(file)!r} is damaged: it is nested deeper than {deepest}")
 
 
 def finite(value: Any) -> Any:

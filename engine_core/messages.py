@@ -7,7 +7,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 from pydantic import ValidationError
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "aligned",
     "cause_of",
+    "columns_of",
     "counted",
     "enumerated",
     "escaped",
@@ -78,6 +82,24 @@ def escaped(text: str, keep: str = "") -> str:
         'red \\x1b[31m\n'
     """
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    r"""Return rows as lines, with columns as wide as a terminal shows their cells; what it would not show is escaped.
+
+    Example:
+        >>> aligned([("name", "pad"), ("\x1b",), ("step", "1", "new")])
+        ['name  pad', '\\x1b', 'step  1    new']
+    """
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(columns_of, column)) for column in zip_longest(*cells, fillvalue="")]
+    gaps = [[" " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=False)] for row in cells]
+    return ["  ".join(map("".join, zip(*row, strict=True))).rstrip() for row in zip(cells, gaps, strict=True)]
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes: East Asian characters are two columns wide."""
+    return sum(1 + (east_asian_width(character) in "WF") for character in text)
 
 
 def in_html(text: object) -> str:

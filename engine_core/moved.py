@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from importlib_metadata import entry_points
+
+from .messages import warn
 
 __all__ = ["GROUP", "moved"]
 
@@ -31,11 +32,8 @@ def moved(module: str, *names: str, extra: str) -> Callable[[str], Any]:
         found = [*entry_points(group=GROUP, name=module)]
         if not found:
             raise ImportError(f"{module}.{name} has moved out of engine-core: pip install 'engine-core[{extra}]'")
-        warnings.warn(
-            f"{module}.{name} has moved: import it from {found[0].value}; the old name goes in the next minor version",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        now = found[0].value
+        warn(f"{module}.{name} has moved: import it from {now}; the old name goes away soon", DeprecationWarning)
         return getattr(found[0].load(), name)
 
     return find

@@ -6,7 +6,8 @@ import random
 import secrets
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -200,17 +201,14 @@ def private_unless(generator: torch.Generator | None) -> torch.Generator:
     return given
 
 
-class preserve_generators:  # noqa: N801  it is used as a function
+@contextmanager
+def preserve_generators(device: torch.device) -> Iterator[None]:
     """Restore the global generators of torch, Python and NumPy at the end of the block."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def __enter__(self) -> None:
-        self._states = GlobalGenerators.capture(self._device)
-
-    def __exit__(self, *raised: object) -> None:
-        self._states.restore()
+    states = GlobalGenerators.capture(device)
+    try:
+        yield
+    finally:
+        states.restore()
 
 
 def _module_of(device: torch.device) -> tuple[Any, tuple[Any, ...]]:

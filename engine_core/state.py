@@ -22,7 +22,7 @@ from .trace import SpanRecorder
 if TYPE_CHECKING:
     import torch
 
-    from .checkpoint import Content, Snapshot
+    from .checkpoint import Checkpoint
     from .objective import Objective
 
 __all__ = ["State", "epochs_done", "length_of", "nearest_field", "train_length"]
@@ -138,8 +138,8 @@ class State(_Referable):
     loss_weight: float | torch.Tensor | None = None
     gradient_norm: torch.Tensor | None = None
     closure: Callable[[], torch.Tensor] | None = None
-    snapshot: Callable[[], Snapshot] | None = None
-    go_back: Callable[[Content], None] | None = None
+    snapshot: Callable[[], Checkpoint] | None = None
+    go_back: Callable[[Checkpoint], None] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     results: Results = field(default_factory=Results)
     extra: dict[str, Any] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .containers import are_values, is_array, is_value, rebuilt
-from .items import BatchKey, get_item
+from ..time import as_number
+from .items import BatchKey, are_values, get_item, is_array, is_value, rebuilt
 from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, role_of
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Batches:
         for name, paths in (("per_row", self.per_row), ("dim", self.dim)):
             if (twice := [path for path in paths if self._said[str(path)][0] != name]) != []:
                 raise ArgumentError(f"Batches: {twice[0]!r} is in {name} too; it can be in one of shared, per_row, dim")
+        object.__setattr__(self, "samples", as_number(self.samples))
         if not isinstance(self.samples, bool):
             raise ArgumentTypeError(f"Batches: samples={self.samples!r} has to be True or False")
         for name in ("count", "take", "tokens"):

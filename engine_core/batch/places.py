@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
-from .containers import are_values, is_array, is_container, is_packed, is_record, is_value, items_of
+from ..time import as_number
+from .items import are_values, is_array, is_container, is_packed, is_record, is_value, items_of
 
 Said: TypeAlias = "Mapping[str, tuple[str, int]]"
 """What a user says of items: by path, the name of the argument, and the dimension of the rows."""
@@ -19,15 +20,15 @@ TAKE = "Batches(count=..., take=...), with a function that counts the rows of a 
 def check_paths(name: str, given: Any) -> Any:
     """Return what an argument of `Batches` says of items by their paths, as a tuple or a dict."""
     kinds, example = ((Mapping,), "{'x': 1}") if name == "dim" else ((list, tuple), "('x',)")
-    are_paths = isinstance(given, kinds) and all(
-        type(path) is str or (type(path) is int and path >= 0) for path in given
-    )
-    if not are_paths or (isinstance(given, Mapping) and any(type(dim) is not int for dim in given.values())):
+    paths = [*map(as_number, given)] if isinstance(given, kinds) else [None]
+    dims = [*map(as_number, given.values())] if isinstance(given, Mapping) else []
+    are_paths = all(type(path) is str or (type(path) is int and path >= 0) for path in paths)
+    if not are_paths or any(type(dim) is not int for dim in dims):
         raise ArgumentTypeError(
             f"Batches: {name}={given!r} has to be such as {name}={example}; a path is an index from 0 on, a key or a "
             "field, or several: 'a.b'"
         )
-    return dict(given) if isinstance(given, Mapping) else tuple(given)
+    return dict(zip(paths, dims, strict=True)) if isinstance(given, Mapping) else tuple(paths)
 
 
 class Role(Enum):

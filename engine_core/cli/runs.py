@@ -15,8 +15,8 @@ from ..explain import printable
 from ..manifest import NAME
 from ..messages import counted, enumerated
 from ..report import RunData, columns_of, is_lower_better, rank_runs, read_run, to_csv
-from .fitted import Group, format_groups, shortened
-from .paths import GivenPath
+from .groups import GivenPath
+from .tables import format_groups, shortened
 
 FOLDER = Path("runs")
 _LEAST = 3
@@ -58,7 +58,7 @@ def runs(runs: tuple[Path, ...], by: str | None, lower: bool | None, form: str |
         click.echo(to_csv(rows), nl=False)
     else:
         width = shutil.get_terminal_size().columns
-        table, left_out = format_groups([Group(*columns) for columns in columns_of(rows, by)], width, _LEAST)
+        table, left_out = format_groups(columns_of(rows, by), width, _LEAST)
         click.echo(table)
         notes = [] if by is None else [_told(by, is_lower_better(data, by) if lower is None else lower)]
         if left_out:

@@ -4,7 +4,18 @@ from .accumulated import Accumulated, factor_of, scale_gradients
 from .adapter import Patched, check_batches, check_names, make_loop, patched
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
-from .saving import algorithms_of, check_saved, read_part, read_state, state_of, states_of, write_part, write_state
+from .saving import (
+    algorithms_of,
+    check_saved,
+    load_part,
+    put_back,
+    put_states_back,
+    read_part,
+    read_state,
+    what_is_missing,
+    write_part,
+    write_state,
+)
 from .status import BegunEvaluation, Phase, RunStatus
 from .step import backward_with_first_graph
 
@@ -22,14 +33,16 @@ __all__ = [
     "check_names",
     "check_saved",
     "factor_of",
+    "load_part",
     "make_loop",
     "patched",
+    "put_back",
+    "put_states_back",
     "read_part",
     "read_state",
     "scale_gradients",
-    "state_of",
-    "states_of",
     "target_keys",
+    "what_is_missing",
     "write_part",
     "write_state",
 ]

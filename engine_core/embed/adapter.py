@@ -16,7 +16,7 @@ from ..messages import enumerated
 from ..needs import Offers
 from ..objective import check_loss_fn, check_own_objective
 from ..randomness import check_seed
-from ..registry import PREFIX, as_plugins, installed_distributions, installed_version, normalise
+from ..registry import as_plugins, installed_version, normalise, required_by
 from ..state import State
 from .loop import EmbeddedLoop
 
@@ -111,11 +111,9 @@ def _is_there(name: str) -> bool:
 
 def _range_of(adapter: str, library: str) -> str:
     """Return what the adapter's metadata require of the library."""
-    for installed in installed_distributions(PREFIX):
-        if normalise(installed.name) == normalise(adapter):
-            for requirement in installed.requires:
-                if normalise(requirement).startswith(normalise(library)):
-                    return f"{requirement.partition(';')[0].strip()!r}"
+    for requirement in required_by(adapter):
+        if normalise(requirement).startswith(normalise(library)):
+            return f"{requirement.partition(';')[0].strip()!r}"
     return f"a {library} that it was made for"
 
 

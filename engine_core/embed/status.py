@@ -62,8 +62,7 @@ class RunStatus:
     loop drops `skip_requested` after each step.
 
     Attributes:
-        phase: set here, but for STEPPING, which the loop sets and leaves, and EVALUATING: neither call nor block is
-            between the change and the `try` that ends it, where a signal would be lost.
+        phase: set here, but for STEPPING, EVALUATING and PREDICTING, which whoever enters them sets and leaves.
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
         evaluated: a mark of the weights that the latest evaluation saw, if an epoch ended at once after it.
         owed: an evaluation that was interrupted.
@@ -97,7 +96,6 @@ class RunStatus:
             state.stop_requested, state.stop_reason = False, None
         self.has_ended = False
         state.pause_requested = state.pause_agreed = state.skip_requested = False
-        state.interrupted_by = None
         self.phase = Phase.TRAINING
 
     def end_fit(self) -> None:

@@ -18,15 +18,15 @@ from ..registry import Registry
 from ..state import State
 from ..trace import SpanRecorder, Traces
 from .combination import check_combination
-from .handlers import Handlers, call_directly, call_hook, spanning, surrounding, with_algorithms
+from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host
 from .in_place import InPlace
 from .lifetime import Life, refuse_to_copy
-from .lint import warn_of, warn_of_misspelt_events
+from .lint import doubts_about
 from .listeners import check_listeners, listen, listeners_of, watchers_of
-from .members import overrides, take_in
+from .members import admit, overrides
 from .pipeline import Pipeline, tally
-from .undo import Begun, Restoring, name_who_ran, undo_after
+from .undo import OpenPairs
 
 
 class Engine:
@@ -56,9 +56,9 @@ class Engine:
         if state.seed is None:
             state.seed = secrets.randbits(32)
         logger.follow(state, self.explain)
-        self._handlers = Handlers()
-        self.unheard: AbstractSet[str] = self._handlers.unheard
-        self.host = Host(on_change=self._handlers.clear)
+        self._dispatch = Dispatch()
+        self.unheard: AbstractSet[str] = self._dispatch.unheard
+        self.host = Host(on_change=self._dispatch.clear)
         self._passes = PassList(registry := Registry.scan())
         for function, index in parse_passes(algorithm_passes):
             self._passes.insert(function, index)
@@ -66,7 +66,7 @@ class Engine:
         self._adapters: list[Adapter] = []
         self._pipelines: dict[Event, Pipeline | None] = {}
         self._profiler: SpanRecorder | None = None
-        self._begun, self._in_place = Begun(), InPlace()
+        self._pairs, self._in_place = OpenPairs(), InPlace()
         self._started = self._closed = False
         self._life = Life(state, logger)
         self._algorithms, self._callbacks, self._destinations = (ObservedList[Any]() for _ in range(3))
@@ -83,7 +83,7 @@ class Engine:
             RuntimeError: if the engine is closed.
         """
         try:
-            handler = self._handlers.get(event)
+            handler = self._dispatch.get(event)
         except TypeError:  # unhashable, and not an event
             handler = None
         return self._prepare(event)() if handler is None else handler()
@@ -91,7 +91,7 @@ class Engine:
     def run_marker_only_event(self, event: Event | str) -> None:
         """Open or close the profiler's span of an event that does not fire; nothing runs."""
         event = self._checked(event)
-        self._begun.forget(event)
+        self._pairs.forget(event)
         profiler = self.state.profiler
         if profiler is not None and event.is_before_event:
             profiler.begin(f"event/{event.canonical_name}")
@@ -104,7 +104,7 @@ class Engine:
         For each that ran there, `match` and `apply` are called at the second half, the innermost pair and its last
         algorithm first. What they raise becomes a note. `events` selects first halves; those undone are returned.
         """
-        return undo_after(error, self._begun, events)
+        return self._pairs.undo_after(error, events)
 
     def restoring(self) -> AbstractContextManager[None]:
         """If the block raises, let algorithms undo what they began, see `undo`, and name them, as `fit` and `eval` do.
@@ -113,11 +113,11 @@ class Engine:
             >>> with Engine(State(), Logger()) as engine, engine.restoring():
             ...     traces = engine.run_event("before_forward")
         """
-        return Restoring(self._begun, self.state)
+        return self._pairs.restoring(self.state)
 
     def name_who_ran(self, error: BaseException) -> None:
         """Note on `error`, which a model or its loss raised, which algorithms had run in that batch."""
-        name_who_ran(error, self._begun, self.state)
+        self._pairs.name_who_ran(error, self.state)
 
     def look_in_place(self) -> None:
         """In the next two batches, warn of algorithms that change the loader's tensors in place."""
@@ -163,13 +163,13 @@ class Engine:
 
     def close(self) -> None:
         """Undo what was begun and close each callback once; nothing is raised; events are refused from then on."""
-        self._begun.close()
+        self._pairs.close()
         listed = [] if self._closed else listeners_of(self.state.callbacks, self.logger.destinations)
         self._closed = True
-        self._handlers.clear()
+        self._dispatch.clear()
         self._life.close(listed)
         for watched in (self._algorithms, self._callbacks, self._destinations):
-            watched.stop_observing(self._handlers.clear)
+            watched.stop_observing(self._dispatch.clear)
         for adapter in self._adapters:
             self.host.drop(adapter)
         self._adapters, self._pipelines = [], {}
@@ -208,24 +208,24 @@ class Engine:
         algorithms, callbacks = ObservedList.of(state.algorithms), ObservedList.of(state.callbacks)
         destinations = ObservedList.of(logger.destinations)
         # First whatever may refuse: until it is done the engine is unchanged, so the former ones stay in use.
-        members = take_in(algorithms, {id(member.algorithm): member for member in self._members}, registry)
+        members = admit(algorithms, {id(member.algorithm): member for member in self._members}, registry)
         listeners = check_listeners(callbacks, destinations, {id(listener) for listener in self._listeners})
         check_combination(members, listeners, state.offers, registry)
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
-        warn_of_misspelt_events(type(m.algorithm) for m in members if m not in self._members)
-        warn_of(members, self._passes)  # after the newcomers' passes are in: one of them may settle an order
+        for message, category in doubts_about(members, self._passes):  # with the newcomers' passes, which may settle it
+            self._passes.warn_once(message, category)
         # Before the former are forgotten: those that leave undo what they began with their own pipelines.
-        self._begun.release(self._members, members)
+        self._pairs.release(self._members, members)
         if self._started:
             self._life.open(listeners)
         self._members, self._listeners, self._offers = members, listeners, state.offers
         # The former lists first, since a list that is kept is in both.
         for former in (self._algorithms, self._callbacks, self._destinations):
-            former.stop_observing(self._handlers.clear)
+            former.stop_observing(self._dispatch.clear)
         for present in (algorithms, callbacks, destinations):
-            present.observe(self._handlers.clear)
+            present.observe(self._dispatch.clear)
         state.algorithms = self._algorithms = algorithms
         state.callbacks = self._callbacks = callbacks
         logger.destinations = self._destinations = destinations
@@ -241,7 +241,7 @@ class Engine:
         """
         for adapter in self._adapters:
             self.host.drop(adapter)
-        self._handlers.clear()
+        self._dispatch.clear()
         self._profiler = self.state.profiler
         tally(self._pipelines.values())
         self._pipelines = {event: self._pipeline(event) for event in Event}
@@ -257,7 +257,7 @@ class Engine:
         """Return the pipeline of the algorithms that list `event`, or None if there is none."""
         watchers = watchers_of(self._listeners, self.state.profiler)
         pipeline = Pipeline(event, self.state, self.logger, self._passes, self._members, watchers)
-        pipeline.pairs_in(self._begun)
+        pipeline.link_pairs(self._pairs)
         return pipeline if pipeline.members or pipeline.newcomers else None
 
     def _prepare(self, given: Event | str) -> Callable[[], Traces]:
@@ -275,7 +275,7 @@ class Engine:
         if self._profiler is not None:
             handler = spanning(handler, self._profiler, event)
         if (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
-            self._handlers.remember(handler, given, event)
+            self._dispatch.remember(handler, given, event)
         return handler
 
     def _handler(self, event: Event) -> Callable[[], Traces]:

@@ -12,8 +12,8 @@ from ..messages import readable
 from ..passes import Member, PassList
 from ..state import State
 from ..trace import Trace, Traces
-from .members import enlist
-from .undo import Begun, Latest, Pair
+from .members import name_members
+from .undo import Latest, OpenPairs, Pair
 
 REMEMBERED = 256
 """How many orders an event caches, one for each set of algorithms that matched together."""
@@ -79,7 +79,7 @@ class Pipeline:
             raise
         if not matched:
             if self._pair is not None:
-                self._pair.ran = None
+                self._pair.applied = None
             return
         key = tuple(matched)
         plan = self._plans.get(key)
@@ -92,9 +92,9 @@ class Pipeline:
         except BaseException as error:
             self._blame(error, plan, traces)
             raise
-        self._latest.ran = state.timestamp, state.eval_timestamp, self, traces
+        self._latest.applied = state.timestamp, state.eval_timestamp, self, traces
         if self._pair is not None:
-            self._pair.ran = (self, traces) if self._opens else None
+            self._pair.applied = (self, traces) if self._opens else None
         if logger.destinations:
             logger.log_traces(traces)
 
@@ -107,7 +107,7 @@ class Pipeline:
             plan = [(self._actor(self._named[trace.name]), name, trace) for _, name, trace in other]
         else:
             ordered = self._passes.order(matched, self.event)
-            for place, member in enumerate(enlist(ordered, self._known, self._passes.registry)):
+            for place, member in enumerate(name_members(ordered, self._known, self._passes.registry)):
                 self._named[member.name] = member
                 trace = Trace(member.name, self.event, None, place, True)
                 plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))
@@ -117,9 +117,9 @@ class Pipeline:
             self._plans[matched] = plan
         return plan
 
-    def pairs_in(self, begun: Begun) -> None:
-        """Keep track in `begun` of what has run, also for the pairs of which a member has both halves."""
-        self._pair, self._latest = begun.pair_of(self.event, self.members), begun.latest[self.event]
+    def link_pairs(self, pairs: OpenPairs) -> None:
+        """Keep track in `pairs` of what has run, also for the pairs of which a member has both halves."""
+        self._pair, self._latest = pairs.pair_of(self.event, self.members), pairs.latest[self.event]
 
     def surround(self, around: Callable[[Member], Any] | None) -> None:
         """Apply what `around` makes of each member, unless a watcher surrounds it; None: the algorithm itself again."""
@@ -191,20 +191,18 @@ class Pipeline:
 
     def _blame(self, error: BaseException, plan: Sequence[tuple[Any, str, Trace]], traces: Traces) -> None:
         """Note what raised, and leave a trace of the algorithms that were never reached."""
-        unreached = [step for step in plan if step[1] not in traces]
-        was_cut, stopped = not isinstance(error, Exception), None
+        unreached, raised = [step for step in plan if step[1] not in traces], None
         if unreached:  # else a signal came after the last
             actor, name, trace = unreached.pop(0)
             traces[name] = trace._replace(run=_entered(actor))
             if not (isinstance(actor, _Watched) and actor.applied.returned):
-                stopped = trace.name
-                came_between = was_cut and getattr(error.__traceback__, "tb_next", None) is None
-                if _entered(actor) and not came_between:
-                    self._named[stopped].blame(error, "apply", self.event)
+                raised = trace.name
+                if _entered(actor):
+                    self._named[raised].blame(error, "apply", self.event)
         for _, name, trace in unreached:
             traces[name] = trace._replace(run=False)
         if self._pair is not None:
-            self._pair.interrupt(self if self._opens else None, traces, stopped, was_cut=was_cut)
+            self._pair.stop(self if self._opens else None, traces, raised)
 
 
 class _Judged:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -26,7 +27,7 @@ _NAMED = 10
 log = logging.getLogger("engine_core")
 
 
-class Half(Protocol):
+class FirstHalf(Protocol):
     """The first half of a pair as it ran: the pipeline of its event."""
 
     def undo(self, name: str) -> None:
@@ -39,71 +40,61 @@ class Half(Protocol):
         """Return what an algorithm that ran here declares it writes."""
 
 
-Ran: TypeAlias = "tuple[Half, Mapping[str, Trace]] | None"
+Applied: TypeAlias = "tuple[FirstHalf, Mapping[str, Trace]] | None"
 """The first half as it ran, and the traces of those that ran there."""
 
 
 class Failure(NamedTuple):
     """What an algorithm raised when it should have undone something, and a description."""
 
-    error: BaseException
+    error: Exception
     what: str
 
 
 class Pair:
     """The algorithms that ran at the first half of a pair and have not tried the second."""
 
-    __slots__ = ("ran",)
+    __slots__ = ("applied",)
 
     def __init__(self) -> None:
-        self.ran: Ran = None
+        self.applied: Applied = None
 
-    def interrupt(self, half: Half | None, traces: Mapping[str, Trace], stopped: str | None, *, was_cut: bool) -> None:
-        """Keep what is still to undo, after one was `stopped` in the first `half`, or in the second (None).
-
-        One that raised has nothing to undo. One that a signal cut may have begun, or not have undone everything.
-        """
-        done = {trace.name for trace in traces.values() if trace.run}
+    def stop(self, half: FirstHalf | None, traces: Mapping[str, Trace], raised: str | None) -> None:
+        """Keep what is still to undo after one `raised`, in the first `half` or in the second (None): not its own."""
+        ran = {trace.name for trace in traces.values() if trace.run}
         if half is not None:
-            begun = done if was_cut else done - {stopped}
-            self.ran = half, {key: trace for key, trace in traces.items() if trace.name in begun}
-        elif self.ran is not None:
-            half, ran = self.ran
-            ended = done - {stopped} if was_cut else done
-            self.ran = half, {key: trace for key, trace in ran.items() if trace.name not in ended}
+            self.applied = half, {key: trace for key, trace in traces.items() if trace.name in ran - {raised}}
+        elif self.applied is not None:
+            half, begun = self.applied
+            self.applied = half, {key: trace for key, trace in begun.items() if trace.name not in ran}
 
     def undo(self, only: Collection[str] | None = None) -> list[Failure]:
         """Let them, or `only` some by unique name, try the second half, the last one first."""
-        if self.ran is None:
+        if self.applied is None:
             return []
-        half, ran = self.ran
-        left, failures = dict(ran), []
-        for key, trace in reversed(list(ran.items())):
-            if only is not None and trace.name not in only:
-                continue
+        half, ran = self.applied
+        rest = {key: trace for key, trace in ran.items() if only is not None and trace.name not in only}
+        self.applied, failures = (half, rest) if rest else None, list[Failure]()
+        for trace in [trace for key, trace in ran.items() if key not in rest][::-1]:
             try:
                 half.undo(trace.name)
-            except BaseException as error:  # noqa: BLE001  the others must get their turn, Ctrl-C or not
+            except Exception as error:  # noqa: BLE001  the others must get their turn
                 what = f"{half.describe(trace.name)} could not undo what it did at {trace.event.name}"
                 failures.append(Failure(error, what))
-                if not isinstance(error, Exception):
-                    continue  # it was cut, and is tried again by an outer guard
-            del left[key]  # only now: a signal may come before
-            self.ran = (half, left) if left else None
         return failures
 
 
 class Latest:
     """What ran at an event the last time: where the clocks were, the event's pipeline, and the traces."""
 
-    __slots__ = ("ran",)
+    __slots__ = ("applied",)
 
     def __init__(self) -> None:
-        self.ran: tuple[Timestamp, Timestamp, Half, Mapping[str, Trace]] | None = None
+        self.applied: tuple[Timestamp, Timestamp, FirstHalf, Mapping[str, Trace]] | None = None
 
 
-class Begun:
-    """What was begun in an engine and has not ended yet, and what ran last at each event."""
+class OpenPairs:
+    """What algorithms have begun in an engine and not ended yet, and what ran last at each event."""
 
     def __init__(self) -> None:
         self._pairs = {event: Pair() for event in Event if event.is_before_event}
@@ -116,22 +107,30 @@ class Begun:
             return None
         return self._pairs[event if event.is_before_event else partner]
 
-    def now(self) -> dict[Event, Ran]:
+    def now(self) -> dict[Event, Applied]:
         """Return what has begun and not ended, by the first half."""
-        return {event: pair.ran for event, pair in self._pairs.items() if pair.ran is not None and pair.ran[1]}
+        return {e: pair.applied for e, pair in self._pairs.items() if pair.applied is not None and pair.applied[1]}
 
     def forget(self, event: Event) -> None:
         """Treat the pair that `event` closes as ended."""
         if event.is_after_event and event.partner is not None:
-            self._pairs[event.partner].ran = None
+            self._pairs[event.partner].applied = None
 
     def undo(self, events: Collection[Event] = tuple(Event), only: Collection[str] | None = None) -> list[Failure]:
         """Let algorithms undo what they began at `events`, the innermost pair and its last algorithm first."""
-        failures = []
-        for event in reversed(self._pairs):  # in the order of events, an inner pair comes after the outer one
-            if event in events:
-                failures += self._pairs[event].undo(only)
-        return failures
+        # In the order of events, an inner pair comes after the outer one.
+        pairs = [pair for event, pair in reversed(self._pairs.items()) if event in events]
+        return [failure for pair in pairs for failure in pair.undo(only)]
+
+    def undo_after(self, error: BaseException, events: Collection[Event]) -> list[Event]:
+        """Let algorithms undo what was begun at `events`; what they raise becomes a note on `error`.
+
+        Return the events where there was something.
+        """
+        undone = [event for event in self.now() if event in events]
+        for failure in self.undo(undone):
+            add_note(error, f"after this, {failure.what}: {type(failure.error).__name__}: {failure.error}")
+        return undone
 
     def release(self, members: Sequence[Member], successors: Sequence[Member]) -> None:
         """Let algorithms that leave the engine undo what they began; the first error is raised."""
@@ -145,56 +144,33 @@ class Begun:
         for failure in self.undo():
             log.error("%s, when the engine was closed", failure.what, exc_info=failure.error)
 
+    @contextmanager
+    def restoring(self, state: State) -> Iterator[None]:
+        """If the block raises, let algorithms undo what they began in it, and name those that ran."""
+        before = self.now()
+        for latest in self.latest.values():
+            latest.applied = None  # in a loop without a clock, this may be the same batch for ever
+        try:
+            yield
+        except BaseException as error:
+            self.name_who_ran(error, state)
+            self.undo_after(error, [event for event, applied in self.now().items() if applied is not before.get(event)])
+            raise
 
-def undo_after(error: BaseException, begun: Begun, events: Collection[Event]) -> list[Event]:
-    """Let algorithms undo what was begun at `events`; return the events where there was something.
-
-    Exceptions become notes on `error`; others, such as Ctrl-C, are raised after all had their turn.
-    """
-    undone = [event for event in begun.now() if event in events]
-    failures = begun.undo(undone)
-    for failure in failures:
-        add_note(error, f"after this, {failure.what}: {type(failure.error).__name__}: {failure.error}")
-    for failure in failures:
-        if not isinstance(failure.error, Exception):
-            raise failure.error from error
-    return undone
-
-
-def name_who_ran(error: BaseException, begun: Begun, state: State) -> None:
-    """Note on what no listener raised which algorithms had run in that batch, if any."""
-    if not isinstance(error, Exception) or any(_runs_an_event(f) for f, _ in traceback.walk_tb(error.__traceback__)):
-        return
-    named = []
-    for event in _OF_A_BATCH:
-        at, eval_at, half, traces = begun.latest[event].ran or (None, None, None, {})
-        if half is not None and at is state.timestamp and eval_at is state.eval_timestamp:
-            named += [f"{name} at {event.name} ({half.writes(name)})" for name in (t.name for t in traces.values())]
-    if named:
-        last = f" (the last {_NAMED} of {len(named)})" if len(named) > _NAMED else ""
-        add_note(error, f"in this batch ran{last}: {', '.join(named[-_NAMED:])}")
+    def name_who_ran(self, error: BaseException, state: State) -> None:
+        """Note on what no listener raised which algorithms had run in that batch, if any."""
+        if not isinstance(error, Exception) or any(map(_runs_an_event, traceback.walk_tb(error.__traceback__))):
+            return
+        named = []
+        for event in _OF_A_BATCH:
+            at, eval_at, half, traces = self.latest[event].applied or (None, None, None, {})
+            if half is not None and at is state.timestamp and eval_at is state.eval_timestamp:
+                named += [f"{name} at {event.name} ({half.writes(name)})" for name in (t.name for t in traces.values())]
+        if named:
+            last = f" (the last {_NAMED} of {len(named)})" if len(named) > _NAMED else ""
+            add_note(error, f"in this batch ran{last}: {', '.join(named[-_NAMED:])}")
 
 
-def _runs_an_event(frame: FrameType) -> bool:
-    return (frame.f_code.co_name, frame.f_globals.get("__name__")) == ("run_event", f"{__package__}.engine")
-
-
-class Restoring:
-    """If the block raises, let algorithms undo what they began in it, and name those that ran.
-
-    A class: a generator's context loses a signal that comes between its entry and the block.
-    """
-
-    def __init__(self, begun: Begun, state: State) -> None:
-        self._begun, self._state = begun, state
-
-    def __enter__(self) -> None:
-        self._before = self._begun.now()
-        for latest in self._begun.latest.values():
-            latest.ran = None  # in a loop without a clock, this may be the same batch for ever
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            name_who_ran(error, self._begun, self._state)
-            now = self._begun.now()
-            undo_after(error, self._begun, [event for event, ran in now.items() if ran is not self._before.get(event)])
+def _runs_an_event(place: tuple[FrameType, int]) -> bool:
+    code, module = place[0].f_code, place[0].f_globals.get("__name__")
+    return (code.co_name, module) == ("run_event", f"{__package__}.engine")

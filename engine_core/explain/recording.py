@@ -16,15 +16,14 @@ from ..config import (
     find_plugin,
     import_plugin,
 )
-from ..engine import Engine, doubts_about, problems_of, take_in
+from ..engine import Engine, admit, doubts_about, problems_of
 from ..errors import OrderError
 from ..event import Event
 from ..needs import EVERYTHING, Offers
 from ..observed_list import ObservedList
 from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes
 from ..registry import Registry
-from .explanation import Explanation, Unordered
-from .skipping import skipped_by
+from .explanation import Explanation, Unordered, skipped_by
 
 
 def explain_algorithms(
@@ -49,7 +48,7 @@ def explain_algorithms(
         0
     """
     registry = Registry.scan()
-    members = take_in(ObservedList.of(algorithms), {}, registry)
+    members = admit(ObservedList.of(algorithms), {}, registry)
     passes = PassList(registry)
     passes.use({*distributions, *(m.origin.distribution for m in members if m.origin is not None)}, registry)
     for function, index in parse_passes(algorithm_passes):

@@ -34,7 +34,7 @@ class RunFiles(LoggerDestination):
     evaluation, until the end. In a fit, and without an engine, a line is in the file when `log_metrics` returns. If the
     disk is full, a warning says so once, and the latest 256 KiB wait until there is room; no partial line is left in
     the file, and `latest` and `runs` stay current. An existing file is continued. Values that are not finite are `null`
-    in JSON, and `nan` in the table.
+    in JSON, and `nan` in the table, which names a text that is too long for a cell without holding it.
 
     Args:
         folder: created when the first line is written or the fit starts.

@@ -20,6 +20,7 @@ MOST_DUE_BYTES = 2**18
 """How much of a file may wait: each checkpoint holds all of it, and its JSON must not grow without bound."""
 
 _DIGESTED_BYTES = 4096
+_MOST_IN_A_CELL = 131_072 // 6  # Python's csv reads no longer cells by default, and writing takes 6 for a surrogate
 _INDENTATION = 16  # roughly a checkpoint's overhead for a value
 
 
@@ -163,7 +164,7 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 told = json.loads(line)
-                values = {name: "nan" if value is None else value for name, value in told.items() if name != "seconds"}
+                values = {_cell(k): "nan" if v is None else _cell(v) for k, v in told.items() if k != "seconds"}
                 step = values.pop("step")
             except (ValueError, LookupError, AttributeError, RecursionError):  # damaged, as by a crash of the machine
                 continue
@@ -173,6 +174,11 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
             row = {**row, "step": step, **values}
     if row:
         yield row
+
+
+def _cell(value: Any) -> Any:
+    length = len(str(value))
+    return value if length <= _MOST_IN_A_CELL else f"{length:,} characters, see metrics.jsonl"
 
 
 def _weight(line: str) -> int:

@@ -1,8 +1,7 @@
 """What a loss counts: forward, loss and count in one object, and the law that is measured."""
 
 from .law import AT, Law, couples_rows, tolerance_of
-from .loss import Loss, as_nothing
-from .meter import LossMeter
+from .loss import Loss, LossMeter, as_nothing
 from .model_loss import ModelLoss
 from .objective import Objective, check_loss_fn, check_objective, check_own_objective
 from .targets import check_seen, targets_taken

@@ -13,9 +13,19 @@ from torch import nn
 from ..batch import Batches, get_item, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..losses import base_loss, with_reduction
-from .counts import Counter, count_elements, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
+from ..time import as_number
+from .counts import (
+    Counter,
+    ElementsOfRows,
+    count_elements,
+    count_nothing,
+    count_outputs,
+    count_rows_of,
+    counter_of,
+    dim_of_rows,
+    ignored_by,
+)
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
-from .rows import ElementsOfRows, dim_of_rows
 from .slips import are_samples, not_a_pair, note_slips
 
 Items: TypeAlias = "int | str | tuple[int | str, ...]"
@@ -77,7 +87,7 @@ class Objective:
         self._loss_fn, self.eval_loss_fn = check_loss_fn(loss_fn), check_loss_fn(eval_loss_fn, "eval_loss_fn")
         self.inputs, self.targets = _check_items("inputs", inputs), _check_items("targets", targets)
         self.count, self.check = count, check
-        self._is_pair = inputs == 0  # as a rule, and without a call in each step
+        self._is_pair = self.inputs == 0  # as a rule, and without a call in each step
         self._counters: dict[int, tuple[Any, Counter, bool, bool]] = {}
         self._suspects: dict[str, int] = {}
         self._seen = 0
@@ -374,6 +384,7 @@ def check_objective(objective: Objective, model: Any, taker: str = "Trainer") ->
 
 
 def _check_items(name: str, items: Any) -> Items:
+    items = tuple(map(as_number, items)) if isinstance(items, tuple) else as_number(items)
     for item in items if isinstance(items, tuple) else (items,):
         if not isinstance(item, (int, str)) or isinstance(item, bool):
             raise ArgumentTypeError(f"{name}={items!r} has to name items of the batch by index, key or attribute")

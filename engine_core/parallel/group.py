@@ -7,11 +7,9 @@ import datetime as dt
 import os
 import signal
 import sys
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from ..batch import map_batch
 from ..errors import EngineError
 from ..messages import warn
 from ..ranks import Deal, Ranks
+from ..signals import SignalGuard
 from .failures import Failures, failures_of_group, leave_group, store_of_group
 from .rows import CAN_NOT_MOVE, Move, placeholder_of, signature_of
 from .settings import FSDP, Parallel, has_group
@@ -50,7 +49,7 @@ _stores: list[Any] = []
 
 def _join(backend: str, timeout: dt.timedelta) -> None:
     if not _stores:
-        with _ended_by_sigterm():
+        with SignalGuard(signal.SIG_DFL, signal.SIGTERM):  # it waits in C++, where Python's handlers can't run
             dist.init_process_group(backend, timeout=timeout)
         atexit.register(leave_group)
         if sys.version_info < (3, 11, 8) and hasattr(os, "register_at_fork"):
@@ -72,20 +71,6 @@ def _let_threads_finish() -> None:
     """
     time.sleep(0.005)
     sys._current_frames()  # noqa: SLF001  documented; it takes the same lock
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process while it waits in C++ for the other ranks: Python's handlers can't run there."""
-    former = signal.getsignal(signal.SIGTERM)
-    if not callable(former) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
 
 
 class GroupRanks(Ranks):

@@ -12,11 +12,9 @@ from ..event import Event
 from ..messages import warn
 from ..metadata import STAGES, PassMetadata
 from ..registry import CORE, Origin, Registry
-from .builtin import apply_declared_order
-from .contract import AlgorithmPass, metadata_of, name_of
+from .contract import AlgorithmPass, apply_declared_order, metadata_of, name_of
 from .derivation import AlgorithmRecord, Derivation, PassRecord, precedes
-from .member import Member, declared_edges
-from .toposort import Edge, stable_sort
+from .member import Edge, Member, declared_edges, stable_sort
 
 
 @dataclass(frozen=True)

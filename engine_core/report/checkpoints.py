@@ -57,9 +57,12 @@ def list_checkpoints(folder: Path) -> list[Saved]:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Return the bytes of each file; a run that goes on may remove the folder meanwhile."""
+    """Return the bytes of each file, also of those in `average`; a run that goes on may remove the folder meanwhile."""
     try:
-        return {p.name: p.lstat().st_size for p in folder.iterdir() if not p.is_symlink() and p.is_file()}
+        found = [*folder.iterdir(), *(() if (folder / "average").is_symlink() else folder.glob("average/*"))]
+        return {
+            p.relative_to(folder).as_posix(): p.lstat().st_size for p in found if not p.is_symlink() and p.is_file()
+        }
     except OSError:
         return {}
 

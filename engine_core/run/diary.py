@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..callbacks.json_lines import JsonLines, as_line
+from ..callbacks.reporter import RunReporter, as_line
 from ..errors import DestinationWarning
 from ..logger import HOW_TO_STOP, Logger
 from ..loggers.run_files import RunFiles
@@ -24,8 +24,8 @@ PROGRESS_EVERY = 1000
 MOST_WARNINGS = 200
 
 
-class Diary(JsonLines):
-    """Writes each fact of a run to `events.jsonl` and hands it on; the file is continued and never cut.
+class Diary(RunReporter):
+    """Writes each event of a run to `events.jsonl` and hands it on; the file is continued and never cut.
 
     The file has further kinds: `epoch` at each EPOCH_END and `progress` every 1,000 batches, with `runs`, how often
     each algorithm ran at each event since the line before; and `warning`, with `category` and `message`.
@@ -69,13 +69,13 @@ class Diary(JsonLines):
         super().close(state, logger)
         self._put(close=True)
 
-    def tell(self, fact: dict[str, Any], state: State) -> None:
-        """Write the fact, and hand it on if it is not the file's own."""
-        line = as_line(fact)
+    def emit(self, event: dict[str, Any]) -> None:
+        """Write the event, and hand it on if it is not the file's own."""
+        line = as_line(event)
         if self._has_begun:  # else the folder may be another run's
             self._lines.add(line)
             self._put(close=False)
-        if fact["kind"] not in OWN_KINDS:
+        if event["kind"] not in OWN_KINDS:
             self._write(line)
 
     def end_with(self, ending: Ending, exit_code: int | None = None, resume: str | None = None) -> None:
@@ -115,11 +115,11 @@ class Diary(JsonLines):
                 f"there were more than {MOST_WARNINGS} warnings; the others are left out",
             )
         self._warned.add(message)
-        self.tell({**self.fact("warning", self._state), "category": category, "message": message}, self._state)
+        self.emit({**self.event("warning", self._state), "category": category, "message": message})
 
     def _tell_runs(self, kind: str, state: State) -> None:
         runs = self._files.runs
-        self.tell({**self.fact(kind, state), "runs": dict(runs - self._counted)}, state)
+        self.emit({**self.event(kind, state), "runs": dict(runs - self._counted)})
         self._counted = Counter(runs)
 
     def _put(self, *, close: bool) -> None:

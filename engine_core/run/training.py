@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from ..manifest import SCHEMA
 from ..messages import enumerated, warn
 from ..parallel import Parallel, join, spread_of
 from ..ranks import Ranks
+from ..signals import SignalGuard
 from ..state import State
 from ..time import Timestamp
 from ..trainer import Trainer, clock_in, ending_together, is_between_batches, surgery_of, versions_of
@@ -96,7 +94,8 @@ class Run:
                 self.diary.noting_warnings(),
             ):
                 trainer.fit()
-            with _holding_signals():
+            # A first signal waits until what a complete fit leaves is written; then there is nothing to end.
+            with SignalGuard(lambda _: None):
                 had_finished = self.ranks.decide(self._had_finished)
                 trainer.close()
                 self._results = results_of(trainer, self._files)
@@ -231,27 +230,6 @@ def _settled(config: Config, folder: Path | str | None, ranks: Ranks) -> tuple[P
     chosen, seed, run_name = ranks.decide(choose)
     settings = config.trainer.model_copy(update={"seed": seed, "run_name": run_name})
     return Path(chosen), config.model_copy(update={"trainer": settings})
-
-
-@contextmanager
-def _holding_signals() -> Iterator[None]:
-    """Let a first SIGINT or SIGTERM wait until what a complete fit leaves is written; then there is nothing to end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def put_back(*_: object) -> None:
-        for number, handler in former.items():
-            if handler is not None:  # a handler not installed from Python can't be restored
-                signal.signal(number, handler)
-
-    for number in former:
-        signal.signal(number, put_back)
-    try:
-        yield
-    finally:
-        put_back()
 
 
 class _Begin(Callback):

@@ -99,7 +99,6 @@ class AlgorithmConformance(AlgorithmKit):
     test_writes_declared = _of_algorithm("changes")
     test_restores = _of_algorithm("changes")
     test_restores_after_an_exception = _of_algorithm("changes")
-    test_interrupted = _of_algorithm("interruptions")
     test_no_global_random_draw = _of_algorithm("draws")
     test_arguments = _of_algorithm("arguments")
     test_repr = _of_algorithm("arguments")

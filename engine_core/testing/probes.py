@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..algorithm import Algorithm
@@ -81,41 +78,3 @@ def raise_at(event: Event, time: int) -> Callback:
             raise Injected(f"raised by the conformance kit at {event.name}")
 
     return at_events([event], count)
-
-
-class Places:
-    """A profile function that counts where CPython looks for signals, and raises KeyboardInterrupt at one such place.
-
-    They are the entries of functions and the returns of calls. It does not look between `__enter__` and its block.
-
-    Args:
-        cut_at: the number of the place, from 0; None: only count.
-        counts: is a place in this frame, or in a function that it called, one of those meant? Default: all are.
-    """
-
-    def __init__(self, cut_at: int | None = None, counts: Callable[[FrameType], bool] = lambda _: True) -> None:
-        self.passed, self.where = 0, ""
-        self._cut_at, self._counts = cut_at, counts
-
-    @property
-    def has_cut(self) -> bool:
-        """Has it raised?"""
-        return bool(self.where)
-
-    def __call__(self, frame: FrameType, kind: str, argument: Any) -> None:
-        """Count this place, or raise."""
-        code = frame.f_code
-        if kind == "c_call" or (kind == "return" and code.co_name == "__enter__"):
-            return
-        if not (
-            self._counts(frame) or (kind != "c_return" and frame.f_back is not None and self._counts(frame.f_back))
-        ):
-            return
-        if self.passed == self._cut_at:
-            sys.setprofile(None)
-            what = {"call": "entering", "return": "leaving"}.get(
-                kind, f"after {getattr(argument, '__name__', 'a call')} in"
-            )
-            self.where = f"{what} {code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"
-            raise KeyboardInterrupt
-        self.passed += 1

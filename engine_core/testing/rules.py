@@ -57,7 +57,8 @@ ALGORITHM_RULES = {
         "Move anything with an effect to `apply`; let `match` depend on event, State and settings.",
     ),
     "test_match_only_declared_events": Rule(
-        "`match` is false at each event that metadata.events does not list.",
+        "`match` is false at each event that metadata.events does not list, and no name in its code is one slip away "
+        "from an event's.",
         "Loops that ask at every event, subclasses with more events, and readers of the metadata would see it run "
         "where it has nothing to do.",
         "Compare the event in `match`, as in `return event is Event.AFTER_LOSS`, or list the event.",
@@ -88,15 +89,6 @@ ALGORITHM_RULES = {
         "continues from there.",
         "Let `match` and `apply` of the second half need nothing that the step in between makes, such as outputs or "
         "loss.",
-    ),
-    "test_interrupted": Rule(
-        "What it changes at the first half of a pair is also restored if a signal cuts its own `apply`, at either "
-        "half; the KeyboardInterrupt arrives.",
-        "Ctrl-C comes between any two lines. Whoever continues in the notebook, or saves the model, must not have half "
-        "of the averaged weights.",
-        "Remember before you change, forget after you have put back, and let `match` of the second half be true while "
-        "something is remembered: the engine calls it again after a cut. Putting back twice, or what was never "
-        "changed, must do no harm.",
     ),
     "test_no_global_random_draw": Rule(
         "It draws nothing from the global generators of torch, NumPy and random, and a generator of its own starts "

@@ -18,17 +18,16 @@ from ..errors import ArgumentError, ArgumentTypeError, EngineError
 from ..event import Event
 from ..messages import counted, warn
 from ..objective import AT, Law, Loss, tolerance_of
-from ..randomness import GlobalGenerators
+from ..randomness import GlobalGenerators, preserve_generators
 from ..state import State, epochs_done, length_of
 from ..time import Timestamp
 from .arguments import check_loader
 from .data import begin_pass, restart_pass
-from .interruption import EvaluationInterrupted
+from .interruption import EvaluationInterrupted, lost_workers
 from .metrics import Measurement, as_numbers, look_at_values
 from .out_of_memory import explain_out_of_memory
-from .precision import Precision, TorchModes
+from .precision import Precision
 
-EVAL_EVENTS = [event for event in Event if event.is_eval]
 _CURRENT = (
     *("batch", "is_placeholder", "awaits_batch", "outputs", "loss"),
     *("dataloader", "dataloader_label", "dataloader_len"),
@@ -49,52 +48,49 @@ class Measured(Protocol):
         """Return this rank's part of each batch, with the rows of the whole one."""
         ...
 
-    def is_asked_to_pause(self) -> bool:
-        """Does a signal or a pause, on any rank, end `fit` before the run is complete?"""
-        ...
-
 
 def run_eval(
-    session: Measured, loaders: Mapping[str, Iterable[Any]], begun: BegunEvaluation | None = None
+    session: Measured,
+    loaders: Mapping[str, Iterable[Any]],
+    begun: BegunEvaluation,
+    ends: Callable[[], bool] | None = None,
 ) -> dict[str, float]:
     """Evaluate on each loader; return `{"<label>/<metric>": value}` and log it.
 
     Args:
-        begun: how far an interrupted evaluation is, whose done loaders are skipped; None: it can't be interrupted.
+        begun: how far an interrupted evaluation is, whose done loaders are skipped.
+        ends: asked after each batch: does a signal, or a pause of `fit`, end it there? None: it can't be interrupted.
 
     Raises:
-        EvaluationInterrupted: after the batch in which a signal or a pause asks `fit` to end.
+        EvaluationInterrupted: where it ends so.
 
     `<label>/loss` is the loss of the whole set: the sum of the batches' sums by that of their counts. Module modes, the
     position in training, the current batch and the global random generators are restored afterwards.
     """
     state = session.engine.state
     before, former, results = Before(state, session.device), state.metrics, state.results.to_json()
-    results_before, generators = begun or BegunEvaluation()
+    results_before, generators = begun
     done = {name.partition("/")[0] for name in results_before}
     try:
-        try:
-            state.metrics = dict(results_before)
-            state.results.begin()
-            state.results.record(state.metrics, state.timestamp.batch, epochs_done(state))
-            enter_eval_mode(state)
-            for label, loader in loaders.items():
-                if label in done:
-                    continue
-                if generators is not None:
-                    restart_pass(loader, generators, session.device)
-                    generators = None
-                enter_loader(state, label, loader)
-                with session.engine.restoring():
-                    _evaluate_loader(session, loader, may_end=begun is not None)
-        finally:
-            before.put_back()
-    except BaseException as error:  # again, since a signal may have cut what is done above
-        session.engine.undo(error, EVAL_EVENTS)
-        before.put_back()
+        state.metrics = dict(results_before)
+        state.results.begin()
+        state.results.record(state.metrics, state.timestamp.batch, epochs_done(state))
+        enter_eval_mode(state)
+        for label, loader in loaders.items():
+            if label in done:
+                continue
+            if generators is not None:
+                restart_pass(loader, generators, session.device)
+                generators = None
+            enter_loader(state, label, loader)
+            with session.engine.restoring():
+                _evaluate_loader(session, loader, ends)
+    except BaseException:
         state.metrics = former
         state.results.load(results)
         raise
+    finally:
+        before.put_back()
     return dict(state.metrics)
 
 
@@ -141,7 +137,7 @@ def run_batch(
     fire(Event.EVAL_BATCH_END)
 
 
-def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool) -> None:
+def _evaluate_loader(session: Measured, loader: Iterable[Any], ends: Callable[[], bool] | None) -> None:
     state, fire, metrics = session.engine.state, session.engine.run_event, session.engine.state.metric_objects
     label = state.dataloader_label
     forward, loss_of = (session.precision.wrap(each) for each in (_forward, state.objective.eval_loss))
@@ -163,11 +159,10 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
             session.has_measured = True
             look_at_values(metrics, str(label))
 
-    for batch, rows in session.deal(loader):
-        run_batch(session, batch, rows, forward, measure)  # its targets end with it, before the next batch is made
-        if may_end and session.is_asked_to_pause():
-            generators = {**began, "global": began["global"].to_state()}
-            raise EvaluationInterrupted(BegunEvaluation(dict(state.metrics), generators))
+    # The targets of a batch end with its call, before the next one is made.
+    if _ended_early(session, loader, lambda batch, rows: run_batch(session, batch, rows, forward, measure), ends):
+        generators = {**began, "global": began["global"].to_state()}
+        raise EvaluationInterrupted(BegunEvaluation(dict(state.metrics), generators))
     if not state.eval_timestamp.batch:
         raise EngineError(
             f"the evaluation loader {label!r} gave no batches; "
@@ -181,6 +176,22 @@ def _evaluate_loader(session: Measured, loader: Iterable[Any], *, may_end: bool)
         state.results.record(results, state.timestamp.batch, epochs_done(state), approximate=losses.approximate)
     fire(Event.EVAL_END)
     session.engine.logger.log_metrics(results)
+
+
+def _ended_early(
+    session: Measured, loader: Iterable[Any], run: Callable[[Any, int], None], ends: Callable[[], bool] | None
+) -> bool:
+    """Run each batch; return whether a signal or a pause ended that before the loader did."""
+    try:
+        for batch, rows in session.deal(loader):
+            run(batch, rows)
+            if ends is not None and ends():
+                return True
+    except RuntimeError as error:
+        if ends is None or not lost_workers(error, session.engine.state):
+            raise
+        return True
+    return False
 
 
 class _Losses:
@@ -244,22 +255,13 @@ def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) ->
 
     Generators, and what modules have in attributes and buffers, are put back, also where another object took the place.
     """
-    globals_, contents = Globals(device), ModuleContents(model, model.buffers())
-
-    def put_back() -> None:
-        globals_.put_back()
-        contents.put_back()
-
+    contents = ModuleContents(model, model.buffers())
     try:
-        try:
+        with preserve_generators(device), torch.no_grad():
             model.eval()
-            torch.set_grad_enabled(False)
             return _eagerly(block)
-        finally:
-            put_back()
-    except BaseException:
-        put_back()  # again, since a signal may have cut it
-        raise
+    finally:
+        contents.put_back()
 
 
 def _eagerly(block: Callable[[], Any]) -> Any:
@@ -308,7 +310,7 @@ class Before:
         self.globals = Globals(device)
 
     def put_back(self) -> None:
-        """Put them back; may be called at any time."""
+        """Put them back."""
         self.globals.put_back()
         self._modes.put_back()
         for name, value in self._kept.items():
@@ -316,14 +318,14 @@ class Before:
 
 
 class Globals:
-    """torch's modes and the global generators as they are when this is made."""
+    """torch's grad mode and the global generators as they are when this is made."""
 
     def __init__(self, device: torch.device) -> None:
-        self._modes, self._generators = TorchModes(device), GlobalGenerators.capture(device)
+        self._records, self._generators = torch.is_grad_enabled(), GlobalGenerators.capture(device)
 
     def put_back(self) -> None:
-        """Put them back; may be called at any time."""
-        self._modes.put_back()
+        """Put them back."""
+        torch.set_grad_enabled(self._records)
         self._generators.restore()
 
 
@@ -336,7 +338,7 @@ class ModuleContents:
         self._values = [(tensor, tensor.detach().clone()) for tensor in tensors if not is_lazy(tensor)]
 
     def put_back(self) -> None:
-        """Put them back, also where another object took the place; may be called at any time."""
+        """Put them back, also where another object took the place."""
         for module, attributes, buffers in self._modules:
             vars(module).clear()
             vars(module).update(attributes)
@@ -357,7 +359,7 @@ class ModuleModes:
         self._modes = [(module, module.training) for module in model.modules()]
 
     def put_back(self) -> None:
-        """Put them back; may be called at any time."""
+        """Put them back."""
         for module, training in self._modes:
             module.training = training
 
@@ -383,13 +385,12 @@ def enter_train_mode(model: Any) -> None:
         return
     modes = ModuleModes(model)
     try:
-        changed = modes.enter_train_mode(model)
-        if changed:
+        if changed := modes.enter_train_mode(model):
             warn(
                 f"the model came in eval mode, and fit() has put {counted(changed, 'module', 'modules')} of it into "
                 "train mode; those with parameters that are all frozen stay as they are. Call model.train() before",
                 UserWarning,
             )
-    except BaseException:
-        modes.put_back()  # else the next fit would leave some modules in eval mode
+    except Exception:
+        modes.put_back()
         raise

@@ -11,9 +11,8 @@ from ..objective import check_objective
 from ..state import State
 from ..time import Time
 from .alike import check_loaders
-from .interruption import Handlers
+from .interruption import signals_noted
 from .loop import loop_of
-from .precision import TorchModes
 from .resume import go_back, take_snapshot
 from .session import Session
 
@@ -37,19 +36,7 @@ def run_fit(session: Session, end: Time) -> None:
     A warning names algorithms that never matched, if training is complete and this engine has seen all of it.
     """
     state, seam = session.state, session.seam
-    modes, handlers = TorchModes(session.device), Handlers(state, session.together)
-
-    def undo(error: BaseException) -> None:
-        modes.put_back()
-        seam.undo(error)
-
-    def finish() -> None:
-        handlers.put_back()
-        seam.end_fit()
-        state.snapshot, state.go_back, state.awaits_batch = None, None, False
-        state.interrupted_by = None  # the signal has ended this fit; it says nothing about the next
-
-    try:
+    with signals_noted(state, session.together):
         try:
             fit, closure = loop_of(session, end)
             seam.needs_rows = session.microbatch_size is not None or session.together is not None
@@ -60,18 +47,14 @@ def run_fit(session: Session, end: Time) -> None:
             state.snapshot = partial(take_snapshot, session)
             state.go_back = partial(go_back, session)
             check_loaders(session)
-            handlers.replace()
             fit()
         except BaseException as error:
-            undo(error)
+            seam.undo(error)
             session.readings.salvage(error)  # after the model is as the algorithms found it: this may log, and fail
             raise
         finally:
-            finish()
-    except BaseException as error:  # again, since a signal may have cut what is done above
-        undo(error)
-        finish()
-        raise
+            seam.end_fit()
+            state.snapshot, state.go_back = None, None
     elapsed = state.get_elapsed_duration()
     if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.pause_requested:
         warn_of_idle(session.engine.lineup[0], state)

@@ -1,23 +1,20 @@
-"""SIGINT and SIGTERM during a fit: noted at once, acted on between two batches. Knows no loop."""
+"""SIGINT and SIGTERM during a fit, an evaluation or a prediction end it between two batches. Knows no loop."""
 
 from __future__ import annotations
 
 import functools
 import os
 import signal
-import threading
-from collections.abc import Callable
-from contextlib import suppress
-from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import ParamSpec, TypeVar
 
-from ..callback import saver_folders
 from ..embed import BegunEvaluation
 from ..parallel import ends_with
+from ..signals import SignalGuard
 from ..state import State
 from .step_sync import StepSync
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BETWEEN_BATCHES = "is_between_batches"
 
 
@@ -32,42 +29,51 @@ class EvaluationInterrupted(BaseException):
         self.begun = begun
 
 
-class Handlers:
-    """Those of SIGINT and SIGTERM, as they are when this is made; of several ranks each has its own.
+@contextmanager
+def signals_noted(state: State, together: StepSync | None = None) -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM in the block set `state.interrupted_by`; at the latest its end raises it.
 
-    If neither a callback nor the run's folder keeps the run there is nothing to wait for, and outside the main thread
-    Python allows no handlers.
+    Args:
+        together: what ranks agree on; then it counts once all of them know of it.
     """
+    process = os.getpid()
 
-    def __init__(self, state: State, together: StepSync | None = None) -> None:
-        self._state, self._together = state, together
-        keeps = bool(state.folder or saver_folders(state.callbacks))
-        waits = keeps and threading.current_thread() is threading.main_thread()
-        self._former: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in _SIGNALS} if waits else {}
-
-    def replace(self) -> None:
-        """Let the first signal set `state.interrupted_by`; a second one acts at once, as usual."""
-        for number in self._former:
-            signal.signal(number, self._notice)
-
-    def put_back(self) -> None:
-        """Put the former ones back; may be called at any time."""
-        for number, handler in self._former.items():
-            if handler is not None:  # a handler not installed from Python can't be restored
-                signal.signal(number, handler)
-
-    def _notice(self, number: int, _: FrameType | None) -> None:
-        if self._together is None:
-            self._state.interrupted_by = number
+    def note(number: int) -> None:
+        if os.getpid() != process:  # a worker of a loader, which has the handler too where it was forked
+            return
+        if together is None:
+            state.interrupted_by = number
         else:
-            self._together.signal = number  # it counts once all ranks know of it
-        self.put_back()
+            together.signal = number
         with suppress(OSError):
             os.write(2, b"\nengine-core: ending after this batch; signal again to end at once\n")
 
+    try:
+        with SignalGuard(note):
+            try:
+                yield
+            except EvaluationInterrupted:
+                pass
+            except RuntimeError as error:
+                if not lost_workers(error, state):
+                    raise
+            if together is not None:
+                together.agree_on_end()
+        if state.interrupted_by is not None:
+            raise interruption(state.interrupted_by, state.timestamp.batch) from None
+    finally:
+        state.interrupted_by = None  # it has ended this block, and says nothing about the next
+        if together is not None:
+            together.signal = None
+
+
+def lost_workers(error: RuntimeError, state: State) -> bool:
+    """Did the signal that was noted go to the whole group of processes, and end a loader's workers too?"""
+    return state.interrupted_by is not None and "DataLoader worker" in str(error)
+
 
 def interruption(number: int, batch: int) -> BaseException:
-    """Return what ends `fit` after this batch: KeyboardInterrupt for SIGINT, SystemExit with 128 + 15 for SIGTERM."""
+    """Return what a signal ends a loop with: KeyboardInterrupt for SIGINT, SystemExit with 128 + 15 for SIGTERM."""
     # KeyboardInterrupt itself: at a subclass of it Python does not end as a shell expects after Ctrl-C.
     is_ctrl_c = number == signal.SIGINT
     ended = KeyboardInterrupt(f"ended after batch {batch}") if is_ctrl_c else SystemExit(128 + number)

@@ -62,8 +62,6 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         session.agree_on_end()  # FIT_END sees what was asked for in the last evaluation, as on one process
         session.left_in_eval = not session.is_training()  # what FIT_END does to it is for others
         seam.fit_end()
-        session.agree_on_end()
-        session.end_if_interrupted()
 
     def is_epoch_over() -> bool:
         """Has the loader no further batch in this epoch? It is asked where its `len` says so, which may be wrong.
@@ -303,7 +301,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if begun is None or not state.evaluators:
             return
         try:
-            session.evaluate(state.evaluators, begun=begun)
+            session.evaluate(state.evaluators, begun, session.is_asked_to_pause)
         except EvaluationInterrupted as interruption:
             status.owe_evaluation(then, interruption.begun)
 

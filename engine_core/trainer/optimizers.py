@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -79,55 +79,40 @@ def at_evaluation(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]
     Such an optimizer trains at one point, and its result is another (Schedule-Free, arXiv:2405.15682): `eval()` puts
     that into the parameters, and `train()` goes back, up to rounding. Both may be called twice.
     """
-    two_points = [(optimizer, _parameters(optimizer)) for optimizer in optimizers if has_two_points(optimizer)]
+    two_points = [(o, [(p, p.detach().clone()) for p in _parameters(o)]) for o in optimizers if has_two_points(o)]
     if not two_points:
         yield
         return
-    left = _Left()
+    kept = [pair for _, own in two_points for pair in own]
+    come_back = list[Callable[[], object]]()
     with ExitStack() as versions:
         # Since they are put back, graphs that saved them stay valid.
-        for parameter in (p for _, own in two_points for p in own):
+        for parameter, _ in kept:
             keeping = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]  # noqa: SLF001
             versions.enter_context(keeping(parameter))
         try:
-            try:
-                for optimizer, own in two_points:
-                    left.leave(optimizer, own)
-                yield
-            finally:
-                left.put_back()
-        except BaseException:
-            left.put_back()  # again, since a signal may have cut it
-            raise
+            for optimizer, own in two_points:
+                come_back.append(_leave(optimizer, own))
+            yield
+        finally:
+            with torch.no_grad():
+                for call in come_back:
+                    call()
+                for parameter, value in kept:
+                    parameter.copy_(value)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"] if not torch.nn.parameter.is_lazy(p)]
 
 
-class _Left:
-    """The parameters of optimizers as they were, and the method that brings each optimizer back."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[Any, str, list[tuple[torch.Tensor, torch.Tensor]]]] = []
-
-    @torch.no_grad()
-    def leave(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
-        """Put an optimizer's parameters at the point for evaluation."""
-        pairs = [(p, p.detach().clone()) for p in parameters]
-        self._kept.append((optimizer, "train", pairs))
-        optimizer.train()
-        if not all(_are_equal(parameter, kept) for parameter, kept in pairs):
-            self._kept[-1] = (optimizer, "eval", pairs)  # the user had called eval()
-        optimizer.eval()
-
-    @torch.no_grad()
-    def put_back(self) -> None:
-        """Put them back; may be called at any time."""
-        for optimizer, method, pairs in self._kept:
-            getattr(optimizer, method)()
-            for parameter, kept in pairs:
-                parameter.copy_(kept)
+@torch.no_grad()
+def _leave(optimizer: Any, kept: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], object]:
+    """Put an optimizer's parameters at the point for evaluation; return the method that brings it back."""
+    optimizer.train()
+    was_there = not all(_are_equal(parameter, value) for parameter, value in kept)  # the user had called eval()
+    optimizer.eval()
+    return optimizer.eval if was_there else optimizer.train  # type: ignore[no-any-return]
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -210,7 +195,7 @@ class Schedule(NamedTuple):
     scheduler: Any
     interval: Interval
     steps: int | None
-    own: int | None
+    own: float | None
 
 
 _WHOLE = Time("1dur")
@@ -326,7 +311,7 @@ def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state:
     return frozenset(found)
 
 
-def _length_of(scheduler: Any) -> tuple[str, int | None]:
+def _length_of(scheduler: Any) -> tuple[str, float | None]:
     """Return the name of a scheduler's length, and the length."""
     for name in ("T_max", "total_steps"):
         if isinstance(own := getattr(scheduler, name, None), (int, float)):

@@ -53,30 +53,3 @@ def in_float32(outputs: Any) -> Any:
         return leaf.float() if is_half else leaf
 
     return map_batch(outputs, cast)
-
-
-class TorchModes:
-    """Grad mode and autocast as they are when this is made: torch's contexts lose a signal at their entry and exit."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._grad, self._caches = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-        self._kind = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
-        self._casts, self._dtype = torch.is_autocast_enabled(self._kind), torch.get_autocast_dtype(self._kind)
-        self._depth = _depth_of_autocast()
-
-    def put_back(self) -> None:
-        """Put them back; may be called at any time."""
-        torch.set_grad_enabled(self._grad)
-        torch.set_autocast_enabled(self._kind, self._casts)
-        torch.set_autocast_dtype(self._kind, self._dtype)
-        torch.set_autocast_cache_enabled(self._caches)
-        for _ in range(_depth_of_autocast() - self._depth):
-            torch.autocast_decrement_nesting()
-        torch.clear_autocast_cache()  # the outermost context may have been cut before it did so: its casts are old
-
-
-def _depth_of_autocast() -> int:
-    """Return in how many autocast contexts this is."""
-    # Within one call of C, between whose steps no signal is looked for.
-    entered, _ = map(type(len).__call__, (torch.autocast_increment_nesting, torch.autocast_decrement_nesting))
-    return int(entered) - 1

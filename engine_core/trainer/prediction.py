@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ import torch
 from ..embed import Phase
 from ..errors import ArgumentTypeError
 from ..event import Event
+from ..parallel import ends_with
 from ..state import State
 from .arguments import check_loader
-from .evaluation import EVAL_EVENTS, Before, Globals, enter_eval_mode, enter_loader, run_batch
-from .interruption import ended_together
+from .evaluation import Before, Globals, enter_eval_mode, enter_loader, run_batch
+from .interruption import signals_noted
 from .optimizers import at_evaluation
 from .session import Session
 
@@ -32,9 +34,20 @@ def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None,
 
 
 def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
+    """Yield the outputs of each batch. A first signal during a batch ends this after it, one in between at once."""
     session.status.check_can_predict()
-    with at_evaluation(session.state.optimizers):
-        yield from _outputs(session, loader)
+    try:
+        with at_evaluation(session.state.optimizers), closing(_outputs(session, loader)) as outputs:
+            while True:
+                with signals_noted(session.state):
+                    given = next(outputs, outputs)
+                if given is outputs:
+                    return
+                yield given
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001  raised below, mostly as it is
+        raise ends_with(error)  # noqa: B904  to the others this rank's signal is a failure: each predicts on its own
 
 
 def _outputs(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
@@ -45,36 +58,27 @@ def _outputs(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
     state, status = session.state, session.status
     before, eval_timestamp, phase = Before(state, session.device), state.eval_timestamp, status.phase
     forward = session.precision.wrap(_forward)
-
-    def end() -> None:
+    try:
+        status.phase, state.loss = Phase.PREDICTING, None
+        enter_eval_mode(state)
+        enter_loader(state, "predict", loader)
+        with session.engine.restoring():
+            session.engine.run_event(Event.EVAL_START)
+            for batch, rows in session.deal(loader, in_step=state.ranks.is_sharded):
+                run_batch(session, batch, rows, forward)
+                if state.is_placeholder:
+                    continue
+                own = Globals(session.device)
+                before.globals.put_back()
+                try:
+                    yield session.precision.full(state.outputs)
+                finally:
+                    before.globals = Globals(session.device)
+                    own.put_back()
+            session.engine.run_event(Event.EVAL_END)
+    finally:
         before.put_back()
         state.eval_timestamp, status.phase = eval_timestamp, phase
-
-    try:
-        try:
-            status.phase, state.loss = Phase.PREDICTING, None
-            enter_eval_mode(state)
-            enter_loader(state, "predict", loader)
-            with session.engine.restoring():
-                session.engine.run_event(Event.EVAL_START)
-                for batch, rows in session.deal(loader, in_step=state.ranks.is_sharded):
-                    run_batch(session, batch, rows, forward)
-                    if state.is_placeholder:
-                        continue
-                    own = Globals(session.device)
-                    before.globals.put_back()
-                    try:
-                        yield session.precision.full(state.outputs)
-                    finally:
-                        before.globals = Globals(session.device)
-                        own.put_back()
-                session.engine.run_event(Event.EVAL_END)
-        finally:
-            end()
-    except BaseException as error:  # noqa: BLE001  again, since a signal may have cut what is done above
-        session.engine.undo(error, EVAL_EVENTS)
-        end()
-        raise ended_together(error)  # noqa: B904  mostly the same one
 
 
 def _forward(state: State) -> None:

@@ -38,6 +38,7 @@ class Session:
         schedulers: torch schedulers, each with the interval at which it steps, and lengths of this run in its steps.
         batches: the loader in mid-epoch, or None between epochs.
         given_modes: what parameters and modules were given as, see `resume.modes`.
+        given_shapes: the shapes that parameters and buffers were given in, see `resume.weights`.
         left_in_eval: was the model in eval mode before FIT_END, or when the run was saved, as a callback had put it?
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
@@ -68,6 +69,7 @@ class Session:
     schedulers: Sequence[Schedule] = field(default=(), init=False)
     together: StepSync | None = field(default=None, init=False)
     given_modes: dict[str, Any] = field(default_factory=dict, init=False)
+    given_shapes: dict[str, Any] = field(default_factory=dict, init=False)
     left_in_eval: bool = field(default=False, init=False)
     attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)
@@ -174,6 +176,11 @@ class Session:
         self.agree_on_end()
         return self.state.is_interrupted
 
+    def is_signalled(self) -> bool:
+        """Does a signal, on any rank, end an evaluation that is not part of a fit?"""
+        self.agree_on_end()
+        return self.state.interrupted_by is not None
+
     def end_if_interrupted(self) -> None:
         """Raise what a signal asks for, with the model as the run leaves it."""
         number = self.state.interrupted_by
@@ -213,14 +220,19 @@ class Session:
             self.has_looked_at_items = True
             warn_of_unread(self.state, self.engine)
 
-    def evaluate(self, loaders: Mapping[str, Iterable[Any]], begun: BegunEvaluation | None = None) -> dict[str, float]:
-        """Evaluate on loaders by label while the training clock stands still; for `begun` see `run_eval`."""
+    def evaluate(
+        self,
+        loaders: Mapping[str, Iterable[Any]],
+        begun: BegunEvaluation = BegunEvaluation(),  # noqa: B008  a tuple
+        ends: Callable[[], bool] | None = None,
+    ) -> dict[str, float]:
+        """Evaluate on loaders by label while the training clock stands still; for `begun` and `ends` see `run_eval`."""
         self.status.check_can_evaluate()
         started_s, former = time.perf_counter(), self.status.phase
         self.status.phase = Phase.EVALUATING
         try:
             with at_evaluation(self.state.optimizers):  # around EVAL_START and EVAL_END: an average is put in last
-                return run_eval(self, loaders, begun)
+                return run_eval(self, loaders, begun, ends)
         finally:
             self.status.phase = former
             self.seam.counted_s += time.perf_counter() - started_s

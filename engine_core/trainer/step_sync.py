@@ -38,7 +38,7 @@ class StepSync:
 
     def begin_fit(self) -> None:
         """Forget what ended an earlier fit."""
-        self.stop, self.signal = self._state.stop_requested, None
+        self.stop = self._state.stop_requested
 
     @property
     def rows(self) -> int:

@@ -36,7 +36,7 @@ from .data import Feed
 from .evaluation import as_loaders, enter_train_mode
 from .fitting import check_trainable, run_fit
 from .initialising import initialise
-from .interruption import ended_together, ending_together
+from .interruption import ended_together, ending_together, signals_noted
 from .loss_log import LossReader
 from .metrics import check_metrics
 from .optimizers import begin_training, check_optimizers, check_schedulers
@@ -203,7 +203,7 @@ class Trainer:
         """Train to `max_duration`, or for `duration` from here; the next call continues where this one ended.
 
         A model that comes in eval mode is put into train mode, with a warning. Modules stay in eval mode if they have
-        parameters and all of them are frozen.
+        parameters and all of them are frozen. A first Ctrl-C or SIGTERM ends it after its batch, saved if it can be.
 
         Raises:
             ArgumentError: (a ValueError) if there is no loader, optimizer, loss or duration.
@@ -238,7 +238,11 @@ class Trainer:
         if not loaders:
             raise ArgumentError("there is nothing to evaluate on: give eval_dataloader to the Trainer or to eval()")
         check_objective(self.state.objective, self.state.model)
-        return self._session.evaluate(loaders)
+        session = self._session
+        if session.status.phase not in (Phase.IDLE, Phase.RESUMED):  # a fit, which a signal ends at its own batch
+            return session.evaluate(loaders)
+        with signals_noted(self.state, session.together):
+            return session.evaluate(loaders, ends=session.is_signalled)
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:

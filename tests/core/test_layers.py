@@ -25,7 +25,7 @@ from .tree import (
 LAYERS = [
     ["errors", "messages", "observed_list", "moved"],
     [
-        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "files", "losses", "objective"),
+        *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "signals", "files", "losses", "objective"),
         *("checkpoint", "surgery", "results"),
     ],
     ["logger", "state", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
@@ -41,10 +41,11 @@ LAYERS = [
 # Layer by layer, rooms that may import each other, each only from those before it; what is not listed here imports
 # nothing from its own layer.
 IN_ORDER = [
+    ["messages", "moved"],
     ["event", "needs", "metadata"],
     ["event", "trace"],
     ["batch", "ranks"],
-    ["batch", "losses", "objective"],
+    ["time", "batch", "losses", "objective"],
     ["time", "checkpoint"],
     ["ranks", "checkpoint"],
     ["files", "checkpoint"],
@@ -62,20 +63,9 @@ NOT = {
 }
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
-    "batch": ["items", "containers", "places", "batches"],
-    "registry": [
-        "distributions",
-        "requirements",
-        "entry_checks",
-        "records",
-        "ownership",
-        "scan",
-        "plugin_checks",
-        "loading",
-        "registry",
-        "instances",
-    ],
-    "passes": ["toposort", "member", "contract", "builtin", "derivation", "pass_list"],
+    "batch": ["items", "places", "batches"],
+    "registry": ["records", "installed", "checks", "registry"],
+    "passes": ["member", "contract", "derivation", "pass_list"],
     "engine": [
         "host",
         "lifetime",
@@ -86,7 +76,7 @@ READING_ORDER = {
         "undo",
         "pipeline",
         "in_place",
-        "handlers",
+        "dispatch",
         "engine",
     ],
 }
@@ -190,7 +180,7 @@ def test_importlib_metadata_is_imported_where_entry_points_are_read():
         start: [name for name in MODULES if any(module.startswith(start) for module in imports[name])]
         for start in ("importlib_metadata.", "importlib.metadata.")
     }
-    assert named == {"importlib_metadata.": ["moved", "registry.distributions"], "importlib.metadata.": []}
+    assert named == {"importlib_metadata.": ["moved", "registry.installed"], "importlib.metadata.": []}
 
 
 def test_of_pluggy_only_the_public_names_are_used():

@@ -166,26 +166,6 @@ def test_one_that_cannot_undo_when_it_leaves_raises_there():
     assert caught.value.__notes__ == ["A could not undo what it did at BEFORE_LOSS, when it left the engine"]
 
 
-def test_ctrl_c_while_one_undoes_waits_until_all_have():
-    class Interrupted(Algorithm):
-        metadata = AlgorithmMetadata(events=LOSS)
-
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            if event == "after_loss":
-                raise KeyboardInterrupt
-
-    heard = []
-    engine = engine_of(recorder("A", LOSS, heard), Interrupted())
-    with pytest.raises(KeyboardInterrupt) as caught, engine.restoring():
-        engine.run_event("before_loss")
-        raise ZeroDivisionError
-    assert heard == ["A before_loss", "A after_loss"]
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
 def test_a_half_that_was_skipped_in_one_block_does_not_hide_the_next_one():
     heard = []
     engine = engine_of(recorder("A", LOSS, heard))

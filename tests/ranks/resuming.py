@@ -25,7 +25,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from engine_core import Algorithm, Callback, Event, LoggerDestination, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
-from engine_core.checkpoint import parts, store
+from engine_core.checkpoint import store, writing
 from engine_core.errors import CheckpointError
 from engine_core.parallel import DDP, FSDP, join
 from engine_core.randomness import OwnGenerator
@@ -175,7 +175,7 @@ def whole(folder: Path, ranks: Ranks) -> dict[str, Any]:
     guarded = run(folder / "spoiled", ranks, [spoiled, LossGuard("rollback")], noise=True, interval="3ba")
     found["rolled back"] = [spoiled.drawn, guarded["warned"], guarded["weights"]]
     found["units"] = [units(ranks, unit) for unit in UNITS]
-    for rank, failing in enumerate([(store.Store, "begin"), (parts, "write_own")]):
+    for rank, failing in enumerate([(store.Store, "begin"), (writing, "write_own")]):
         with no_room(*failing) if ranks.rank == rank else nullcontext():
             found[f"no room on rank {rank}"] = [run(folder / f"no room {rank}", ranks, **CASES["sharded"])]
     return found
@@ -259,7 +259,7 @@ class Killed(Callback):
             def die(*_: Any, **__: Any) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            setattr(parts, ("complete", "_tell")[state.rank], die)
+            setattr(writing, ("checksum_of", "_tell")[state.rank], die)
 
 
 def main() -> None:

@@ -76,6 +76,7 @@ class Statistics(Callback):
     def after_backward(self, state: State, logger: Any) -> None:
         self.own = _buffers(state)
         self.own["1.num_batches_tracked"] += state.rank  # as if ranks had counted differently
+        self.own["queue"] = nn.functional.normalize(torch.tensor([1.0, state.rank]), dim=0)  # of a rank's own rows
         state.model.load_state_dict(self.own, strict=False)  # type: ignore[union-attr]
 
     def eval_batch_start(self, state: State, logger: Any) -> None:
@@ -105,6 +106,7 @@ def with_batch_norm(algorithms: Any = (), parallel: Any = "auto") -> dict[str, A
     """Return the statistics of each rank before a step and in an evaluation, and the warnings of each."""
     torch.manual_seed(0)
     model, seen = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), Statistics()
+    model.register_buffer("queue", torch.zeros(2))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         more = {"callbacks": [seen], "eval_dataloader": [(INPUTS, TARGETS)], "parallel": parallel}

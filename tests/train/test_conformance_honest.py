@@ -17,7 +17,7 @@ from .conformance.honest import (
 )
 
 CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_")]
-PAIRS = ["test_restores", "test_restores_after_an_exception", "test_interrupted"]
+PAIRS = ["test_restores", "test_restores_after_an_exception"]
 SKIPPED = {
     SoftRectifiers: [*PAIRS, "test_compile"],
     PenalizeGradients: [*PAIRS, "test_compile"],
@@ -28,7 +28,6 @@ SKIPPED = {
     CountEvents: [
         "test_match_only_declared_events",
         "test_restores_after_an_exception",
-        "test_interrupted",
         "test_compile",
         "test_unmatched_cost",
     ],

@@ -13,7 +13,7 @@ from .conformance.honest import NoisyLoss, ScaleGradients
 from .conformance.subjects import AtLoss
 
 CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_")]
-SKIPPED = ("test_restores", "test_restores_after_an_exception", "test_interrupted", "test_compile")
+SKIPPED = ("test_restores", "test_restores_after_an_exception", "test_compile")
 
 
 def passed(kit):
@@ -31,7 +31,7 @@ def passed(kit):
 def test_the_checks_have_these_names():
     assert " ".join(CHECKS) == (
         "test_metadata test_match_returns_bool test_match_is_pure test_match_only_declared_events test_match_is_fast "
-        "test_writes_declared test_restores test_restores_after_an_exception test_interrupted "
+        "test_writes_declared test_restores test_restores_after_an_exception "
         "test_no_global_random_draw test_arguments test_repr test_state_dict test_resume test_two_instances "
         "test_second_run test_batches test_ragged_batches test_microbatches test_two_ranks test_needs "
         "test_autocast test_order_independent test_compile test_unmatched_cost"

@@ -227,13 +227,11 @@ def test_what_is_no_file_or_too_large_for_one_is_not_read(train, tmp_path, cli, 
 
 
 def test_a_model_that_could_not_be_loaded_again_is_refused_when_the_fit_begins(tmp_path):
-    reserved, expanded = linear(), linear()
-    reserved.register_parameter("__metadata__", nn.Parameter(torch.ones(1)))
-    expanded.register_buffer("mask", torch.ones(1).expand(3))
-    for model, match in ((reserved, "'__metadata__' can't be saved"), (expanded, "'mask' is an expanded tensor")):
-        made = trainer(batches(8), model, callbacks=CheckpointSaver(tmp_path))
-        with made, pytest.raises(CheckpointError, match=match):
-            made.fit()
+    model = linear()
+    model.register_buffer("mask", torch.ones(1).expand(3))
+    made = trainer(batches(8), model, callbacks=CheckpointSaver(tmp_path))
+    with made, pytest.raises(CheckpointError, match="'mask' is an expanded tensor"):
+        made.fit()
 
 
 @pytest.mark.parametrize("name", ["path", "timing"])

@@ -51,6 +51,7 @@ def stepped() -> torch.optim.Optimizer:
 
 MAKERS: dict[str, Callable[[], object]] = {
     "_modules _parameters _buffers _forward_pre_hooks _forward_hooks _backward_pre_hooks": lambda: nn.Linear(1, 1),
+    "_load_from_state_dict _load_state_dict_pre_hooks": lambda: nn.Linear(1, 1),
     "_base _version _backward_hooks _post_accumulate_grad_hooks": lambda: torch.zeros(1),
     "_indices _values": lambda: torch.zeros(1).to_sparse(),
     "_C.DisableTorchFunctionSubclass": lambda: torch,

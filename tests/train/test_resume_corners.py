@@ -85,13 +85,6 @@ def test_after_an_interrupted_fit_an_evaluation_runs(tmp_path: Path) -> None:
     made.close()
 
 
-def test_without_a_saver_a_signal_acts_at_once() -> None:
-    made = trainer(batches(8, 8, 8), callbacks=at("after_forward", lambda state: interrupt(signal.SIGINT)))
-    with pytest.raises(KeyboardInterrupt), made:
-        made.fit()
-    assert made.state.timestamp.batch == 0
-
-
 def test_a_run_that_was_asked_to_stop_has_ended(tmp_path: Path) -> None:
     stop = at("batch_end", lambda state: state.stop_training() if state.timestamp.batch == 2 else None)
     made = trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")])

@@ -11,9 +11,9 @@ import torch
 from engine_core import Callback
 from engine_core.callbacks.audit import Audit
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.callbacks.json_lines import JsonLines
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.callbacks.profiler import Profiler
+from engine_core.callbacks.reporter import RunReporter
 from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
 from engine_core.callbacks.time_limit import TimeLimit
 
@@ -28,7 +28,7 @@ MAKES: dict[str, Callable[[Path], Callback]] = {
         str(folder / "saved"), "1ba", keep_last=2, keep_best=1, metric="eval/loss"
     ),
     "early_stopper": lambda _: EarlyStopper("eval/loss", patience=2),
-    "json_lines": lambda _: JsonLines(LINES.append),
+    "json_lines": lambda _: RunReporter(LINES.append),
     "loss_guard": lambda _: LossGuard(limit=3),
     "profiler": lambda folder: Profiler(timing=str(folder / "timing.json")),
     "threshold_stopper": lambda _: ThresholdStopper("eval/loss", 0.0),

@@ -108,13 +108,6 @@ def test_an_interrupted_evaluation_is_owed_with_its_results_and_counts_only_when
     assert (status.evaluated_at, status.owed, status.begin_evaluation()) == (5, None, None)
 
 
-def test_a_signal_that_ended_a_fit_says_nothing_about_the_next() -> None:
-    state = State(interrupted_by=2)
-    status = RunStatus(state)
-    status.begin_fit()
-    assert state.interrupted_by is None
-
-
 class FitsAgain(Callback):
     """Calls `fit` at each forward pass and evaluation, and keeps what a refusal could have changed."""
 

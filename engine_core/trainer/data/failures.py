@@ -80,10 +80,9 @@ def lose_no_batch(
     session: Loading, error: BaseException, checkpoint: Callable[[str], None], before: BeforeBatch | None = None
 ) -> None:
     """Let savers save what was trained before the loader raised `error`; a resumed run retries the same batch."""
-    state, is_failure = session.state, isinstance(error, Exception)
+    state, is_failure = session.state, isinstance(error, Exception)  # else a second signal, say, which acts at once
     try:
-        # a signal to the whole group ends worker processes too
-        if is_failure or state.interrupted_by is not None:
+        if is_failure:
             at = state.timestamp
             where = "; a resumed run continues where its state_dict says" * keeps_position(state.train_dataloader)
             add_note(error, f"the train_dataloader failed at batch {at.batch_in_epoch} of epoch {at.epoch}{where}")
@@ -93,7 +92,7 @@ def lose_no_batch(
     finally:
         # Only now: what was saved retries this batch, while in this process a DataLoader continues after it.
         session.feed.taken += is_failure
-        # A dead generator looks exhausted to the next fit, and so may an iterator that a signal cut.
+        # A dead generator looks exhausted to the next fit, and so may an iterator that Ctrl-C cut.
         if isinstance(session.batches, Generator) or not session.feed.taken:
             session.batches = None
 

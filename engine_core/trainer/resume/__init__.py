@@ -7,7 +7,7 @@ from .modes import modes_of
 from .restoring import go_back
 from .resuming import Loading, clock_in, find_resumed, start_over
 from .snapshot import copy_weights, take_snapshot
-from .weights import load_weights
+from .weights import load_weights, shapes_of
 
 __all__ = [
     "Loading",
@@ -19,6 +19,7 @@ __all__ = [
     "hyperparameters_of",
     "load_weights",
     "modes_of",
+    "shapes_of",
     "start_over",
     "surgery_of",
     "take_snapshot",

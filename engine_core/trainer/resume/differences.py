@@ -8,28 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
-
+from ...embed import what_is_missing
 from ...errors import CheckpointError
-from ...messages import escaped, readable
+from ...messages import readable
 from ...registry import Origin
 
 
-def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the saved manifest's entries for algorithms that this run lacks."""
+def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any], *, required: bool = False) -> list[str]:
+    """Return a message for each algorithm of the saved run that this one lacks, or that is also required on load."""
     names = {entry["name"] for entry in now["algorithms"]}
-    return [entry for entry in saved["algorithms"] if entry["name"] not in names]
-
-
-def what_is_missing(entry: Mapping[str, Any]) -> str:
-    """Return a message with a missing algorithm, its distribution and version, and what to do."""
-    shipped, version = entry["distribution"], entry["version"]
-    pinned = _pinned(shipped, version)
-    origin = f" ({shipped} {version})" if pinned else f" (of {shipped!r:.80} {version!r:.80})" if shipped else ""
-    remedy = f"pip install {pinned}, and " if pinned else ""
-    name, registered = readable(str(entry["name"])), readable(str(entry["registered"]))
-    return escaped(f"the saved run had {name}{origin}: {remedy}add {registered!r} to algorithms")
+    return [
+        what_is_missing(*(entry[key] for key in ("name", "registered", "distribution", "version")))
+        for entry in saved["algorithms"]
+        if entry["name"] not in names and (entry["required_on_load"] or not required)
+    ]
 
 
 def other_optimizers(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -79,15 +71,6 @@ def _versions(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the versions, Python's without its last number, since a patch release changes no bits."""
     versions = _values(manifest, "versions").items()
     return {name: ".".join(str(v).split(".")[:2]) if name == "python" else v for name, v in versions}
-
-
-def _pinned(distribution: Any, version: Any) -> str | None:
-    """Return the requirement for pip, if this is just a name and a version and nothing else that pip would act on."""
-    try:
-        requirement = Requirement(f"{distribution}=={Version(version)}")
-    except (InvalidRequirement, InvalidVersion, TypeError):
-        return None
-    return str(requirement) if requirement.name == distribution else None
 
 
 def _changed(owner: str, saved: Mapping[str, Any], now: Mapping[str, Any], *names: str) -> Iterator[str]:

@@ -88,7 +88,7 @@ class StopsAfterThreeBatches(Algorithm):
         state.stop_training("it is enough")
 
 
-@caught_by("test_needs", also=["test_batches", "test_interrupted"])
+@caught_by("test_needs", also=["test_batches"])
 class ExpectsTheBatchOfTheStep(Algorithm):
     """Where a step has several batches, the last is not the one that it saw at the beginning."""
 

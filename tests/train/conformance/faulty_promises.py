@@ -66,6 +66,12 @@ class AlwaysTrue(AtLoss):
         return True
 
 
+@caught_by("test_match_only_declared_events")
+class MisspellsAnEvent(AtLoss):
+    def match(self, event, state):
+        return event in {"after_loss", "after_lss"}
+
+
 @caught_by("test_match_is_fast")
 class SlowToAnswer(AtLoss):
     def match(self, event, state):
@@ -162,60 +168,6 @@ class RestoresAfterBatchesOnly(Algorithm):
             bias.add_(1)
         else:
             bias.copy_(self.trained)
-
-
-@caught_by("test_interrupted")
-class RemembersTooLate(Algorithm):
-    """Evaluates with other weights: changes one by one, and remembers them when all are changed."""
-
-    metadata = RestoresAfterBatchesOnly.metadata
-    kept = None
-
-    def match(self, event, state):
-        return event is Event.EVAL_START or (event is Event.EVAL_END and self.kept is not None)
-
-    @torch.no_grad()
-    def apply(self, event, state, logger):
-        if event is Event.EVAL_START:
-            kept = [(weight, weight.clone()) for weight in state.model.parameters()]
-            for weight, _ in kept:
-                weight.mul_(0.5)
-            self.kept = kept
-        else:
-            self.put_back()
-
-    def put_back(self):
-        for weight, value in self.kept:
-            weight.copy_(value)
-        self.kept = None
-
-
-@caught_by("test_interrupted")
-class ForgetsTooEarly(RemembersTooLate):
-    """Remembers in time, and forgets before it has put all of them back."""
-
-    @torch.no_grad()
-    def apply(self, event, state, logger):
-        if event is Event.EVAL_START:
-            self.kept = [(weight, weight.clone()) for weight in state.model.parameters()]
-            for weight, _ in self.kept:
-                weight.mul_(0.5)
-        else:
-            self.put_back()
-
-    def put_back(self):
-        kept, self.kept = self.kept, None
-        for weight, value in kept:
-            weight.copy_(value)
-
-
-@caught_by("test_interrupted")
-class HidesCtrlC(OfAPair):
-    def apply(self, event, state, logger):
-        try:
-            super().apply(event, state, logger)
-        except BaseException:  # noqa: BLE001  the fault
-            state.batch, self.kept = self.kept or state.batch, None
 
 
 @caught_by("test_no_global_random_draw", also=["test_two_ranks"])

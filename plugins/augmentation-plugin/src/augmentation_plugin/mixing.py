@@ -206,14 +206,10 @@ class Mixing(Algorithm):
         check_objective(state.objective, state.model)
         swap = ItemSwap(self.target_key)
         try:
-            try:
-                swap.put(state, targets)
-                return state.objective.given(state.model, state.outputs, state.batch)
-            finally:
-                swap.back(state)
-        except BaseException:
-            swap.back(state)  # again, since a signal may have cut it
-            raise
+            swap.put(state, targets)
+            return state.objective.given(state.model, state.outputs, state.batch)
+        finally:
+            swap.back(state)
 
 
 def _is_unwinding() -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -52,28 +52,17 @@ def use_average(model: nn.Module, average: Mapping[str, torch.Tensor]) -> Abstra
         ...     print(model(torch.ones(1)).item())
         0.0
     """
-    return InUse(Average(model, average))
+    return in_use(Average(model, average))
 
 
-class InUse:
-    """A context in which the model of an average holds it."""
-
-    def __init__(self, average: Average) -> None:
-        self._average = average
-
-    def __enter__(self) -> None:
-        try:
-            self._average.swap_in()
-        except BaseException:
-            self._average.swap_out()  # a signal may have come as `swap_in` returned
-            raise
-
-    def __exit__(self, *raised: object) -> None:
-        try:
-            self._average.swap_out()
-        except BaseException:
-            self._average.swap_out()  # again, since a signal may have cut it
-            raise
+@contextmanager
+def in_use(average: Average) -> Iterator[None]:
+    """Let the model of an average hold it within the block."""
+    average.swap_in()
+    try:
+        yield
+    finally:
+        average.swap_out()
 
 
 class Average:
@@ -206,7 +195,7 @@ class Average:
             raise
 
     def swap_out(self) -> None:
-        """Give the model its own weights back; if a signal cuts it, the next call does so."""
+        """Give the model its own weights back."""
         if self._swapped is None:
             return
         for place, (weight, own) in zip(self._places, self._swapped, strict=True):

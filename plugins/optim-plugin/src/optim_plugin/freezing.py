@@ -141,14 +141,8 @@ def freeze_first(model: nn.Module, count: int, layers: Sequence[str], batch: Any
     first = list(layers[:count])
     trains_on = {id(p) for name in layers[count:] for _, p in own_parameters(known[name])}
     frozen = [p for name in first for _, p in own_parameters(known[name]) if p.requires_grad and id(p) not in trains_on]
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-    except BaseException:  # a signal: no layer is left half frozen
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        raise
     for parameter in frozen:
+        parameter.requires_grad_(False)
         parameter.grad = None
     if frozen:
         _spare_norms(model)

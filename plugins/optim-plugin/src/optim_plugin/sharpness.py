@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -72,27 +73,20 @@ def sharpness_aware_gradients(
     if any(scale > torch.finfo(weight.dtype).max for weight, _ in weights):
         return None
     kept = [(moved, [weight.detach().clone() for weight in moved]) for moved, _ in _by_kind(weights)]
-
-    def put_back() -> None:
+    try:
+        with torch.no_grad():
+            for moved, gradients in _by_kind(weights):
+                torch._foreach_add_(moved, gradients, alpha=scale)
+        del weights, moved, gradients  # so that the closure can free the gradients before it makes others
+        return closure()
+    finally:
         with torch.no_grad():
             for own, copies in kept:
                 torch._foreach_copy_(own, copies)
 
-    try:
-        try:
-            with torch.no_grad():
-                for moved, gradients in _by_kind(weights):
-                    torch._foreach_add_(moved, gradients, alpha=scale)
-            del weights, moved, gradients  # so that the closure can free the gradients before it makes others
-            return closure()
-        finally:
-            put_back()
-    except BaseException:
-        put_back()  # again, since a signal may have cut it
-        raise
 
-
-class held_buffers:  # noqa: N801  it is used as a function
+@contextmanager
+def held_buffers(model: nn.Module | None) -> Iterator[None]:
     """Restore all buffers of a model after the block, including BatchNorm's statistics and counts.
 
     Raises:
@@ -105,21 +99,17 @@ class held_buffers:  # noqa: N801  it is used as a function
         >>> norm.running_mean.tolist(), norm.num_batches_tracked.item()
         ([0.0, 0.0], 0)
     """
-
-    def __init__(self, model: nn.Module | None) -> None:
-        self._model = model
-
-    def __enter__(self) -> None:
-        self._kept = [
-            (module._buffers, name, buffer, buffer._version, _copy(name, buffer))
-            for module in (() if self._model is None else self._model.modules())
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-
-    def __exit__(self, *raised: object) -> None:
+    kept = [
+        (module._buffers, name, buffer, buffer._version, _copy(name, buffer))
+        for module in (() if model is None else model.modules())
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
         with torch.no_grad():
-            for home, name, buffer, version, copy in self._kept:
+            for home, name, buffer, version, copy in kept:
                 # F.batch_norm changes running statistics without bumping their version; integers it can't.
                 if copy is not None and (buffer.is_floating_point() or buffer._version != version):
                     buffer.copy_(copy)

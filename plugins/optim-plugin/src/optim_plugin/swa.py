@@ -17,7 +17,7 @@ from engine_core.messages import warn
 from engine_core.time import Interval, Time, TimeUnit
 
 from .annealing import Annealing, check_annealing
-from .averages import Average, InUse, Rule
+from .averages import Average, Rule, in_use
 from .buffers import Buffers, check_buffers
 from .statistics import check_loader, recompute_statistics, trained_norms
 from .weight_averaging import WeightAveraging, check_count, model_of
@@ -177,7 +177,7 @@ class SWA(WeightAveraging):
             return
         model: Any = model_of(state)
         forward = partial(state.objective.predict, model)
-        with InUse(average):
+        with in_use(average):
             own = recompute_statistics(model, self._outdated, self.update_bn, forward)
         of_ranks = state.ranks.each(own)
         average.take({name: torch.stack([each[name] for each in of_ranks]).mean(0) for name in own})

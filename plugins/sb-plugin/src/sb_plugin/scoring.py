@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -92,42 +92,28 @@ def leaving_no_trace(
 
     Dropout within it draws from `seed`. Modules that the objective has, such as its loss, are held too.
     """
-    holds: list[own_randomness | frozen_buffers | _ForgottenCasts]
-    holds = [own_randomness(seed), frozen_buffers(model, manner.bn), _ForgottenCasts()]
-    holds += [frozen_buffers(each) for each in vars(objective).values() if isinstance(each, nn.Module)]
-
-    def release() -> None:
-        for hold in holds:
-            hold.release()
-
-    try:
-        with torch.no_grad(), manner.autocast or nullcontext():
-            try:
-                for hold in reversed(holds):
-                    hold.__enter__()
-                return block()
-            finally:
-                release()
-    except BaseException:
-        release()  # again, since a signal may have cut it
-        raise
+    with torch.no_grad(), manner.autocast or nullcontext(), ExitStack() as holds:
+        for each in vars(objective).values():
+            if isinstance(each, nn.Module):
+                holds.enter_context(frozen_buffers(each))
+        holds.enter_context(_forgotten_casts())
+        holds.enter_context(frozen_buffers(model, manner.bn))
+        holds.enter_context(own_randomness(seed))
+        return block()
 
 
-class _ForgottenCasts:
-    """Keeps autocast from remembering the weights that it casts in the block.
+@contextmanager
+def _forgotten_casts() -> Iterator[None]:
+    """Keep autocast from remembering the weights that it casts in the block.
 
     Those are cast without gradients. torch 2.4 uses them again in training, where they would get none.
     """
-
-    def __init__(self) -> None:
-        self._was_enabled = torch.is_autocast_cache_enabled()
-
-    def __enter__(self) -> None:
-        torch.set_autocast_cache_enabled(False)
-
-    def release(self) -> None:
-        """Let it remember again; may be called at any time."""
-        torch.set_autocast_cache_enabled(self._was_enabled)
+    was_enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(was_enabled)
 
 
 def row_losses(objective: Objective, model: Any, outputs: Any, batch: Any) -> torch.Tensor:

@@ -6,14 +6,15 @@ from __future__ import annotations
 import random
 import sys
 import zlib
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.modules.module import _global_forward_pre_hooks, register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from engine_core.errors import ArgumentError
 
@@ -34,7 +35,8 @@ class _Held(NamedTuple):
     """None if it may change without its version changing, as running statistics do in `F.batch_norm`."""
 
 
-class frozen_buffers:  # noqa: N801  it is used as a function
+@contextmanager
+def frozen_buffers(model: object, bn: str = "frozen") -> Iterator[None]:
     """Keep every buffer of `model` bit-equal, above all running statistics, whatever its forward does.
 
     Each module keeps its mode, train or eval.
@@ -44,33 +46,20 @@ class frozen_buffers:  # noqa: N801  it is used as a function
         bn: `"frozen"`: BatchNorm normalises with the statistics of the batch, as in the training step, but does not
             record them; `"train"`: it records them; `"eval"`: the whole model runs in eval mode.
     """
-
-    def __init__(self, model: object, bn: str = "frozen") -> None:
-        self._model, self._bn = model, bn
-        self._hold = _Hold(records_statistics=bn == "train")
-
-    def __enter__(self) -> None:
-        model = self._model
-        root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
+    hold, handle = _Hold(records_statistics=bn == "train"), None
+    root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
+    try:
         if isinstance(root, nn.Module):
-            self._hold.tree(root)
-            if self._bn == "eval":
+            hold.tree(root)
+            if bn == "eval":
                 root.eval()
         if not isinstance(model, nn.Module):
-            register_module_forward_pre_hook(self._see)
-
-    def __exit__(self, *raised: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Restore everything; may be called at any time."""
-        # Not by the handle that registering returns: a signal may come before it is kept.
-        for key in [key for key, hook in _global_forward_pre_hooks.items() if hook == self._see]:
-            del _global_forward_pre_hooks[key]
-        self._hold.release()
-
-    def _see(self, module: nn.Module, _: object) -> None:
-        self._hold.tree(module)
+            handle = register_module_forward_pre_hook(lambda module, _: hold.tree(module))
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
+        hold.release()
 
 
 class _Hold:
@@ -136,31 +125,23 @@ def _obeys(module: nn.Module) -> TypeGuard[_BatchNorm]:
     return isinstance(module, _BatchNorm) and type(module).forward in _OBEDIENT and "forward" not in module.__dict__
 
 
-class own_randomness:  # noqa: N801  it is used as a function
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
     """Seed torch's global generators with `seed`, and restore those of torch, NumPy and Python afterwards.
 
     Dropout takes no generator of its own, so the global ones are borrowed.
     """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._restores: list[Callable[[], object]] = []
-
-    def __enter__(self) -> None:
-        for generator in _torch_generators():
-            self._restores.append(_restore(generator.set_state, generator.get_state()))
-            generator.manual_seed(self._seed)
-        self._restores.append(_restore(random.setstate, random.getstate()))
-        numpy: Any = sys.modules.get("numpy")
-        if numpy is not None:
-            self._restores.append(_restore(numpy.random.set_state, _state_of(numpy)))
-
-    def __exit__(self, *raised: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Restore the generators; may be called at any time."""
-        for restore in self._restores:
+    generators, numpy = _torch_generators(), cast("Any", sys.modules.get("numpy"))
+    restores = [_restore(generator.set_state, generator.get_state()) for generator in generators]
+    restores.append(_restore(random.setstate, random.getstate()))
+    if numpy is not None:
+        restores.append(_restore(numpy.random.set_state, _state_of(numpy)))
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for restore in restores:
             restore()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -59,9 +59,16 @@ class LinearOutputs:
         self._n = 0
         self._rows = torch.empty(0, dtype=torch.long)
 
-    def recording(self, model: nn.Module, n: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def recording(self, model: nn.Module, n: int) -> Iterator[None]:
         """Record the output of each `nn.Linear` that gets inputs of `n` rows, in the order of its calls."""
-        return _Recording(lambda: self._begin(model, n), self._finish, self.end)
+        try:
+            self._begin(model, n)
+            yield
+        except BaseException:
+            self.end()
+            raise
+        self._finish()
 
     def _begin(self, model: nn.Module, n: int) -> None:
         self.end()
@@ -88,7 +95,7 @@ class LinearOutputs:
         self._swap(self._replay)
 
     def end(self) -> None:
-        """Restore the model, and free what was recorded; may be called at any time."""
+        """Restore the model, and free what was recorded."""
         self._put_back()
         self._calls, self._model = {}, None
 
@@ -170,19 +177,6 @@ class LinearOutputs:
     def _name(self, layer: nn.Linear) -> str:
         assert self._model is not None
         return repr(next(name for name, module in self._model.named_modules() if module is layer))
-
-
-class _Recording:
-    """The context of a recording; a generator's would lose a signal between its entry and the block."""
-
-    def __init__(self, begin: Callable[[], None], finish: Callable[[], None], end: Callable[[], None]) -> None:
-        self._begin, self._finish, self._end = begin, finish, end
-
-    def __enter__(self) -> None:
-        self._begin()
-
-    def __exit__(self, kind: object, *raised: object) -> None:
-        (self._finish if kind is None else self._end)()
 
 
 class _Swapped:

@@ -67,12 +67,8 @@ class Reuse:
         if self._is_off:
             return block()
         self._numbers = n, 0
-        try:
-            with self._outputs.recording(model, n):
-                result = block()
-        except BaseException:
-            self._outputs.end()  # again, since a signal may have cut it
-            raise
+        with self._outputs.recording(model, n):
+            result = block()
         self._judge()
         return result
 
@@ -88,7 +84,7 @@ class Reuse:
     def react(self, event: Event) -> None:
         """Start reuse at BEFORE_FORWARD, and end it at AFTER_FORWARD."""
         if event is Event.BEFORE_FORWARD:
-            self.awaited = Event.AFTER_FORWARD  # first: if a signal cuts the replay, that event ends it
+            self.awaited = Event.AFTER_FORWARD
             self._outputs.replay()
             return
         self._outputs.end()
