@@ -99,7 +99,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an algorithm as a callback": (
         {"callbacks": [DOZE]},
-        "callback 0 (Doze() of type Doze) has no method named after an event; it is an algorithm: give it to algorithms=[...]",
+        (
+            "callback 0 (Doze() of type Doze) has no method named after an event; "
+            "it is an algorithm: give it to algorithms=[...]"
+        ),
     ),
     "an algorithm as a logger": (
         {"loggers": [DOZE]},
