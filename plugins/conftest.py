@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from engine_core import Trainer
 from engine_core.testing import AlgorithmConformance, PassConformance
 
 for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may set them
     os.environ.pop(variable, None)
+
+settings.register_profile("shared-machine", deadline=None)
+settings.load_profile("shared-machine")
 
 
 @pytest.hookimpl(tryfirst=True)
