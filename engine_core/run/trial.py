@@ -114,7 +114,7 @@ class OneBatch:
 
 def one_batch(loader: Any) -> Any:
     """Return a loader of the first batch alone, which several ranks deal as they deal the loader."""
-    if isinstance(loader, (list, tuple)):
+    if type(loader) in (list, tuple):
         return loader[:1]
     if type(loader).__iter__ is not DataLoader.__iter__ or loader.batch_sampler is None:
         return OneBatch(loader)
