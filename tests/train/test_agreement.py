@@ -48,11 +48,10 @@ def test_a_fit_forgets_what_ended_the_one_before() -> None:
     state = State()
     agreement = Agreement(state, set(), Any)
     state.stop_training()
-    agreement.signal = 2
     agreement.agree_on_end()
     state.stop_requested = False
     agreement.begin_fit()
-    assert (agreement.stop, agreement.signal) == (False, None)
+    assert not agreement.stop
 
 
 def test_a_loader_that_gives_batches_out_of_order_is_refused_on_several_ranks() -> None:
