@@ -10,8 +10,8 @@ without evaluation, compared with training without the algorithm: the median ove
 small pays more for an algorithm than a large one does, so expect the ratio to be a worst case.
 
 Another processor rounds differently, and that alone moves the accuracy: without an algorithm, the same five seeds gave
-98.94 % with AVX-512, 98.83 % and 99.00 % with AVX2 in a part of the kernels, and 99.28 % on another machine. Compare an
-accuracy only with that without the algorithm in the same line.
+98.94 % with AVX-512, 98.83 % and 99.00 % with AVX2 in a part of the kernels, and 99.28 % on an AMD processor, where MKL
+takes other kernels. Compare an accuracy only with that without the algorithm in the same line.
 
 The nets contain what algorithms look for: `conv` a strided convolution, a max-pool, two residual blocks, BatchNorm,
 LayerNorm and a head Linear-ReLU-Linear; `mlp` LayerNorm and such heads; `transformer` two encoder layers over the rows

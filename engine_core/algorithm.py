@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import re
 import reprlib
 import sys
@@ -154,10 +155,6 @@ def kept_arguments(algorithm: object) -> dict[str, Any]:
 class _Brief(reprlib.Repr):
     """Shows an argument in a few characters of one line, without an address."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 100
-
     def repr_instance(self, x: Any, level: int) -> str:
         """Show functions and classes by name, and by its class whatever has no short text."""
         torch: Any = sys.modules.get("torch")
@@ -174,6 +171,7 @@ class _Brief(reprlib.Repr):
 
 
 _brief = _Brief()
+_brief.maxstring = _brief.maxother = 100
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -196,14 +194,10 @@ def snake_case(name: str) -> str:
 
 def unique_names(objects: Iterable[object], taken: Iterable[str] = ()) -> list[str]:
     """Return the class names of objects, made unique in order: the second `Freeze` is `Freeze-2`."""
-    used = set(taken)
-    names = []
-    for item in objects:
-        name = base = type(item).__name__
-        number = 1
-        while name in used:
-            number += 1
-            name = f"{base}-{number}"
+    used, names = set(taken), list[str]()
+    for base in (type(item).__name__ for item in objects):
+        numbered = (f"{base}-{number}" for number in itertools.count(2))
+        name = base if base not in used else next(other for other in numbered if other not in used)
         used.add(name)
         names.append(name)
     return names

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from .batch import BatchKey, get_item, set_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
 from .state import State, train_length
-from .time import Interval, Time, TimeUnit, as_number
+from .time import Interval, Time, TimeUnit, as_number, length_named
 
 __all__ = [
     "check_flag",
@@ -53,8 +53,7 @@ def check_number(name: str, value: object, interval: str, what: str) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ArgumentError(f"{name}={value!r} has to be a finite number")
-    if not _within(number, interval):
-        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")
+    _check_within(name, number, value, interval, what)
     return number
 
 
@@ -68,17 +67,12 @@ def check_whole(name: str, value: object, interval: str, what: str) -> int:
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be a whole number: {what}")
-    if not _within(number := int(value), interval):
-        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")
+    _check_within(name, number := int(value), value, interval, what)
     return number
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return the value if it is True or False; `0` and `"no"` are neither.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything else.
-    """
+    """Return the value if it is True or False; `0` and `"no"` are neither."""
     if not isinstance(value := as_number(value), bool):
         raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) has to be True or False")
     return value
@@ -87,15 +81,11 @@ def check_flag(name: str, value: object) -> bool:
 def check_length(name: str, value: Time | str) -> Time:
     """Return a length of training, from 0 on: in ep, ba, sp, tok or sec, or the fraction `dur` of the whole, up to 1.
 
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything but text or a Time.
-        ArgumentError: (a ValueError) for one that is negative or longer than the training.
-
     Example:
         >>> check_length("warmup", "0.1dur")
         Time('0.1dur')
     """
-    length = _length(name, value)
+    length = length_named(name, value)
     if length.value < 0 or (length.unit is TimeUnit.DURATION and length.value > 1):
         raise ArgumentError(f"{name}={str(length)!r} has to be within the training: 0 or more, and at most 1dur")
     return length
@@ -108,7 +98,7 @@ def check_interval(name: str, value: Time | str) -> Time:
         >>> check_interval("interval", "0.1dur")
         Time('0.1dur')
     """
-    length = _length(name, value)
+    length = length_named(name, value)
     if length.value <= 0:
         raise ArgumentError(f"{name} has to be positive, not {str(length)!r}")
     return check_length(name, length)
@@ -116,9 +106,6 @@ def check_interval(name: str, value: Time | str) -> Time:
 
 def interval_in_run(state: State, name: str, value: Time | str) -> Interval:
     """Return an argument as an interval in this run; `0.1dur` is that fraction of the run's `max_duration`.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: for what `check_interval` and `length_in_run` refuse, with the name.
 
     Example:
         >>> interval_in_run(State(max_duration="50ba"), "interval", "0.1dur").length
@@ -147,7 +134,13 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
     given = Time(length)
     if unit is given.unit or (unit is None and given.unit is not TimeUnit.DURATION):
         return given
-    value, own = _count(state, given)
+    value, own = given.value, given.unit
+    if own is TimeUnit.DURATION:
+        whole = None if state.max_duration is None else Time(state.max_duration)
+        if whole is None or whole.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
+            what = "not known" if whole is None else repr(str(whole))
+            raise ArgumentError(f"max_duration is {what}, so {str(given)!r} of it can't be counted: set it in ep or ba")
+        value, own = round(value * whole.value, 9), whole.unit  # maybe part of an epoch
     if unit is None:
         unit = own if value == int(value) else TimeUnit.BATCH
     if unit is not own:
@@ -157,24 +150,6 @@ def length_in_run(state: State, length: Time | str, unit: TimeUnit | None = None
             raise ArgumentError(f"{str(given)!r} can't be counted in {unit}: the train_dataloader has no length")
         value = value * batches if unit is TimeUnit.BATCH else value / batches
     return Time(max(1, int(round(value, 9))), unit)  # rounded first, so that 0.29 of 100 is 29
-
-
-def _length(name: str, value: Time | str) -> Time:
-    try:
-        return Time(value)
-    except (ArgumentError, ArgumentTypeError) as error:
-        raise type(error)(f"{name}: {error}") from None
-
-
-def _count(state: State, length: Time) -> tuple[float, TimeUnit]:
-    """Return number and unit of a length; those of a fraction may be part of an epoch."""
-    if length.unit is not TimeUnit.DURATION:
-        return length.value, length.unit
-    whole = None if state.max_duration is None else Time(state.max_duration)
-    if whole is None or whole.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
-        what = "not known" if whole is None else repr(str(whole))
-        raise ArgumentError(f"max_duration is {what}, so {str(length)!r} of it can't be counted: set it in ep or ba")
-    return round(length.value * whole.value, 9), whole.unit
 
 
 def path_of(given: str | os.PathLike[str]) -> Path:
@@ -188,11 +163,7 @@ def path_of(given: str | os.PathLike[str]) -> Path:
 
 
 def check_key(name: str, key: object) -> None:
-    """Raise unless `key` can locate an item in a batch, see `State.batch_get_item`.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything but an index, string or pair of functions.
-    """
+    """Raise unless `key` can locate an item in a batch, see `State.batch_get_item`."""
     if type(key) is not bool and isinstance(key, (str, Integral)):
         return
     if isinstance(key, tuple) and len(key) == 2 and all(map(callable, key)):
@@ -202,9 +173,6 @@ def check_key(name: str, key: object) -> None:
 
 def item_at(batch: Any, argument: str, key: BatchKey) -> Any:
     """Return the item of a batch that an argument points to.
-
-    Raises:
-        BatchKeyError: (a LookupError) that names the argument, if there is none.
 
     Example:
         >>> item_at(("x", "y"), "target_key", "label")
@@ -222,9 +190,6 @@ def check_taken(state: State, argument: str, key: BatchKey, what: Literal["input
 
     Not checked are a model's own loss, which gets the whole batch, a pair (getter, setter), which may reach into the
     item, and a batch without such items.
-
-    Raises:
-        ArgumentError: (a ValueError) that names the argument.
     """
     items = getattr(state.objective, what)
     items = items if isinstance(items, tuple) else (items,)
@@ -245,11 +210,7 @@ def check_taken(state: State, argument: str, key: BatchKey, what: Literal["input
 
 
 def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
-    """Raise if the user's setter writes into the batch itself: what it overwrites is lost for all epochs.
-
-    Raises:
-        ArgumentError: (a ValueError) that names the argument.
-    """
+    """Raise if the user's setter writes into the batch itself: what it overwrites is lost for all epochs."""
     if not isinstance(key, tuple):
         return
     item = get_item(batch, key)
@@ -264,7 +225,8 @@ def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
         )
 
 
-def _within(number: float, interval: str) -> bool:
+def _check_within(name: str, number: float, value: object, interval: str, what: str) -> None:
     low, high = map(float, interval[1:-1].split(","))
-    above = number > low if interval[0] == "(" else number >= low
-    return above and (number < high if interval[-1] == ")" else number <= high)
+    is_open = (number == low and interval[0] == "(") or (number == high and interval[-1] == ")")
+    if is_open or not low <= number <= high:
+        raise ArgumentError(f"{name}={value!r} has to be within {interval}: {what}")

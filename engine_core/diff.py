@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .arguments import path_of
+from .changes import ABSENT, changes, leaves
 from .errors import ArgumentError
 from .files import read_json
 from .manifest import Manifest, read_manifest
@@ -19,12 +20,11 @@ from .passes import who_moved
 __all__ = ["Difference", "Section", "compare", "compare_manifests", "format_differences", "has_results"]
 
 Section = Literal["setting", "config", "versions", "order", "results"]
-ABSENT = "(none)"
 NAMES = ("--out", "--profile")
 """Options of a command that only say where to write something."""
 TIMES = ("seconds", "samples_per_second")
-MEASURED = "time/"
-"""The prefix of logged values that are measured times."""
+MEASURED = ("time/", "timing.")
+"""What the names of results begin with that are measured times."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ def compare(run_a: Path | str, run_b: Path | str) -> list[Difference]:
     runs = (path_of(run_a), path_of(run_b))
     a, b = map(read_manifest, runs)
     results = map(_results, runs) if all(map(has_results, runs)) else ({}, {})
-    return [*compare_manifests(a, b), *_by_key("results", *results)]
+    return [*compare_manifests(a, b), *_found("results", *results)]
 
 
 def compare_manifests(a: Manifest, b: Manifest) -> list[Difference]:
     """Return what differs between two runs as they began, without their results."""
     return [
-        *_by_key("setting", _settings(a), _settings(b)),
-        *_by_key("config", _config(a), _config(b)),
-        *_by_key("versions", a.versions, b.versions),
-        *_orders(a, b),
+        *_found("setting", _settings(a), _settings(b)),
+        *_found("config", _config(a), _config(b)),
+        *_found("versions", a.versions, b.versions),
+        *_found("order", _order(a), _order(b)),
     ]
 
 
@@ -102,21 +102,16 @@ def _line(difference: Difference) -> str:
 
 def _shown(section: Section, value: Any) -> str:
     if value is None:
-        return ABSENT
+        return "(none)"
     if section == "order":
         return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _by_key(section: Section, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    for key in dict.fromkeys([*a, *b]):
-        if (key in a) != (key in b) or not _same(a.get(key), b.get(key)):
-            yield Difference(section, key, a.get(key), b.get(key))
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Are two JSON values equal? True is not 1, but 1 is 1.0 and NaN is NaN."""
-    return isinstance(a, bool) == isinstance(b, bool) and (a == b or (a != a and b != b))  # noqa: PLR0124
+def _found(section: Section, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    for path, *both in changes(a, b):
+        was, now = (None if value is ABSENT else value for value in both)
+        yield Difference(section, path, was, now, tuple(who_moved(was or [], now or [])) if section == "order" else ())
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:
@@ -136,52 +131,11 @@ def _without_names(manifest: Manifest) -> Iterator[str]:
 
 def _config(manifest: Manifest) -> dict[str, Any]:
     """Return the config by key path; seed and name of the run are elsewhere."""
-    flat = _by_path(manifest.config, "")
-    return {key: value for key, value in flat if key not in ("trainer.seed", "trainer.run_name")}
+    return {k: v for k, v in leaves(manifest.config) if k not in ("trainer.seed", "trainer.run_name")}
 
 
-def _by_path(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _by_path(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and value and all(map(_naming, value)):
-        named = _by_name(value)
-        yield path, list(named)
-        for name, inner in named.items():
-            if inner:
-                yield from _by_path(inner, f"{path}[{name}]")
-    elif isinstance(value, list) and value:
-        for index, inner in enumerate(value):
-            yield from _by_path(inner, f"{path}[{index}]")
-    else:
-        yield path, value
-
-
-def _naming(entry: Any) -> str | None:
-    """Return the key that names a config entry, or None."""
-    found = entry if isinstance(entry, Mapping) else {}
-    return next((key for key in ("name", "target") if isinstance(found.get(key), str)), None)
-
-
-def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the entries without their names, by name; the second with a name is called `name-2`."""
-    named: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        naming = _naming(entry) or ""
-        name = key = str(entry[naming])
-        count = 1
-        while key in named:
-            count += 1
-            key = f"{name}-{count}"
-        named[key] = {k: v for k, v in entry.items() if k != naming}
-    return named
-
-
-def _orders(a: Manifest, b: Manifest) -> Iterator[Difference]:
-    for event in dict.fromkeys([*a.order, *b.order]):
-        one, other = ([place.algorithm for place in run.order.get(event, ())] for run in (a, b))
-        if one != other:
-            yield Difference("order", event, one or None, other or None, tuple(who_moved(one, other)))
+def _order(manifest: Manifest) -> dict[str, list[str]]:
+    return {event: [place.algorithm for place in places] for event, places in manifest.order.items() if places}
 
 
 def _results_of(run: Path) -> Path:
@@ -194,4 +148,4 @@ def _results(run: Path) -> dict[str, Any]:
     content = read_json(file)
     if not isinstance(content, dict):
         raise ArgumentError(f"{str(file)!r} is damaged: it does not hold a mapping of results")
-    return {key: value for key, value in _by_path(content, "") if key not in TIMES and not key.startswith(MEASURED)}
+    return {key: value for key, value in leaves(content) if key not in TIMES and not key.startswith(MEASURED)}

@@ -102,10 +102,6 @@ class HookNameWarning(UserWarning):
     """A callback has a public method whose name is nearly an event's."""
 
 
-class EventNameWarning(UserWarning):
-    """An algorithm or a callback mentions a name that is nearly an event's."""
-
-
 class IdleAlgorithmWarning(UserWarning):
     """An algorithm was asked throughout a training and never matched."""
 

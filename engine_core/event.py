@@ -94,49 +94,27 @@ class Event(str, Enum):
     @property
     def is_eval(self) -> bool:
         """Is this fired by evaluation?"""
-        return self in _EVAL
+        return self.startswith("eval_")
 
 
 class _Half(NamedTuple):
     pair: str
-    opens: bool | None = None
-    partner: Event | None = None
-    undoes: bool = False
+    partner: Event | None
+    opens: bool | None
+    undoes: bool
 
 
-_START_END = {
-    "fit": (Event.FIT_START, Event.FIT_END),
-    "epoch": (Event.EPOCH_START, Event.EPOCH_END),
-    "batch": (Event.BATCH_START, Event.BATCH_END),
-    "eval": (Event.EVAL_START, Event.EVAL_END),
-    "eval_batch": (Event.EVAL_BATCH_START, Event.EVAL_BATCH_END),
-}
-_BEFORE_AFTER = {
-    "dataloader": (Event.BEFORE_DATALOADER, Event.AFTER_DATALOADER),
-    "train_batch": (Event.BEFORE_TRAIN_BATCH, Event.AFTER_TRAIN_BATCH),
-    "forward": (Event.BEFORE_FORWARD, Event.AFTER_FORWARD),
-    "loss": (Event.BEFORE_LOSS, Event.AFTER_LOSS),
-    "backward": (Event.BEFORE_BACKWARD, Event.AFTER_BACKWARD),
-    "eval_forward": (Event.EVAL_BEFORE_FORWARD, Event.EVAL_AFTER_FORWARD),
-}
-_ALONE = {
-    Event.INIT: "init",
-    Event.AFTER_LOAD: "load",
-    Event.BATCH_CHECKPOINT: "batch_checkpoint",
-    Event.EPOCH_CHECKPOINT: "epoch_checkpoint",
-}
-_EVAL = frozenset(event for pair in ("eval", "eval_batch") for event in _START_END[pair]) | set(
-    _BEFORE_AFTER["eval_forward"]
-)
+_OTHER = {"before": "after", "after": "before", "start": "end", "end": "start"}
 
 
-def _halves() -> dict[Event, _Half]:
-    halves = {event: _Half(name) for event, name in _ALONE.items()}
-    for pairs, undoes in ((_START_END, False), (_BEFORE_AFTER, True)):
-        for name, (first, second) in pairs.items():
-            halves[first] = _Half(name, True, second)
-            halves[second] = _Half(name, False, first, undoes)
-    return halves
+def _half_of(event: Event) -> _Half:
+    """Read the half off the name: a word such as `before`, and an event with the other word in its place."""
+    words = event.value.split("_")
+    other = "_".join(_OTHER.get(word, word) for word in words)
+    partner = next((each for each in Event if each.value == other and each is not event), None)
+    mark = next((word for word in words if word in _OTHER), "")
+    opens = mark in ("before", "start") if partner else None
+    return _Half("_".join(word for word in words if word != mark), partner, opens, bool(partner) and mark == "after")
 
 
-_HALVES = _halves()
+_HALVES = {event: _half_of(event) for event in Event}

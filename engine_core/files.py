@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError, UnwritableError
+from .errors import ArgumentError, EngineError, UnwritableError
 
 MOST_BYTES_OF_JSON = 2**26
 DEEPEST = 100
@@ -40,37 +40,30 @@ def why_not(file: Path, most_bytes: int, *, follow: bool = False) -> str | None:
     return None
 
 
-def read_json(file: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ArgumentError: (a ValueError) if it can't be read, is not a file or too large for one, or is damaged.
-    """
-    if problem := why_not(file, MOST_BYTES_OF_JSON, follow=True):
-        raise ArgumentError(f"{str(file)!r} can't be read: {problem}")
+def read_json(
+    file: Path, *, follow: bool = True, deepest: int = DEEPEST, raises: type[EngineError] = ArgumentError
+) -> Any:
+    """Return the content of a JSON file; raise `raises` if it can't be read, is too large, or is damaged."""
+    if problem := why_not(file, MOST_BYTES_OF_JSON, follow=follow):
+        raise raises(f"{str(file)!r} can't be read: {problem}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ArgumentError(f"{str(file)!r} can't be read: {error.strerror}") from None
+        raise raises(f"{str(file)!r} can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise ArgumentError(f"{str(file)!r} is damaged, it is not JSON: {error}") from None
+        raise raises(f"{str(file)!r} is damaged, it is not JSON: {error}") from None
     except RecursionError:
-        raise ArgumentError(f"{str(file)!r} is damaged: it is nested too deeply") from None
+        raise raises(f"{str(file)!r} is damaged: it is nested too deeply") from None
     level = [content]
-    for _ in range(DEEPEST):
+    for _ in range(deepest):
         level = [x for v in level if isinstance(v, (dict, list)) for x in (v.values() if isinstance(v, dict) else v)]
         if not level:
             return content
-    raise ArgumentError(f"{str(file)!r} is damaged: it is nested deeper than {DEEPEST}")
+    raise raises(f"{str(file)!r} is damaged: it is nested deeper than {deepest}")
 
 
 def finite(value: Any) -> Any:
-    """Return a value with None for numbers that are not finite, which JSON lacks, also inside lists and mappings.
-
-    Example:
-        >>> finite({"eval/loss": float("nan"), "kept": [1.0, float("inf")]})
-        {'eval/loss': None, 'kept': [1.0, None]}
-    """
+    """Return a value with None for numbers that are not finite, which JSON lacks, also inside lists and mappings."""
     if isinstance(value, Mapping):
         return {str(name): finite(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -84,9 +77,6 @@ def replacing(file: Path, by: str = "") -> Iterator[Path]:
 
     Args:
         by: tells apart those who may do so at the same time.
-
-    Raises:
-        OSError: if it can't be written.
     """
     beside = file.with_name(f".{file.name}{by}.new")
     try:
@@ -100,22 +90,13 @@ def replacing(file: Path, by: str = "") -> Iterator[Path]:
 
 
 def write_whole(file: Path, content: str | bytes, by: str = "") -> None:
-    """Write a file that is whole, or as it was before; see `replacing`.
-
-    Raises:
-        OSError: if it can't be written.
-    """
+    """Write a file that is whole, or as it was before; see `replacing`."""
     with replacing(file, by) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_new(file: Path, content: str) -> None:
-    """Write a file that is whole, or not there; of several who do so at the same time, one does.
-
-    Raises:
-        FileExistsError: if it is there.
-        OSError: if it can't be written.
-    """
+    """Write a file that is whole, or raise FileExistsError; of several who do so at the same time, one does."""
     beside = file.with_name(f".{file.name}.{os.getpid()}.new")
     try:
         beside.write_text(content, encoding="utf-8")

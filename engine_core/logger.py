@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .errors import ArgumentError, ArgumentTypeError, DestinationWarning
 from .messages import cause_of, warn
 from .observed_list import ObservedList
-from .time import Timestamp
+from .state import State
 from .trace import Traces
 
 __all__ = [
@@ -20,9 +20,11 @@ __all__ = [
     "MOST_FAILURES",
     "MOST_FILE_BYTES",
     "PATIENCE",
+    "VALUES",
     "Destination",
     "Isolation",
     "Logger",
+    "is_event",
 ]
 
 
@@ -38,6 +40,9 @@ MOST_FILE_BYTES = 8 * 2**20
 FILE_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}\.(?:png|svg|json|txt)")
 """What the name of a logged file has to be."""
 
+VALUES = "values"
+"""The kind of the lines of `metrics.jsonl` that hold what was logged; the others are events of the run."""
+
 HOW_TO_STOP = (
     "To stop instead: warnings.simplefilter('error', engine_core.errors.DestinationWarning), or "
     "PYTHONWARNINGS='error:logger destination' for a command"
@@ -45,10 +50,9 @@ HOW_TO_STOP = (
 """Ends each DestinationWarning; the variable matches the words that all of them start with."""
 
 
-class HasClock(Protocol):
-    """What knows the position of training, as State does."""
-
-    timestamp: Timestamp
+def is_event(line: Mapping[str, Any]) -> bool:
+    """Return whether a line of `metrics.jsonl` is an event; older versions gave values no kind, and maybe that name."""
+    return isinstance(kind := line.get("kind"), str) and kind != VALUES
 
 
 class Destination(Protocol):
@@ -76,7 +80,7 @@ class Logger:
     def __init__(self, destinations: Iterable[Destination] = ()) -> None:
         self.destinations: ObservedList[Destination] = ObservedList(destinations)
         self.isolation = Isolation()
-        self._state: weakref.ref[HasClock] | None = None
+        self._state: weakref.ref[State] | None = None
         self._explain: weakref.WeakMethod[Callable[[str], list[Any]]] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -86,7 +90,7 @@ class Logger:
                 former.hand_over(value)
         super().__setattr__(name, value)
 
-    def follow(self, state: HasClock, explain: Callable[[str], list[Any]] | None = None) -> None:
+    def follow(self, state: State, explain: Callable[[str], list[Any]] | None = None) -> None:
         """Take the default step from the clock of `state`, and the order from a method; an engine calls this."""
         self._state = weakref.ref(state)
         self._explain = None if explain is None else weakref.WeakMethod(explain)
@@ -113,9 +117,6 @@ class Logger:
             name: of letters, digits, `.`, `_` and `-`, and ending in .png, .svg, .json or .txt.
             content: at most 8 MiB.
             step: default: the number of complete batches.
-
-        Raises:
-            ArgumentError: (a ValueError) for another name, or for more.
         """
         _check_file(name, content)
         takers = [each for each in self.destinations if hasattr(each, "log_file")]
@@ -184,9 +185,9 @@ class Isolation:
     def __init__(self) -> None:
         self.titles: Sequence[tuple[object, str]] = ()
         self.troubles: dict[int, _Trouble] = {}
-        self._state: weakref.ref[HasClock] | None = None
+        self._state: weakref.ref[State] | None = None
 
-    def begin(self, state: weakref.ref[HasClock]) -> None:
+    def begin(self, state: weakref.ref[State]) -> None:
         """Forget past failures, since a new engine begins, and date new ones by the clock of `state`."""
         self.titles, self._state = (), state
         self.troubles.clear()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .batch import map_batch
+from .batch import leaves_of
 from .errors import ArgumentError
 
 __all__ = ["LateValue", "base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_setting", "with_reduction"]
@@ -139,22 +139,14 @@ def class_outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:
     A tensor fits if its shape is that of integer targets (N, ...) with the classes as dimension 1, (N, K, ...), or that
     of dense targets. If several fit, as in a net with auxiliary heads, their shapes have to agree.
 
-    Raises:
-        ArgumentError: (a ValueError) if none fits, or the shapes of those that do differ.
-
     Example:
         >>> class_outputs({"logits": torch.zeros(8, 4), "scale": torch.ones(())}, torch.zeros(8).long()).shape
         torch.Size([8, 4])
     """
     if isinstance(outputs, torch.Tensor):
         return outputs
-    found: list[torch.Tensor] = []
-
-    def look(leaf: Any) -> None:
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and _fits(leaf, target):
-            found.append(leaf)
-
-    map_batch(outputs, look)
+    tensors = [leaf for leaf in leaves_of(outputs) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    found = [tensor for tensor in tensors if _fits(tensor, target)]
     if len({tensor.shape for tensor in found}) == 1:
         return found[0]
     fitting = ", ".join(str(tuple(tensor.shape)) for tensor in found) or "no tensor"
@@ -176,9 +168,7 @@ def holds_loss(outputs: Any, loss: Any) -> bool:
     """
     if not isinstance(loss, torch.Tensor) or isinstance(outputs, torch.Tensor):
         return loss is outputs
-    found: list[bool] = []
-    map_batch(outputs, lambda leaf: found.append(leaf is loss))
-    return any(found)
+    return any(leaf is loss for leaf in leaves_of(outputs))
 
 
 def _fits(tensor: torch.Tensor, target: torch.Tensor) -> bool:

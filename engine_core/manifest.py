@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from .errors import ArgumentError, suggestion
 from .explain import Told, printable
-from .files import read_json
+from .files import MOST_BYTES_OF_JSON, read_json, why_not
 
 __all__ = ["NAME", "SCHEMA", "Manifest", "is_folder", "is_run", "read_json", "read_manifest"]
 
@@ -62,7 +62,7 @@ def read_manifest(path: Path) -> Manifest:
         ArgumentError: (a ValueError) if it is missing, damaged, or of a newer engine-core.
     """
     file = path / NAME if is_folder(path) else path
-    if not _is_there(file):
+    if why_not(file, MOST_BYTES_OF_JSON, follow=True) == "":
         raise ArgumentError(_missing(path))
     content = read_json(file)
     number = content.get("schema") if isinstance(content, dict) else None
@@ -86,13 +86,6 @@ def is_folder(path: Path) -> bool:
     """Return whether a path is a folder; a name that no folder can have is not."""
     try:
         return path.is_dir()
-    except OSError:
-        return False
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
     except OSError:
         return False
 

@@ -7,7 +7,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 from pydantic import ValidationError
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "aligned",
     "cause_of",
+    "columns_of",
     "counted",
     "enumerated",
     "escaped",
@@ -50,59 +54,43 @@ def cause_of(error: BaseException) -> str:
 
 
 def counted(number: int | None, one: str, several: str) -> str:
-    """Return a number with what it counts; None stands for a number that is not known.
-
-    Example:
-        >>> counted(1, "batch", "batches"), counted(1200, "batch", "batches"), counted(None, "batch", "batches")
-        ('1 batch', '1,200 batches', '? batches')
-    """
+    """Return a number with what it counts; None stands for a number that is not known."""
     return f"{'?' if number is None else f'{number:,}'} {one if number == 1 else several}"
 
 
 def readable(text: str, longest: int = LONGEST) -> str:
-    r"""Return foreign text for one line of a terminal: without control characters, and cut at `longest`.
-
-    Example:
-        >>> readable("red \x1b[31m"), readable("x" * 1000, 3)
-        ('red \\x1b[31m', 'xxx... (1000 characters)')
-    """
+    """Return foreign text for one line of a terminal: without control characters, and cut at `longest`."""
     cut = text[:longest] + (f"... ({len(text)} characters)" if len(text) > longest else "")
     return escaped(cut)
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Escape characters that a terminal would obey or not show, except those to `keep`.
-
-    Example:
-        >>> escaped("red \x1b[31m\n", keep="\n")
-        'red \\x1b[31m\n'
-    """
+    """Escape characters that a terminal would obey or not show, except those to `keep`."""
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def in_html(text: object) -> str:
-    r"""Return foreign text for HTML, where it is nothing but text.
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows as lines with columns as wide as a terminal shows their cells; what it would not show is escaped."""
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(columns_of, column)) for column in zip_longest(*cells, fillvalue="")]
+    gaps = [[" " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=False)] for row in cells]
+    return ["  ".join(map("".join, zip(*row, strict=True))).rstrip() for row in zip(cells, gaps, strict=True)]
 
-    Example:
-        >>> in_html("<b>\x1b")
-        '&lt;b&gt;\\x1b'
-    """
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes: East Asian characters are two columns wide."""
+    return sum(1 + (east_asian_width(character) in "WF") for character in text)
+
+
+def in_html(text: object) -> str:
+    """Return foreign text for HTML, where it is nothing but text."""
     from html import escape  # noqa: PLC0415  of a notebook alone, and this module is loaded early
 
     return escape(escaped(str(text), keep="\n"))
 
 
 def table_in_html(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
-    """Return a table for a notebook; all of it is escaped.
-
-    Example:
-        >>> print(table_in_html(["name"], [["<b>"]], "places"))
-        <table><caption>places</caption>
-        <thead><tr><th>name</th></tr></thead>
-        <tbody>
-        <tr><td>&lt;b&gt;</td></tr>
-        </tbody></table>
-    """
+    """Return a table for a notebook; all of it is escaped."""
     caption = f"<caption>{in_html(title)}</caption>" if title else ""
     head = "".join(f"<th>{in_html(cell)}</th>" for cell in header)
     body = ["".join(f"<td>{in_html(cell)}</td>" for cell in row) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -80,20 +81,16 @@ def _is_name(name: str) -> str:
 
 
 def _is_reference(reference: str) -> str:
-    _is_name(reference.removeprefix("@"))
-    return reference
+    return _is_name(reference.removeprefix("@")) and reference
 
 
-def _is_field(field: str) -> str:
-    if field not in WRITABLE:
-        raise ValueError(f"{field!r} is not a State field that algorithms write{did_you_mean(field, WRITABLE)}")
-    return field
+def _one_of(known: Iterable[str], what: str) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"{name!r} is not {what}{did_you_mean(name, known)}")
+        return name
 
-
-def _is_need(need: str) -> str:
-    if need not in NEEDS:
-        raise ValueError(f"{need!r} is not what a loop can offer{did_you_mean(need, NEEDS)}")
-    return need
+    return AfterValidator(check)
 
 
 def _is_served(number: int) -> int:
@@ -112,8 +109,10 @@ _NAME, _REFERENCE = {"pattern": r"^[^ \t\n@:,/]+$"}, {"pattern": r"^@?[^ \t\n@:,
 Name = Annotated[str, AfterValidator(_is_name), Field(json_schema_extra=_NAME)]
 Tag = Annotated[str, AfterValidator(lambda tag: _is_name(tag.removeprefix("@"))), Field(json_schema_extra=_REFERENCE)]
 Reference = Annotated[str, AfterValidator(_is_reference), Field(json_schema_extra=_REFERENCE)]
-Writable = Annotated[str, AfterValidator(_is_field), Field(json_schema_extra={"enum": list(WRITABLE)})]
-Need = Annotated[str, AfterValidator(_is_need), Field(json_schema_extra={"enum": list(NEEDS)})]
+Writable = Annotated[
+    str, _one_of(WRITABLE, "a State field that algorithms write"), Field(json_schema_extra={"enum": list(WRITABLE)})
+]
+Need = Annotated[str, _one_of(NEEDS, "what a loop can offer"), Field(json_schema_extra={"enum": list(NEEDS)})]
 HookApi = Annotated[
     StrictInt,
     AfterValidator(_is_served),

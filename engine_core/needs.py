@@ -47,9 +47,6 @@ class Offers:
         gives: names of `NEEDS`.
         why: for a name that is missing, the reason and the remedy, in words for a user.
 
-    Raises:
-        ArgumentError: (a ValueError) for a name that is not a need, an event or a field, with the nearest.
-
     Example:
         >>> offers = replace(EVERYTHING, loop="my loop").without("before_loss", why="the loss is inside the model")
         >>> Event.BEFORE_LOSS in offers.events, offers.why["before_loss"]
@@ -78,9 +75,6 @@ class Offers:
 
         Args:
             why: the reason, and after a semicolon what the user can do.
-
-        Raises:
-            ArgumentError: (a ValueError) for an unknown name, with the nearest.
         """
         return replace(
             self,

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 __all__ = ["ObservedList"]
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _announcing(method: F) -> F:
-    """Make a method of `list` call the observers first."""
-
-    @functools.wraps(method)
-    def call(self: ObservedList[Any], *args: Any, **options: Any) -> Any:
-        self._changed()
-        return method(self, *args, **options)
-
-    return cast("F", call)
 
 
 class ObservedList(list[T]):
@@ -58,18 +46,21 @@ class ObservedList(list[T]):
         for on_change in self._observers:
             on_change()
 
-    append = _announcing(list.append)
-    extend = _announcing(list.extend)
-    insert = _announcing(list.insert)
-    remove = _announcing(list.remove)
-    pop = _announcing(list.pop)
-    clear = _announcing(list.clear)
-    reverse = _announcing(list.reverse)
-    sort = _announcing(list.sort)
-    __setitem__ = _announcing(list.__setitem__)
-    __delitem__ = _announcing(list.__delitem__)
-    __iadd__ = _announcing(list.__iadd__)
-    __imul__ = _announcing(list.__imul__)
-
     def __reduce__(self) -> tuple[type[ObservedList[T]], tuple[list[T]]]:
         return type(self), (list(self),)
+
+
+def _announcing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method of `list` call the observers first."""
+
+    @functools.wraps(method)
+    def call(self: ObservedList[Any], *args: Any, **options: Any) -> Any:
+        self._changed()
+        return method(self, *args, **options)
+
+    return call
+
+
+_CHANGES = "append extend insert remove pop clear reverse sort __setitem__ __delitem__ __iadd__ __imul__"
+for _name in _CHANGES.split():
+    setattr(ObservedList, _name, _announcing(getattr(list, _name)))

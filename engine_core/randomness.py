@@ -121,20 +121,13 @@ class GlobalGenerators:
 
 def is_generator(item: Any) -> bool:
     """Is this a generator of torch, Python or NumPy, with a state?"""
-    if isinstance(item, random.SystemRandom):
-        return False
-    return isinstance(item, (torch.Generator, random.Random, *_numpy_generators()))
+    numpy: Any = sys.modules.get("numpy")  # without it there are none of its own
+    theirs = (numpy.random.Generator, numpy.random.RandomState) if numpy else ()
+    return isinstance(item, (torch.Generator, random.Random, *theirs)) and not isinstance(item, random.SystemRandom)
 
 
 def state_of_generator(generator: AnyGenerator) -> Any:
-    """Return the state of one generator as a tensor, or as plain values.
-
-    Example:
-        >>> mine, other = random.Random(1), random.Random(2)
-        >>> load_generator(other, state_of_generator(mine))
-        >>> mine.random() == other.random()
-        True
-    """
+    """Return the state of one generator as a tensor, or as plain values."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, random.Random):
@@ -157,11 +150,6 @@ def load_generator(generator: AnyGenerator, state: Any) -> None:
         generator.bit_generator.state = state
 
 
-def _numpy_generators() -> tuple[type, ...]:
-    numpy: Any = sys.modules.get("numpy")  # without it there are none
-    return (numpy.random.Generator, numpy.random.RandomState) if numpy else ()
-
-
 def _plain(state: Any) -> Any:
     """Return NumPy's state of a generator with lists in place of arrays."""
     if isinstance(state, dict):
@@ -179,9 +167,6 @@ def private_unless(generator: torch.Generator | None) -> torch.Generator:
     """Return the given generator, or a new one on the CPU, seeded by the system.
 
     A new one each time: a kept one would draw the same numbers in forked processes.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything but a generator, such as a seed.
 
     Example:
         >>> given = torch.Generator()
@@ -253,7 +238,8 @@ class OwnGenerator:
         """
         if self._run is None or self._run() is not state:
             self._run, self._rank = weakref.ref(state), state.rank
-            place = _place_of(owner, state)
+            alike = [id(each) for each in state.algorithms if type(each) is type(owner)]
+            place = alike.index(id(owner)) if id(owner) in alike else 0
             name = self._name if place == 0 else f"{self._name}-{place + 1}"
             seed = state.derive_seed(name, seed=self._seed, shared=self._shared)
             self._generator = torch.Generator().manual_seed(seed)
@@ -278,9 +264,6 @@ class OwnGenerator:
         """Continue the saved run's numbers, in whichever run draws next; a state of `{}` starts over.
 
         A rank's own numbers are continued on that rank only; another one begins with the seed.
-
-        Raises:
-            ArgumentError: (a ValueError) for a state that `state_dict` can't have made.
         """
         if state and "generator" not in state:
             raise ArgumentError(f"the state of {self._name} has no 'generator', only {', '.join(map(repr, state))}")
@@ -293,9 +276,3 @@ class OwnGenerator:
             raise ArgumentError(f"the state of {self._name} has an invalid 'generator': {error}") from error
         rank = check_whole("rank", state.get("rank", 0), "[0, inf)", f"whose numbers the state of {self._name} has")
         self._loaded = state["generator"].clone(), rank
-
-
-def _place_of(owner: Algorithm | None, state: State) -> int:
-    """Return how many algorithms of its class come before it in the run; 0 if it is in none."""
-    alike = [algorithm for algorithm in state.algorithms if type(algorithm) is type(owner)]
-    return next((place for place, algorithm in enumerate(alike) if algorithm is owner), 0)

@@ -63,9 +63,6 @@ class Results:
         """Overrule which direction is better for these results, each `<label>/<metric>` or the metric of all loaders.
 
         It overrules the metrics too, since who says it means this run; the other way round it would do nothing.
-
-        Raises:
-            ArgumentError: (a ValueError) for a name that is in both.
         """
         lower, higher = set(lower), set(higher)
         if both := sorted(lower & higher):

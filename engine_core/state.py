@@ -22,7 +22,7 @@ from .trace import SpanRecorder
 if TYPE_CHECKING:
     import torch
 
-    from .checkpoint import Content, Snapshot
+    from .checkpoint import Checkpoint
     from .objective import Objective
 
 __all__ = ["State", "epochs_done", "length_of", "nearest_field", "train_length"]
@@ -138,8 +138,8 @@ class State(_Referable):
     loss_weight: float | torch.Tensor | None = None
     gradient_norm: torch.Tensor | None = None
     closure: Callable[[], torch.Tensor] | None = None
-    snapshot: Callable[[], Snapshot] | None = None
-    go_back: Callable[[Content], None] | None = None
+    snapshot: Callable[[], Checkpoint] | None = None
+    go_back: Callable[[Checkpoint], None] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     results: Results = field(default_factory=Results)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -198,28 +198,19 @@ class State(_Referable):
             done: float = elapsed.value
         else:
             done = self.timestamp[FIELD_OF[whole.unit]]
-            if whole.unit is TimeUnit.EPOCH and (batches := self._batches_per_epoch()):
+            trains = self.dataloader is self.train_dataloader  # else `dataloader_len` is the evaluation loader's
+            if whole.unit is TimeUnit.EPOCH and (batches := self.dataloader_len if trains else train_length(self)):
                 # in whole batches: a fraction of an epoch would be rounded once, and the quotient again
                 # An epoch that is longer than its loader says stands still before the next one.
                 done, total = done * batches + min(self.timestamp.batch_in_epoch, batches), total * batches
         return done / total if total else 1.0
-
-    def _batches_per_epoch(self) -> int | None:
-        """`dataloader_len` is the evaluation loader's while evaluation runs."""
-        if self.dataloader is self.train_dataloader:
-            return self.dataloader_len
-        return train_length(self)
 
     def batch_get_item(self, key: BatchKey) -> Any:
         """Return the item of the current batch under `key`, see `engine_core.batch.get_item`."""
         return get_item(self.batch, key)
 
     def batch_set_item(self, key: BatchKey, value: Any) -> None:
-        """Replace the item of the current batch under `key`, see `engine_core.batch.set_item`.
-
-        Raises:
-            EngineError: at BEFORE_DATALOADER, where the next batch would replace what is written.
-        """
+        """Replace the item under `key`, see `engine_core.batch.set_item`; raise EngineError if the batch is used up."""
         if self.awaits_batch:
             raise EngineError(
                 f"item {key!r} of the batch can't be set at BEFORE_DATALOADER, since the next batch replaces this one: "
@@ -271,72 +262,54 @@ class State(_Referable):
         return int.from_bytes(digest[:8], "big") >> 1
 
 
-class _ObservedField:
-    """A field of State whose list lets its observers know when another list takes its place."""
+# Each field with a rule of its own is a property around the slot that dataclass made for it.
+_slot_of_objective: Any = vars(State)["objective"]
 
-    def __init__(self, slot: Any) -> None:
-        self._slot = slot
 
-    def __get__(self, state: State | None, owner: type | None = None) -> Any:
-        return self if state is None else self._slot.__get__(state, owner)
+def _observed(slot: Any) -> property:
+    """Return a field whose list lets its observers know when another list takes its place."""
 
-    def __set__(self, state: State, value: Any) -> None:
-        former, successor = getattr(state, self._slot.__name__, None), ObservedList.of(value)
-        self._slot.__set__(state, successor)
+    def put(state: State, value: Any) -> None:
+        former, successor = getattr(state, slot.__name__, None), ObservedList.of(value)
+        slot.__set__(state, successor)
         if former is not None:
             former.hand_over(successor)
 
-
-class _ObjectiveField:
-    """A field of State that is made when it is asked for; where nothing has imported torch, there is none yet."""
-
-    def __init__(self, slot: Any) -> None:
-        self._slot = slot
-
-    def __get__(self, state: State | None, owner: type | None = None) -> Any:
-        if state is None:
-            return self
-        found = self._slot.__get__(state, owner)
-        if found is None and "torch" in sys.modules:  # a copy of State asks for all of its fields
-            from .objective import Objective  # noqa: PLC0415  it imports torch
-
-            found = Objective()
-            self.__set__(state, found)
-        return found
-
-    def __set__(self, state: State, value: Any) -> None:
-        if value is not None:
-            value.batches = getattr(state, "batches", value.batches)  # a copy may not have it yet
-        self._slot.__set__(state, value)
-
-    def is_made(self, state: State) -> bool:
-        """Was one given, or asked for?"""
-        return self._slot.__get__(state) is not None
+    return property(slot.__get__, put)
 
 
-class _LossFnField:
-    """The loss function of State's objective."""
+def _get_objective(state: State) -> Any:
+    """Make it when it is asked for; where nothing has imported torch, there is none yet."""
+    if (found := _slot_of_objective.__get__(state)) is None and "torch" in sys.modules:
+        from .objective import Objective  # noqa: PLC0415  it imports torch
 
-    def __init__(self, objective: _ObjectiveField) -> None:
-        self._objective = objective
-
-    def __get__(self, state: State | None, owner: type | None = None) -> Any:
-        if state is None:
-            return self
-        return state.objective.loss_fn if self._objective.is_made(state) else None
-
-    def __set__(self, state: State, value: Any) -> None:
-        # While State is made, None is what was not given: an objective keeps its own. `extra` comes last.
-        if value is not None or (self._objective.is_made(state) and hasattr(state, "extra")):
-            state.objective.loss_fn = value
+        found = state.objective = Objective()
+    return found
 
 
-# Not in the class's body, where dataclass would take them for defaults; each is around the slot that dataclass made.
-_objective = _ObjectiveField(vars(State)["objective"])
-for _name, _field in (("objective", _objective), ("loss_fn", _LossFnField(_objective))):
+def _set_objective(state: State, value: Any) -> None:
+    if value is not None:
+        value.batches = getattr(state, "batches", value.batches)  # a copy may not have it yet
+    _slot_of_objective.__set__(state, value)
+
+
+def _get_loss_fn(state: State) -> Any:
+    return None if (objective := _slot_of_objective.__get__(state)) is None else objective.loss_fn
+
+
+def _set_loss_fn(state: State, value: Any) -> None:
+    # While State is made, None is what was not given: an objective keeps its own. `extra` comes last.
+    if value is not None or (_slot_of_objective.__get__(state) is not None and hasattr(state, "extra")):
+        state.objective.loss_fn = value
+
+
+for _name, _field in (
+    ("objective", property(_get_objective, _set_objective)),
+    ("loss_fn", property(_get_loss_fn, _set_loss_fn)),
+    ("algorithms", _observed(vars(State)["algorithms"])),
+    ("callbacks", _observed(vars(State)["callbacks"])),
+):
     setattr(State, _name, _field)
-for _name in ("algorithms", "callbacks"):
-    setattr(State, _name, _ObservedField(getattr(State, _name)))
 
 
 def _horizon(max_duration: Time | str) -> Time:
@@ -359,23 +332,13 @@ def nearest_field(error: BaseException) -> str:
 
 
 def epochs_done(state: State) -> int:
-    """Return how many epochs are complete: the current one too, if all its batches are but its end is not yet counted.
-
-    Example:
-        >>> epochs_done(State(train_dataloader=[1, 2], timestamp=Timestamp(epoch=3, batch_in_epoch=2)))
-        4
-    """
+    """Return how many epochs are complete: the current one too if all its batches are, its end not yet counted."""
     now, length = state.timestamp, train_length(state)
     return now.epoch + (now.batch_in_epoch > 0 and now.batch_in_epoch == length)
 
 
 def train_length(state: State) -> int | None:
-    """Return the number of batches of an epoch: what the latest one gave, if the train loader says something else.
-
-    Example:
-        >>> train_length(State(train_dataloader=[1, 2, 3], false_length=(3, 4)))
-        4
-    """
+    """Return the number of batches of an epoch: what the latest one gave, if the train loader says something else."""
     said = length_of(state.train_dataloader)
     known = state.false_length
     return known[1] if known is not None and known[0] == said else said  # a loader may get another length

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeGuard
 
 from .errors import ArgumentError, ArgumentTypeError, nearest
 
-__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp", "as_number", "is_length"]
+__all__ = ["FIELD_OF", "Interval", "Time", "TimeUnit", "Timestamp", "as_number", "is_length", "length_named"]
 
 
 class TimeUnit(str, Enum):
@@ -25,6 +26,10 @@ class TimeUnit(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    @classmethod
+    def _missing_(cls, value: object) -> TimeUnit:
+        raise ArgumentError(f"{value!r} is not a unit of time; known: {', '.join(unit.value for unit in cls)}")
+
 
 _CONTINUOUS = (TimeUnit.DURATION, TimeUnit.SECOND)
 _COUNTED = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ep|ba|sp|tok|dur|sec)")
@@ -32,6 +37,7 @@ _CLOCK = re.compile(r"(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
 _FORMS = "write it as '10ep', '500ba', '4096sp', '1000tok', '0.5dur', '30sec' or '1h30m'"
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class Time:
     """A length of training in one unit: `Time("10ep")`, `Time(10, "ep")`, `Time("1h30m")`.
 
@@ -51,7 +57,6 @@ class Time:
         (True, Time('6ep'), False)
     """
 
-    __slots__ = ("unit", "value")
     value: int | float
     unit: TimeUnit
 
@@ -64,14 +69,8 @@ class Time:
             raise ArgumentTypeError(f"{value!r} is not a length of training; {_FORMS}")
         elif unit is None:
             raise ArgumentTypeError(f"a bare number has no unit: write '{value}ep' for {value} epochs, or {_FORMS[9:]}")
-        object.__setattr__(self, "unit", _unit(unit))
+        object.__setattr__(self, "unit", TimeUnit(unit))
         object.__setattr__(self, "value", _checked(value, self.unit))  # type: ignore[arg-type]  # a number by now
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a Time is immutable")
-
-    def __reduce__(self) -> tuple[type[Time], tuple[int | float, str]]:
-        return Time, (self.value, self.unit.value)
 
     def __str__(self) -> str:
         return f"{self.value}{self.unit.value}"
@@ -151,28 +150,12 @@ class Time:
 
 
 def as_number(value: Any) -> Any:
-    """Return a scalar of NumPy or torch as the number of Python that it is, and anything else as it is.
-
-    Example:
-        >>> import torch
-        >>> as_number(torch.tensor(3)), as_number("3")
-        (3, '3')
-    """
+    """Return a scalar of NumPy or torch as the number of Python that it is, and anything else as it is."""
     return value.item() if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)) else value
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _unit(unit: TimeUnit | str) -> TimeUnit:
-    if isinstance(unit, TimeUnit):
-        return unit
-    try:
-        return TimeUnit(unit)
-    except ValueError:
-        known = ", ".join(u.value for u in TimeUnit)
-        raise ArgumentError(f"{unit!r} is not a unit of time; known: {known}") from None
 
 
 def _checked(value: float, unit: TimeUnit) -> int | float:
@@ -203,10 +186,6 @@ def is_length(value: object) -> bool:
     """Is it a Time, or text of a number and a unit, if only nearly one? What is wrong with it, `Time(value)` tells.
 
     A number without a unit, and one with a word as short as a unit, is meant as a length too.
-
-    Example:
-        >>> [is_length(text) for text in ("0.5dur", "1h30m", "10epochs", "100b", "10", "1cycle", "cos")]
-        [True, True, True, True, True, False, False]
     """
     if not isinstance(value, str):
         return isinstance(value, Time)
@@ -242,17 +221,9 @@ class Timestamp(NamedTuple):
     def to_next_batch(self, samples: int = 0, tokens: int = 0, duration_s: float = 0.0) -> Timestamp:
         """Return the position one batch later."""
         epoch, batch, sample, token, batch_in_epoch, sample_in_epoch, token_in_epoch, elapsed_s, in_epoch_s = self
-        position = (
-            epoch,
-            batch + 1,
-            sample + samples,
-            token + tokens,
-            batch_in_epoch + 1,
-            sample_in_epoch + samples,
-            token_in_epoch + tokens,
-            elapsed_s + duration_s,
-            in_epoch_s + duration_s,
-        )
+        totals = epoch, batch + 1, sample + samples, token + tokens
+        within = batch_in_epoch + 1, sample_in_epoch + samples, token_in_epoch + tokens
+        position = totals + within + (elapsed_s + duration_s, in_epoch_s + duration_s)
         return tuple.__new__(Timestamp, position)  # runs every step: saves the Python frame of Timestamp(...)
 
     def to_next_epoch(self) -> Timestamp:
@@ -261,22 +232,16 @@ class Timestamp(NamedTuple):
 
     def get(self, unit: TimeUnit | str) -> Time:
         """Return the total in `unit`; `dur` needs the length of the whole training, see `State`."""
-        unit = _unit(unit)
+        unit = TimeUnit(unit)
         if unit is TimeUnit.DURATION:
             raise ArgumentError("a Timestamp does not know the total: use State.get_elapsed_duration() for 'dur'")
         return Time(self[FIELD_OF[unit]], unit)
 
 
-# Where a Timestamp keeps what each unit counts.
-FIELD_OF = {
-    TimeUnit.EPOCH: Timestamp._fields.index("epoch"),
-    TimeUnit.BATCH: Timestamp._fields.index("batch"),
-    TimeUnit.SAMPLE: Timestamp._fields.index("sample"),
-    TimeUnit.TOKEN: Timestamp._fields.index("token"),
-    TimeUnit.SECOND: Timestamp._fields.index("elapsed_s"),
-}
-
-_CLOCKED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.SECOND)
+_WHOLE = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+FIELD_OF = {unit: Timestamp._fields.index(unit.name.lower()) for unit in _WHOLE}
+FIELD_OF[TimeUnit.SECOND] = Timestamp._fields.index("elapsed_s")
+"""Where a Timestamp keeps what each unit counts."""
 
 
 class Interval:
@@ -288,7 +253,11 @@ class Interval:
     """
 
     def __init__(self, length: Time | str, what: str) -> None:
-        self.length = _clocked(length, what)
+        self.length = length_named(what, length)
+        if self.length.unit is TimeUnit.DURATION:
+            raise ArgumentError(f"{what}: give it in ep, ba, sp, tok or sec, not as {str(self.length)!r}")
+        if self.length.value <= 0:
+            raise ArgumentError(f"{what} has to be positive, not {str(self.length)!r}")
         self._field = FIELD_OF[self.length.unit]
         self._value = self.length.value
         self.in_epochs = self.length.unit is TimeUnit.EPOCH
@@ -299,13 +268,9 @@ class Interval:
         return then != now and then // self._value != now // self._value
 
 
-def _clocked(time: Time | str, what: str) -> Time:
+def length_named(name: str, value: Time | str) -> Time:
+    """Return an argument as a length; an error names it."""
     try:
-        time = Time(time)
+        return Time(value)
     except (ArgumentError, ArgumentTypeError) as error:
-        raise type(error)(f"{what}: {error}") from None
-    if time.unit not in _CLOCKED:
-        raise ArgumentError(f"{what}: give it in ep, ba, sp, tok or sec, not as {str(time)!r}")
-    if time.value <= 0:
-        raise ArgumentError(f"{what} has to be positive, not {str(time)!r}")
-    return time
+        raise type(error)(f"{name}: {error}") from None

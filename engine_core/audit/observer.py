@@ -11,7 +11,7 @@ from ..algorithm import Algorithm, algorithm_metadata
 from ..event import Event
 from ..messages import enumerated
 from ..needs import WRITABLE
-from ..registry import Origin, Registry, title
+from ..registry import Origin, Registry, display_name
 from ..state import State
 from .fingerprint import Digests, changed_leaves, fingerprint_state
 from .loader_tensors import Owners
@@ -62,7 +62,7 @@ class Finding:
     def __str__(self) -> str:
         named = [leaf for leaf in self.leaves if leaf]
         leaves = f" ({enumerated(named)})" if named else ""
-        changed = f"{title(self.algorithm, self.origin)} changed {self.field}{leaves}"
+        changed = f"{display_name(self.algorithm, self.origin)} changed {self.field}{leaves}"
         first = self.event.partner
         if self.kind == "undeclared_write":
             declared = (*(self.writes or ()), self.field)

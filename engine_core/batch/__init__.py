@@ -1,8 +1,7 @@
 """Batches in any container of tensors: their items, and what a row of them is. Needs no torch."""
 
 from .batches import Batches, count_rows, take_rows
-from .containers import map_batch, move_batch
-from .items import BatchKey, ItemSwap, get_item, set_item
+from .items import BatchKey, ItemSwap, get_item, leaves_of, map_batch, move_batch, set_item
 
 __all__ = [
     "BatchKey",
@@ -10,6 +9,7 @@ __all__ = [
     "ItemSwap",
     "count_rows",
     "get_item",
+    "leaves_of",
     "map_batch",
     "move_batch",
     "set_item",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .containers import are_values, is_array, is_value, rebuilt
-from .items import BatchKey, get_item
+from ..time import as_number
+from .items import BatchKey, are_values, get_item, is_array, is_value, rebuilt
 from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, role_of
 
 if TYPE_CHECKING:
@@ -43,9 +42,6 @@ class Batches:
         tokens: returns the number of tokens of a batch, for lengths in `tok`. None: the sum of `attention_mask`, or
             else the elements of `input_ids`, in a mapping that has one of them.
 
-    Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for arguments that can't work together.
-
     Example:
         >>> import torch
         >>> batch = {"x": torch.zeros(3, 2), "temperature": torch.ones(1)}
@@ -70,6 +66,7 @@ class Batches:
         for name, paths in (("per_row", self.per_row), ("dim", self.dim)):
             if (twice := [path for path in paths if self._said[str(path)][0] != name]) != []:
                 raise ArgumentError(f"Batches: {twice[0]!r} is in {name} too; it can be in one of shared, per_row, dim")
+        object.__setattr__(self, "samples", as_number(self.samples))
         if not isinstance(self.samples, bool):
             raise ArgumentTypeError(f"Batches: samples={self.samples!r} has to be True or False")
         for name in ("count", "take", "tokens"):
@@ -142,9 +139,6 @@ class Batches:
         Args:
             rows: a slice, or the positions of the rows, a tensor (k,).
 
-        Raises:
-            ArgumentError: (a ValueError) where rows can't be told, as in `rows`, or can't be taken.
-
         Example:
             >>> import torch
             >>> Batches().part((torch.arange(4), "kept"), torch.tensor([1, 3]))
@@ -155,13 +149,7 @@ class Batches:
         return self.map_rows(batch, lambda item, dim: _taken(item, dim, rows))
 
     def part_of(self, batch: Any, key: BatchKey, rows: slice | torch.Tensor) -> Any:
-        """Return some rows of one item of a batch, as `part` does; others are not copied if it is one tensor.
-
-        Example:
-            >>> import torch
-            >>> Batches(dim={"x": 1}).part_of({"x": torch.zeros(5, 3), "y": torch.arange(3)}, "x", slice(2)).shape
-            torch.Size([5, 2])
-        """
+        """Return some rows of one item of a batch, as `part` does; others are not copied if it is one tensor."""
         item, found = get_item(batch, key), []
 
         def take(each: Any, dim: int) -> Any:
@@ -177,9 +165,6 @@ class Batches:
         """Return parts of at most `size` rows, as few as possible, whose sizes differ by at most one.
 
         A batch that has no more rows is its only part.
-
-        Raises:
-            ArgumentError: (a ValueError) as `part` does.
 
         Example:
             >>> import torch
@@ -206,9 +191,6 @@ class Batches:
 
     def map_rows(self, batch: Any, on_rows: Callable[[Any, int], Any]) -> Any:
         """Return the batch with `on_rows(item, dim)` in place of each tensor and list that has its rows.
-
-        Raises:
-            ArgumentError: (a ValueError) where rows can't be told or cut.
 
         Example:
             >>> import torch
@@ -255,9 +237,6 @@ def count_rows(batch: Any) -> int:
 
     A run may have another one: plugins ask `state.batches.rows(batch)`.
 
-    Raises:
-        ArgumentError: (a ValueError) where they can't be told, with the line to write.
-
     Example:
         >>> import torch
         >>> count_rows((torch.zeros(8, 3), torch.zeros(8)))
@@ -270,9 +249,6 @@ def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
     """Return the rows at `index` (k,) by the strict rule, as `Batches().part` does; a batch of other rows stays whole.
 
     A run may have another rule: plugins ask `state.batches.part(batch, index)`.
-
-    Raises:
-        ArgumentError: (a ValueError) where they can't be told, with the line to write.
 
     Example:
         >>> import torch
@@ -288,11 +264,8 @@ _STRICT = Batches()
 
 
 def _whole(name: str, number: Any, batch: Any) -> int:
-    try:
-        if (whole := operator.index(number)) >= 0:
-            return whole
-    except TypeError:
-        pass
+    if type(whole := as_number(number)) is int and whole >= 0:
+        return whole
     raise ArgumentError(
         f"Batches({name}=...) returned {number!r} for a batch of type {type(batch).__name__}; it has to return a whole "
         "number"

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
-from .containers import are_values, is_array, is_container, is_packed, is_record, is_value, items_of
+from ..time import as_number
+from .items import are_values, is_array, is_container, is_packed, is_record, is_value, items_of
 
 Said: TypeAlias = "Mapping[str, tuple[str, int]]"
 """What a user says of items: by path, the name of the argument, and the dimension of the rows."""
@@ -19,15 +20,15 @@ TAKE = "Batches(count=..., take=...), with a function that counts the rows of a 
 def check_paths(name: str, given: Any) -> Any:
     """Return what an argument of `Batches` says of items by their paths, as a tuple or a dict."""
     kinds, example = ((Mapping,), "{'x': 1}") if name == "dim" else ((list, tuple), "('x',)")
-    are_paths = isinstance(given, kinds) and all(
-        type(path) is str or (type(path) is int and path >= 0) for path in given
-    )
-    if not are_paths or (isinstance(given, Mapping) and any(type(dim) is not int for dim in given.values())):
+    paths = [*map(as_number, given)] if isinstance(given, kinds) else [None]
+    dims = [*map(as_number, given.values())] if isinstance(given, Mapping) else []
+    are_paths = all(type(path) is str or (type(path) is int and path >= 0) for path in paths)
+    if not are_paths or any(type(dim) is not int for dim in dims):
         raise ArgumentTypeError(
             f"Batches: {name}={given!r} has to be such as {name}={example}; a path is an index from 0 on, a key or a "
             "field, or several: 'a.b'"
         )
-    return dict(given) if isinstance(given, Mapping) else tuple(given)
+    return dict(zip(paths, dims, strict=True)) if isinstance(given, Mapping) else tuple(paths)
 
 
 class Role(Enum):
@@ -66,9 +67,8 @@ class Place(NamedTuple):
     ) -> Place:
         """Return the place of a whole batch, or of an item of a parent."""
         way, dim = next((said[path] for path in paths if path in said), (None, 0)) if said else (None, 0)
-        if way != "dim":
-            return cls(item, said, key, name, paths, parent, way, None if parent is None else parent.dim)
-        return cls(item, said, key, name, paths, parent, way, dim)
+        own = dim if way == "dim" else None if parent is None else parent.dim
+        return cls(item, said, key, name, paths, parent, way, own)
 
     def parts(self) -> Iterator[Place]:
         """Yield what is in it."""
@@ -91,11 +91,7 @@ class Place(NamedTuple):
         return any(isinstance(part, (list, tuple)) for part in self.item)
 
     def has_values_for(self, rows: int) -> bool:
-        """Has a list of values one for each row?
-
-        Raises:
-            ArgumentError: if each of the lists in it has too.
-        """
+        """Has a list of values one for each row?"""
         if len(self.item) != rows or (self.dim is not None and self.holds_lists):
             return False
         if rows > 1 and self.holds_lists and all(len(i) == rows for i in self.item if isinstance(i, (list, tuple))):
@@ -134,11 +130,7 @@ class Place(NamedTuple):
 
 
 def role_of(place: Place) -> Role:
-    """Return what an item is for the rows.
-
-    Raises:
-        ArgumentError: where it could be one thing or another.
-    """
+    """Return what an item is for the rows."""
     item = place.item
     if place.way == "shared":
         return Role.SHARED
@@ -161,11 +153,7 @@ def role_of(place: Place) -> Role:
 
 
 def agreed_rows(batch: Any, said: Said) -> int:
-    """Return the number of rows on which all that has some agrees.
-
-    Raises:
-        ArgumentError: with the items, their shapes and the line to write.
-    """
+    """Return the number of rows on which all that has some agrees."""
     try:
         places = list(_all(Place.of(batch, said)))
     except RecursionError:

@@ -1,26 +1,190 @@
-"""Save the run at intervals, in the background. Knows folders and snapshots, but no Trainer."""
+"""Save the run at intervals: when, which checkpoints are kept, and what can't be saved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ..algorithm import unique_names
 from ..arguments import check_flag, check_interval, check_whole, interval_in_run, path_of
 from ..callback import Callback
-from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError, did_you_mean
 from ..logger import Logger
 from ..messages import warn
+from ..observed_list import ObservedList
+from ..ranks import Ranks
 from ..state import State
 from ..time import Time, Timestamp
-from .ranking import Ranking, is_of_interval
-from .savable import check_folder, check_states
+from .monitor import Monitor
 
 if TYPE_CHECKING:
-    from ..checkpoint import Share, Snapshot
+    from ..checkpoint import Checkpoint
 
 __all__ = ["CheckpointSaver"]
+
+
+def check_states(state: State, logger: Logger) -> None:
+    """Raise if a state as it is now can't be saved: each save would fail, and there would never be a checkpoint.
+
+    Lazy parameters are left out, since the first batch creates them.
+    """
+    from torch.nn import Module  # noqa: PLC0415  as above
+    from torch.nn.parameter import is_lazy  # noqa: PLC0415
+
+    from ..checkpoint import check_weight, flatten  # noqa: PLC0415
+    from ..parallel import in_slices  # noqa: PLC0415
+
+    modules = (("model", state.model), ("loss_fn", state.loss_fn))
+    named: list[tuple[str, Any]] = [(name, owner) for name, owner in modules if isinstance(owner, Module)]
+    listeners = [*state.callbacks, *logger.destinations]
+    for owners in (state.algorithms, listeners, state.optimizers, state.schedulers):
+        named += zip(unique_names(ObservedList.of(owners)), ObservedList.of(owners), strict=True)
+    for name, owner in named:
+        try:
+            own: Any = in_slices(getattr(owner, "state_dict", dict)())
+        except Exception:  # noqa: BLE001, S112  the first save reports it, and isolates a destination
+            continue
+        for key, value in own.items() if isinstance(own, dict) else ():
+            if not is_lazy(value):
+                flatten(value, f"{name}.state_dict()[{key!r}]", {})
+                if name == "model":
+                    check_weight(key, value)
+        if not isinstance(owner, Module):
+            flatten(own, f"{name}.state_dict()", {})
+
+
+def check_folder(folder: Path, ranks: Ranks, *, writes: bool) -> None:
+    """Raise on all ranks if one of them does not see what rank 0 writes in the folder, from which all resume.
+
+    Args:
+        writes: do all ranks write there? Then they try it.
+    """
+    if ranks.size == 1:
+        return
+    # Of this name, the saver removes it if the process is killed here.
+    token = folder / ranks.first(f".ep-{secrets.token_hex(8)}.new")
+    ranks.decide(token.mkdir)
+    why = None if token.is_dir() else "does not see what rank 0 writes there"
+    if writes and not why:
+        try:
+            (token / str(ranks.rank)).touch()
+        except OSError as error:
+            why = f"can't write there ({error.strerror})"
+    reasons = ranks.each(why)
+    if ranks.rank == 0:
+        shutil.rmtree(token, ignore_errors=True)
+    if found := [f"rank {rank} {why}" for rank, why in enumerate(reasons) if why]:
+        raise CheckpointError(
+            f"{str(folder)!r} has to be one folder for all ranks, since each of them resumes from it: "
+            f"{'; '.join(found)}; save to a file system that all machines share"
+        )
+
+
+Best = list[tuple[float, str]]
+"""Values with the names of their checkpoints, best first."""
+_PAIRS = [int, str], [float, str]
+
+
+class _Counted(NamedTuple):
+    """The last result counted: the metrics it was part of, its value, and the checkpoint that it counts for."""
+
+    among: Mapping[str, float]
+    value: float | None
+    checkpoint: str
+
+    def is_in(self, state: State, key: str) -> bool:
+        """Is it still the latest? A later evaluation has its own results; a loop may write into the old ones."""
+        value = state.metrics.get(key)
+        return self.among is state.metrics and (self.value is value or self.value == value)  # NaN equals nothing
+
+
+class Ranking:
+    """The best checkpoints in a folder, as a monitor ranks them, and whether the latest result is yet to be counted."""
+
+    def __init__(self, folder: Path, metric: str | None, keep: int) -> None:
+        self._folder = folder
+        self._monitor = None if metric is None else Monitor(metric)
+        self._keep = keep
+        self.best: Best = []
+        self.awaits = False
+        """When the run was saved, was there a result that counted for no checkpoint yet?"""
+        self.is_evaluating = False
+        self._counted = _Counted({}, None, "")
+
+    def follow(self, state: State) -> None:
+        """Let the run's results say which value is better; one without a direction is refused."""
+        if self._monitor is not None:
+            self._monitor.follow(state)
+
+    def start(self, state: State) -> None:
+        """Drop checkpoints no longer in the folder, and a result from before this fit unless it awaits a checkpoint."""
+        self.follow(state)
+        self.best = self._ranked(self.still_there())  # an older version may have ranked them the other way round
+        self.is_evaluating = False
+        if self._monitor is not None and not self.awaits:
+            self._counted = _Counted(state.metrics, state.metrics.get(self._monitor.key), "")
+
+    def awaits_checkpoint(self, state: State) -> bool:
+        """Is there a result that counts for no checkpoint yet?"""
+        monitor = self._monitor
+        return monitor is not None and monitor.key in state.metrics and not self._counted.is_in(state, monitor.key)
+
+    def staying(self, written: Path, saved: Sequence[Path], keep_last: int, best: Best) -> list[Path]:
+        """Return which checkpoints stay: the one just written, the last of the intervals, and the best."""
+        place = saved.index(written) + 1
+        # Those beyond come first: this run was resumed from before them, so they won't be continued.
+        regular = [path for path in (*saved[place:], *saved[:place]) if is_of_interval(path)]
+        return [written, *regular[-keep_last:], *(self._folder / name for _, name in best)]
+
+    def with_checkpoint(self, name: str, state: State) -> Best:
+        """Return the best checkpoints after saving one of this name, for which the latest result then counts."""
+        best, monitor = self.still_there(), self._monitor
+        if monitor is None:
+            return best
+        if monitor.key not in state.metrics:
+            if state.metrics or not state.evaluators:  # else no evaluation has ended yet
+                why = did_you_mean(monitor.key, state.metrics)
+                warn(f"no evaluation has a result {monitor.key!r} to keep the best by{why}", CheckpointWarning)
+            return best
+        is_partial = self.is_evaluating and state.is_interrupted
+        if is_partial or (self._counted.is_in(state, monitor.key) and self._counted.checkpoint != name):
+            return best
+        value = state.metrics[monitor.key]
+        self._counted = _Counted(state.metrics, value, name)
+        if not math.isfinite(value):
+            return best
+        ranked = [*(pair for pair in best if pair[1] != name), (float(value), name)]
+        return self._ranked(ranked)[: self._keep]
+
+    def _ranked(self, best: Best) -> Best:
+        descends = self._monitor is None or not self._monitor.smaller_is_better
+        return sorted(best, key=lambda pair: pair[0], reverse=descends)
+
+    def load(self, best: Any) -> None:
+        """Load the best checkpoints of a saved run."""
+        pairs = best if isinstance(best, list) else [None]
+        if not all(isinstance(pair, (list, tuple)) and [*map(type, pair)] in _PAIRS for pair in pairs):
+            raise ArgumentError(f"best={best!r} in the state of CheckpointSaver has to be a list of [value, name]")
+        self.best = [(float(value), name) for value, name in best]
+
+    def still_there(self) -> Best:
+        """Return the best checkpoints that are still in the folder."""
+        return [(value, name) for value, name in self.best if (self._folder / name).is_dir()]
+
+
+def is_of_interval(checkpoint: Path) -> bool:
+    """Was it saved because an interval had passed? Unreadable ones count as if they were."""
+    from ..checkpoint import read_manifest  # noqa: PLC0415  the saver can be listed without torch
+
+    try:
+        return bool(read_manifest(checkpoint).get("is_regular", True))
+    except CheckpointError:
+        return True
 
 
 class CheckpointSaver(Callback):
@@ -89,12 +253,7 @@ class CheckpointSaver(Callback):
         self._ranking.follow(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact.
-
-        Raises:
-            CheckpointError: for a state that a checkpoint can't hold, with its path, and for a rank that does not see
-                the folder, whatever `on_error` says.
-        """
+        """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact."""
         if state.snapshot is None:
             raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
         check_states(state, logger)
@@ -174,44 +333,37 @@ class CheckpointSaver(Callback):
         """Wait for pending writes, and return the checkpoints in the folder, by batch and then by attempt.
 
         The list is empty if the folder could not be taken: its checkpoints may be another run's.
-
-        Raises:
-            CheckpointError: with `on_error="stop"`, if a write failed.
         """
         self._finish(self._writer.wait)
         return [] if self._is_off else self._store.saved()
 
     def _take_folder(self, state: State) -> tuple[bool, bool]:
         """Return whether the folder can't be taken, and whether a checkpoint of this position is one of an interval."""
+        store, folder, origin = self._store, self.checkpoint_folder, state.loaded_from
         try:
-            return False, self._lock_folder(state)
+            is_ours = store.lock() or store.identity == self._loaded_identity
+            if origin is not None:
+                is_ours |= origin.parent.resolve() == folder.resolve()
+            self._ranking.start(state)
+            here = folder / store.name_of(state.timestamp)
+            if here.exists():
+                self._saved_at = state.timestamp
+            if not is_ours and (there := store.holds()) is not None:
+                store.unlock()
+                raise CheckpointError(
+                    f"{str(folder)!r} holds checkpoints of another run, such as {there}: "
+                    "resume from them with Trainer(autoresume=True), or save elsewhere"
+                )
+            return False, here.exists() and is_of_interval(here)
         except OSError as error:
             self._fail(error, state)
             return True, False
 
-    def _lock_folder(self, state: State) -> bool:
-        is_ours = self._store.lock() or self._store.identity == self._loaded_identity
-        if state.loaded_from is not None:
-            is_ours |= state.loaded_from.parent.resolve() == self.checkpoint_folder.resolve()
-        self._ranking.start(state)
-        here = self.checkpoint_folder / self._store.name_of(state.timestamp)
-        if here.exists():
-            self._saved_at = state.timestamp
-        if not is_ours and (there := self._store.holds()) is not None:
-            self._store.unlock()
-            raise CheckpointError(
-                f"{str(self.checkpoint_folder)!r} holds checkpoints of another run, such as {there}: "
-                "resume from them with Trainer(autoresume=True), or save elsewhere"
-            )
-        return here.exists() and is_of_interval(here)
-
-    def _was_measured_later(self, state: State) -> bool:
-        """Did an evaluation end after this position was saved, such as the last or an interrupted one?"""
-        return state.timestamp == self._saved_at and self._ranking.awaits_checkpoint(state)
-
     def _decides_to_save_again(self, state: State) -> bool:
-        """Does rank 0 miss the latest result in what it saved? Asked only where an evaluation has ended."""
-        return self._measured_at == state.timestamp and state.ranks.decide(lambda: self._was_measured_later(state))
+        """Does rank 0 miss in what it saved the result of an evaluation that ended here, be it an interrupted one?"""
+        ranking, now = self._ranking, state.timestamp
+        is_measured = self._measured_at == now
+        return is_measured and state.ranks.decide(lambda: now == self._saved_at and ranking.awaits_checkpoint(state))
 
     def _save(self, state: State) -> None:
         self._finish_together(state)
@@ -224,7 +376,7 @@ class CheckpointSaver(Callback):
 
     def _begin(self, state: State) -> None:
         """Copy the run and start writing it; only a written checkpoint counts as saved and can be among the best."""
-        ranking, snapshot = self._ranking, cast("Callable[..., Snapshot]", state.snapshot)
+        ranking, snapshot = self._ranking, cast("Callable[..., Checkpoint]", state.snapshot)
         is_regular = self._due_at == state.timestamp
         if is_regular or not state.is_interrupted:
             best = ranking.with_checkpoint(self._store.name_of(state.timestamp), state)
@@ -237,15 +389,15 @@ class CheckpointSaver(Callback):
             taken = snapshot(whole=True) if whole else snapshot()
         finally:
             ranking.best = former
-        save = self._in_parts(state, taken.content.described(is_regular=is_regular))
+        save, at = self._in_parts(state, taken.described(is_regular=is_regular)), state.timestamp
         if save is None:
             return
 
         def write() -> None:
-            path = save(taken.at)  # before others are removed: there is always one to resume from
+            path = save(at)  # before others are removed: there is always one to resume from
             if state.rank:
                 return
-            self._saved_at, ranking.best = taken.at, best
+            self._saved_at, ranking.best = at, best
             if self.metric is not None:
                 self._store.mark_best(best[0][1] if best else None)
             if self.keep_last is not None:
@@ -253,14 +405,14 @@ class CheckpointSaver(Callback):
 
         self._writer.start(write)
 
-    def _in_parts(self, state: State, content: Share) -> Callable[[Timestamp], Path] | None:
+    def _in_parts(self, state: State, content: Checkpoint) -> Callable[[Timestamp], Path] | None:
         """Return what writes this rank's part of a checkpoint, or on rank 0 all of it; None: this writes nothing."""
-        from ..checkpoint import Content, Writers, cut_content  # noqa: PLC0415  as above
+        from ..checkpoint import Writers, cut_content  # noqa: PLC0415  as above
 
         ranks, store = state.ranks, self._store
-        if isinstance(content, Content) and not self._is_in_parts(state):
+        if not self._is_in_parts(state):
             return None if ranks.rank else partial(store.save, content=content)
-        share = cut_content(content, ranks.rank, ranks.size) if isinstance(content, Content) else content
+        own = content if ranks.is_sharded else cut_content(content, ranks.rank, ranks.size)
 
         def begin() -> str | None:
             try:
@@ -272,7 +424,7 @@ class CheckpointSaver(Callback):
         if (name := ranks.decide(begin)) is None:
             return None
         writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost, ranks.timeout_s)
-        return partial(store.save_share, share=share, writers=writers)
+        return partial(store.save, content=own, writers=writers)
 
     def _is_in_parts(self, state: State) -> bool:
         """Does each of several ranks write a part?"""

@@ -24,9 +24,6 @@ class Monitor:
         label: that of the evaluation loader.
         smaller_is_better: None while nothing says so.
 
-    Raises:
-        ArgumentError: (a ValueError) for anything but such a name.
-
     Example:
         >>> Monitor("eval/loss").is_better(0.3, than=0.5)
         True
@@ -48,11 +45,7 @@ class Monitor:
         self.smaller_is_better = self._direction_in(Results())
 
     def follow(self, state: State) -> None:
-        """Take the direction from a run's results, for which metrics and a config may say it.
-
-        Raises:
-            ArgumentError: (a ValueError) with what to write, if nothing says which of two values is better.
-        """
+        """Take the direction from a run's results, for which metrics and a config may say it."""
         self.smaller_is_better = self._direction_in(state.results)
         if self.smaller_is_better is None:
             names = ["loss", *state.metric_objects]
@@ -67,11 +60,7 @@ class Monitor:
         return self._way == "min:" if self._way else results.is_lower_better(self.key)
 
     def check_loader(self, state: State) -> None:
-        """Raise unless there is the evaluation loader that produces the result.
-
-        Raises:
-            ArgumentError: (a ValueError) that says what there is, or what to do.
-        """
+        """Raise unless there is the evaluation loader that produces the result."""
         if not state.evaluators:
             raise ArgumentError(
                 f"nothing is evaluated, so there is no {self.key!r} to watch: give eval_dataloader to the Trainer, or "
@@ -84,11 +73,7 @@ class Monitor:
             )
 
     def value_in(self, state: State) -> float:
-        """Return the result of the latest evaluation.
-
-        Raises:
-            ArgumentError: (a ValueError) that suggests the nearest name, if it has no such result.
-        """
+        """Return the result of the latest evaluation."""
         if self.key not in state.metrics:
             raise ArgumentError(f"the evaluation has no result {self.key!r}{did_you_mean(self.key, state.metrics)}")
         return float(state.metrics[self.key])

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from ..algorithm import Algorithm
 from ..arguments import path_of
 from ..callback import Callback
 from ..errors import ArgumentError, ArgumentTypeError
 from ..event import Event
-from ..files import cannot_write, write_whole
+from ..files import cannot_write
 from ..logger import Logger
 from ..messages import warn
 from ..state import State
@@ -28,12 +28,10 @@ __all__ = ["TIMING_SCHEMA", "Profiler", "Span"]
 CHUNK = 8192
 """How many complete spans are kept in memory before they are written."""
 TIMING_SCHEMA = 1
-"""The form of the file of sums."""
+"""The form of the sums."""
 _BATCH = "event/batch"
-
-
-_HEADS = {"path": (b'[\n{"name": ', b"[\n]"), "timing": (b'{\n  "schema": ',)}
-"""How the files begin."""
+_HEADS = (b'[\n{"name": ', b"[\n]")
+"""How a trace begins."""
 
 
 class Profiler(Callback):
@@ -44,28 +42,24 @@ class Profiler(Callback):
     until the engine closes.
 
     Args:
-        path: the file for each span, for https://ui.perfetto.dev or chrome://tracing.
-        timing: the file for the sums. It holds `{"schema": 1, "batches": n, "resumed_at": n or null, "spans": {name:
-            {"count", "seconds", "own_seconds"}}}`, where `own_seconds` are those without the spans inside. They are of
-            this process, and `resumed_at` says after how many batches it began.
+        path: the file for each span, for https://ui.perfetto.dev or chrome://tracing. It is overwritten, and missing
+            folders are created, at INIT. None: only the sums are kept.
 
-    Files are overwritten, and missing folders created: the trace at INIT, the sums at the end of a run that trained.
+    Attributes:
+        timing: the sums of a run that trained, once the engine is closed, until then None: `{"schema": 1, "batches": n,
+            "resumed_at": n or None, "spans": {name: {"count", "seconds", "own_seconds"}}}`, where `own_seconds` are
+            those without the spans inside. They are of this process, and `resumed_at` says after how many batches it
+            began.
 
     Raises:
-        ArgumentError: (a ValueError) if neither is given, or no file can be written there.
+        ArgumentError: (a ValueError) if no file can be written there.
     """
 
     every_rank = False
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, timing: str | os.PathLike[str] | None = None
-    ) -> None:
-        if path is None and timing is None:
-            raise ArgumentError(
-                "the profiler has no file to write: give it path='trace.json', timing='timing.json' or both"
-            )
-        self.path = None if path is None else _checked(path, "path")
-        self.timing = None if timing is None else _checked(timing, "timing")
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = None if path is None else _checked(path)
+        self.timing: dict[str, Any] | None = None
         self._is_on = self._has_begun = False
         self._file: TextIO | None = None
         self._lock = threading.Lock()
@@ -86,11 +80,11 @@ class Profiler(Callback):
                 message = f"the profiler can't write to {str(self.path)!r}: {error.strerror}"
                 raise cannot_write(error, message) from error
         self._pid, self._start_ns, self._written = os.getpid(), time.perf_counter_ns(), 0
-        self._is_on, self._resumed_at = True, None
+        self._is_on, self._resumed_at, self.timing = True, None, None
         state.profiler = self
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Note that the run begins: the sums of one that savers have refused would replace another run's."""
+        """Note that the run begins; one that savers have refused has no sums."""
         self._has_begun = True
 
     def after_load(self, state: State, logger: Logger) -> None:
@@ -120,7 +114,7 @@ class Profiler(Callback):
         return self.span(f"algorithm/{name}/{event}")
 
     def close(self, state: State, logger: Logger) -> None:
-        """End what is still open and complete the files."""
+        """End what is still open, complete the trace, and add up the spans."""
         if not self._is_on:
             return
         self._is_on = False
@@ -133,10 +127,9 @@ class Profiler(Callback):
             self._file = None
         if state.profiler is self:
             state.profiler = None
-        sums = self._sums()
+        if self._has_begun:
+            self.timing = _timing(self._sums(), self._resumed_at)
         self._threads.clear()
-        if self.timing is not None and self._has_begun:
-            _write_timing(self.timing, sums, self._resumed_at)
 
     def _sums(self) -> dict[str, list[int]]:
         """Return how many spans there were of each name, their time, and that without the spans inside, in ns."""
@@ -224,33 +217,24 @@ def _head(name: str) -> str:
     return f'\n{{"name": {json.dumps(name)}, "cat": {json.dumps(name.partition("/")[0])}, "ph": "X"'
 
 
-def _write_timing(path: Path, sums: dict[str, list[int]], resumed_at: int | None) -> None:
-    """Write the sums whole or not at all."""
+def _timing(sums: dict[str, list[int]], resumed_at: int | None) -> dict[str, Any]:
     spans = {
         name: {"count": count, "seconds": ns / 1e9, "own_seconds": own_ns / 1e9}
         for name, (count, ns, own_ns) in sorted(sums.items())
     }
     batches = spans.get(_BATCH, {"count": 0})["count"]
-    content = {"schema": TIMING_SCHEMA, "batches": batches, "resumed_at": resumed_at, "spans": spans}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(content, indent=2) + "\n")
-    except OSError as error:
-        warn(f"the profiler could not write {str(path)!r}: {error}", UserWarning)
+    return {"schema": TIMING_SCHEMA, "batches": batches, "resumed_at": resumed_at, "spans": spans}
 
 
-def _checked(path: str | os.PathLike[str], name: str) -> Path:
+def _checked(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentTypeError(f"the profiler's {name} is {path!r}; give the name of a file such as 'trace.json'")
+        raise ArgumentTypeError(f"the profiler's path is {path!r}; give the name of a file such as 'trace.json'")
     checked = path_of(path)
     if checked.is_dir():
-        raise ArgumentError(f"the profiler's {name} {str(path)!r} is a folder; give the name of a file in it")
-    if name == "timing" and checked.exists() and not checked.is_file():  # as /dev/null: it is replaced, not written to
-        raise ArgumentError(f"the profiler's {name} {str(path)!r} is not a file; give the name of one")
-    if checked.is_file() and not _is_ours(checked, name):
-        what = "trace" if name == "path" else "file of sums"
+        raise ArgumentError(f"the profiler's path {str(path)!r} is a folder; give the name of a file in it")
+    if checked.is_file() and not _is_ours(checked):
         raise ArgumentError(
-            f"the profiler's {name} {str(path)!r} is a file that is no {what}, and is left as it is: give another name"
+            f"the profiler's path {str(path)!r} is a file that is not a trace, and is left as it is: give another name"
         )
     there = next(folder for folder in checked.absolute().parents if folder.exists())
     if not there.is_dir() or not os.access(checked if checked.exists() else there, os.W_OK):
@@ -258,9 +242,9 @@ def _checked(path: str | os.PathLike[str], name: str) -> Path:
     return checked
 
 
-def _is_ours(file: Path, name: str) -> bool:
-    """Does a file begin as those that a profiler writes, or is it empty?"""
+def _is_ours(file: Path) -> bool:
+    """Does a file begin as a trace does, or is it empty?"""
     with suppress(OSError), file.open("rb") as opened:
         begin = opened.read(64)
-        return any(begin[: len(head)] == head[: len(begin)] for head in _HEADS[name])
+        return any(begin[: len(head)] == head[: len(begin)] for head in _HEADS)
     return False

@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar as Stroke
+from rich.table import Table
+from rich.text import Text
 
 from ..errors import ArgumentError
 from ..logger import Logger
 from ..messages import escaped
 from ..state import State, epochs_done, length_of
 from ..time import TimeUnit
-from .facts import Facts, totals_of
-from .screen import Plain, Progress, Screen, Terminal, is_terminal
-from .wording import clock, header_lines, row
+from .reporter import RunReporter, clock, header_lines, row, totals_of
 
 __all__ = ["ProgressBar"]
 
+NARROWEST, WIDEST = 10, 40
+"""How many columns a bar takes; where there is less room, its numbers are shown without it."""
 
-class ProgressBar(Facts):
+LINES_EVERY_S = 30.0
+"""The shortest time between two lines of progress."""
+
+
+class Progress(NamedTuple):
+    """How far something is: what, which share of it is done, and what else there is to say."""
+
+    what: str
+    share: float | None
+    numbers: str = ""
+
+    def __str__(self) -> str:
+        percent = "" if self.share is None else f"{self.share:.0%}"
+        return "  ".join(filter(None, (self.what, percent, self.numbers)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield one line with a bar, or the text alone, wrapped, where the width leaves no room for the bar."""
+        room = options.max_width - cell_len(str(self)) - 2  # in steps, or the bar would move with each digit
+        if self.share is None or room < NARROWEST:
+            yield Text(str(self), overflow="fold")
+            return
+        line = Table.grid(padding=(0, 2, 0, 0))
+        stroke = Stroke(total=1.0, completed=self.share, width=min(room // 10 * 10, WIDEST))
+        line.add_row(Text(self.what), stroke, Text(f"{self.share:.0%}"), Text(self.numbers))
+        yield line
+
+
+class ProgressBar(RunReporter):
     """Shows header, evaluations and progress on stderr: with a bar on a terminal, as plain lines elsewhere.
 
     Args:
@@ -38,12 +75,14 @@ class ProgressBar(Facts):
         if show is not True and show not in ("auto", "lines"):
             raise ArgumentError(f"show is 'auto', 'lines' or True, not {show!r}")
         self.refresh_s, self.show = refresh_s, show
-        self._screen: Screen | None = None
-        self._next_s = float("inf")
+        self._form: Literal["bar", "lines"] | None = None
+        self._live: Live | None = None
+        self._next_s, self._state = float("inf"), State()
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Show the header, and put the bar on the terminal."""
-        self._open(state)
+        self._state = state
+        self._open()
         super().fit_start(state, logger)
         self._started_fit_s = time.monotonic()
         self._first, self._first_done = state.timestamp, _done(state) or 0.0
@@ -51,14 +90,14 @@ class ProgressBar(Facts):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Show how far training is, if it is time to."""
-        Facts.batch_end(self, state, logger)
+        super().batch_end(state, logger)
         if time.monotonic() >= self._next_s:
             self._draw(self._of_training(state))
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Open the screen for an evaluation of its own; a prediction is not followed, since it may be left midway."""
         if not self.is_fitting and state.dataloader_label != "predict":
-            self._open(state)
+            self._open()
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
         """Show how far the evaluation is, if it is time to."""
@@ -67,6 +106,7 @@ class ProgressBar(Facts):
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Show the row, and training below it."""
+        self._state = state
         super().eval_end(state, logger)
         if self.is_fitting:
             self._redraw(state)
@@ -80,39 +120,58 @@ class ProgressBar(Facts):
         self.close()
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Leave the terminal as it was."""
-        screen, self._screen, self._next_s = self._screen, None, float("inf")
-        if screen is not None:
-            screen.close()
+        """Leave the terminal as it was, with the cursor below the bar."""
+        live, self._live, self._form, self._next_s = self._live, None, None, float("inf")
+        if live is not None:
+            with contextlib.suppress(OSError):
+                live.stop()
 
-    def tell(self, fact: dict[str, Any], state: State) -> None:
+    def emit(self, event: dict[str, Any]) -> None:
         """Show the header, or the row of an evaluation."""
-        screen = self._screen or self._find_screen()
-        if screen is not None:
-            is_row = fact["kind"] == "evaluation"
-            screen.print([row(fact, _position(state))] if is_row else header_lines(fact))
+        lines = [row(event, _position(self._state))] if event["kind"] == "evaluation" else header_lines(event)
+        form = self._form or self._find_form()
+        with contextlib.suppress(OSError):
+            if form == "bar":
+                _print(lines, self._live.console if self._live else Console(stderr=True))
+            elif form == "lines":
+                _write(lines)
 
-    def _open(self, state: State) -> None:
+    def _open(self) -> None:
         self.close()
-        self._screen = self._find_screen()
-        if self._screen is not None:
-            self._next_s = time.monotonic() + self._screen.every_s
+        self._form = self._find_form()
+        if self._form is not None:
+            self._next_s = time.monotonic() + self._every_s
 
-    def _find_screen(self) -> Screen | None:
-        if sys.stderr is None:
+    @property
+    def _every_s(self) -> float:
+        return self.refresh_s if self._form == "bar" else LINES_EVERY_S
+
+    def _find_form(self) -> Literal["bar", "lines"] | None:
+        if sys.stderr is None:  # without a console, as under pythonw
             return None
-        if is_terminal() and self.show != "lines":
-            return Terminal(self.refresh_s)
-        return None if self.show == "auto" and not sys.stderr.isatty() else Plain()
+        is_terminal = sys.stderr.isatty()
+        if is_terminal and os.environ.get("TERM") not in ("dumb", "unknown") and self.show != "lines":
+            return "bar"
+        return None if self.show == "auto" and not is_terminal else "lines"
 
     def _draw(self, progress: Progress) -> None:
-        if self._screen is not None:
-            self._screen.draw(progress)
-            self._next_s = time.monotonic() + self._screen.every_s
+        """Show how far something is: in place of what was drawn before, or as a line."""
+        with contextlib.suppress(OSError):  # what a lost terminal, or a reader that is gone, would not take
+            if self._form == "lines":
+                _write([str(progress)])
+            elif self._form == "bar":
+                if self._live is None:
+                    # What the run prints appears above the bar, unless it goes to a file or a pipe.
+                    prints_here = sys.stdout is not None and sys.stdout.isatty()
+                    console = Console(stderr=True)
+                    self._live = Live(console=console, auto_refresh=False, redirect_stdout=prints_here)
+                    self._live.start()
+                self._live.update(progress, refresh=True)
+        self._next_s = time.monotonic() + self._every_s
 
     def _redraw(self, state: State) -> None:
         """Let a bar show training at once; lines wait for their time."""
-        if isinstance(self._screen, Terminal):
+        if self._form == "bar":
             self._draw(self._of_training(state))
 
     def _of_training(self, state: State) -> Progress:
@@ -131,6 +190,21 @@ class ProgressBar(Facts):
             return ""
         left_s = (time.monotonic() - self._started_fit_s) * max(0.0, 1 - done) / (done - self._first_done)
         return f"{clock(left_s)} left"
+
+
+def _print(lines: Sequence[str], console: Console) -> None:
+    """Print lines above the bar, wrapped where they are too long."""
+    for line in lines:
+        text = Text(line)
+        text.highlight_regex(r"^.+?(?=  )", "bold")
+        text.highlight_regex(r"\S+\*(?=  )", "green")
+        console.print(text)
+
+
+def _write(lines: Sequence[str]) -> None:
+    """Write plain lines at once, without colours, whatever the environment asks for."""
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
 
 
 def _of_evaluation(state: State) -> Progress:

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from .files import MODEL, Content, Share, Snapshot, attempt_of, read_manifest, write_content
-from .parts import Writers, cut_content, write_share
-from .pieces import Piece, cut
-from .reading import Opened, open_content, read_content
+from .reading import MODEL, Checkpoint, attempt_of, clock_of, open_content, read_content, read_manifest
 from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, resolve
-from .tensor_file import Stored, in_file_order, load, save
-from .tree import Tensors, check_tensor, check_weight, flatten, restore
-from .weights import (
-    check_which,
-    clock_of,
-    export_weights,
-    match_names,
-    read_about,
-    read_weights,
-    with_average,
-    write_weights,
-)
-from .writer import BackgroundWriter
+from .tensor_file import StoredTensor, Tensors, TensorSlice, in_file_order, load, save, slice_rows
+from .tree import check_tensor, check_weight, flatten, restore
+from .weights import check_which, export_weights, match_names, read_about, read_weights, with_average, write_weights
+from .writing import BackgroundWriter, Writers, cut_content, write_content
 
 __all__ = [
     "BEST",
     "MODEL",
     "RUN_CHECKPOINTS",
     "BackgroundWriter",
-    "Content",
-    "Opened",
-    "Piece",
-    "Share",
-    "Snapshot",
+    "Checkpoint",
     "Store",
-    "Stored",
+    "StoredTensor",
+    "TensorSlice",
     "Tensors",
     "Writers",
     "attempt_of",
@@ -40,7 +25,6 @@ __all__ = [
     "check_weight",
     "check_which",
     "clock_of",
-    "cut",
     "cut_content",
     "export_weights",
     "flatten",
@@ -57,8 +41,8 @@ __all__ = [
     "resolve",
     "restore",
     "save",
+    "slice_rows",
     "with_average",
     "write_content",
-    "write_share",
     "write_weights",
 ]

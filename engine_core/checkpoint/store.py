@@ -17,8 +17,8 @@ from typing import IO, TypeVar
 from ..errors import CheckpointError
 from ..files import sync, write_whole
 from ..time import Timestamp
-from .files import MANIFEST, Content, Share, attempt_of, read_manifest, write_content
-from .parts import Writers, write_share
+from .reading import MANIFEST, Checkpoint, attempt_of, read_manifest
+from .writing import Writers, write_content
 
 LATEST, BEST = "latest", "best"
 RUN_CHECKPOINTS = "checkpoints"
@@ -38,7 +38,7 @@ class Store:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> store = Store(folder)
-        >>> _ = store.save(Timestamp(epoch=1, batch=8), Content(model={}, state={}, tensors={}))
+        >>> _ = store.save(Timestamp(epoch=1, batch=8), Checkpoint(model={}, state={}, tensors={}))
         >>> resolve(folder).name, [path.name for path in store.saved()]
         ('ep1-ba8', ['ep1-ba8'])
     """
@@ -84,11 +84,15 @@ class Store:
         """Return the name of the checkpoint of a position."""
         return f"ep{at.epoch}-ba{at.batch}"
 
-    def save(self, at: Timestamp, content: Content) -> Path:
-        """Write a checkpoint, then record it as the latest; return its folder."""
+    def save(self, at: Timestamp, content: Checkpoint, writers: Writers | None = None) -> Path:
+        """Write a checkpoint, or with `writers` this process's part of it, then record it as the latest.
+
+        Return its folder.
+        """
         path = self.folder / self.name_of(at)
-        write_content(path, content)
-        self._point(LATEST, path.name)
+        write_content(path, content, writers)
+        if writers is None or not writers.rank:
+            self._point(LATEST, path.name)
         return path
 
     def begin(self, at: Timestamp) -> str:
@@ -103,14 +107,6 @@ class Store:
         begun = self.folder / f".{self.name_of(at)}.{secrets.token_hex(8)}.new"
         begun.mkdir(parents=True)
         return begun.name
-
-    def save_share(self, at: Timestamp, share: Share, writers: Writers) -> Path:
-        """Write what this process holds of a checkpoint; rank 0 returns once all of it is recorded as the latest."""
-        path = self.folder / self.name_of(at)
-        write_share(path, share, writers)
-        if not writers.rank:
-            self._point(LATEST, path.name)
-        return path
 
     def mark_best(self, name: str | None) -> None:
         """Let `best` name a checkpoint; None: there is no best one."""

@@ -1,24 +1,28 @@
-"""One safetensors file: written tensor by tensor, and read in parts. Knows neither checkpoints nor runs."""
+"""Tensors in safetensors files: written one by one, in slices over several files, and read in parts. Knows no run."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from ..errors import ArgumentError, CheckpointError
 from ..messages import readable
-from .pieces import Box, Shape
 
+Tensors: TypeAlias = dict[str, torch.Tensor]
+Shape: TypeAlias = tuple[int, ...]
+Box: TypeAlias = tuple[Shape, Shape]
+"""A part of a tensor: where it begins, and its size, in each dimension."""
 _T = TypeVar("_T")
 
 _NAMES = (
@@ -33,8 +37,8 @@ _DTYPES: dict[str, torch.dtype] = {
     if hasattr(torch, dtype)  # torch has not always had all of them
 }
 _NAME_OF = {dtype: name for name, dtype in _DTYPES.items()}
-RESERVED = "__metadata__"
-"""The entry of the header that is not a tensor."""
+_OFFSETS, _BEGIN = "DCP_SHARDING_INFO", "saved_offsets"
+"""What torch's sharded files have in their headers, so that `HuggingFaceStorageReader` reads these too."""
 _BLOCK = 2**20
 """How many bytes are hashed and then written, while they are in the processor's cache."""
 
@@ -54,28 +58,49 @@ class Readable(Protocol):
         """Return it as a tensor on the CPU."""
 
 
-class Written(NamedTuple):
-    """What a file has to be later: its bytes, and their SHA-256."""
+class TensorSlice(NamedTuple):
+    """What one process holds of a tensor that is spread over several.
 
-    size: int
-    sha256: str
+    Args:
+        tensor: the local part, which may be empty.
+        offset: where it begins in the whole tensor, one number for each dimension.
+        shape: that of the whole tensor.
+    """
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the entry of a manifest."""
-        return {"bytes": self.size, "sha256": self.sha256}
+    tensor: torch.Tensor
+    offset: Shape
+    shape: Shape
 
 
-def save(path: Path, tensors: Mapping[str, torch.Tensor | Readable], about: Mapping[str, str] | None = None) -> Written:
+def slice_rows(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor | TensorSlice:
+    """Return a rank's slice of a tensor that all ranks have alike: some of its rows, at most one more than another's.
+
+    A tensor without dimensions stays as it is.
+
+    Example:
+        >>> slice_rows(torch.arange(5), rank=1, size=2)
+        TensorSlice(tensor=tensor([3, 4]), offset=(3,), shape=(5,))
+    """
+    if not tensor.dim():
+        return tensor
+    each, more = divmod(len(tensor), size)
+    begin = rank * each + min(rank, more)
+    rows = tensor[begin : begin + each + (rank < more)]
+    return TensorSlice(rows, (begin, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
+
+
+def save(
+    path: Path, tensors: Mapping[str, torch.Tensor | Readable], about: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Write tensors to a safetensors file, with `about` in its header, and flush it to disk.
 
-    What is read when it is needed is in memory one by one.
+    Return its number of bytes and their SHA-256, as a manifest lists them. What is read when it is needed is in memory
+    one by one.
 
     Raises:
         CheckpointError: for a dtype that the format lacks.
     """
     for name, tensor in tensors.items():
-        if name == RESERVED:
-            raise CheckpointError(f"a tensor can't be called {name!r}: files keep this name for what is about them")
         if tensor.dtype not in _NAME_OF:
             raise CheckpointError(f"{name!r} is a tensor of dtype {tensor.dtype}, which a file can't hold")
     digest = hashlib.sha256()
@@ -85,7 +110,28 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor | Readable], about: Mapp
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
-        return Written(file.tell(), digest.hexdigest())
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def save_slices(path: Path, tensors: Mapping[str, torch.Tensor | TensorSlice], rank: int) -> dict[str, Any]:
+    """Write what a process holds of tensors as `save` does, and where in them its slices begin, as torch's files do.
+
+    Tensors that all processes have alike, and those without elements, are in the file of rank 0.
+    """
+    own = {name: found for name, value in tensors.items() if (found := _own(value, rank)) is not None}
+    offsets = {name: {_BEGIN: list(offset)} for name, (_, offset) in own.items()}
+    about = {_OFFSETS: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+    return save(path, {name: tensor for name, (tensor, _) in own.items()}, about)
+
+
+def _own(value: torch.Tensor | TensorSlice, rank: int) -> tuple[torch.Tensor, Shape] | None:
+    if isinstance(value, TensorSlice):
+        if value.tensor.numel():
+            return value.tensor, value.offset
+        if 0 not in value.shape:
+            return None
+        value = value.tensor.new_empty(value.shape)
+    return None if rank else (value, (0,) * value.dim())
 
 
 def in_file_order(tensors: Mapping[str, _T]) -> dict[str, _T]:
@@ -99,7 +145,7 @@ def _blocks(
     tensors: Mapping[str, torch.Tensor | Readable], about: Mapping[str, str] | None
 ) -> Iterator[bytes | memoryview]:
     """Return what a file consists of."""
-    header: dict[str, Any] = {RESERVED: dict(about)} if about else {}
+    header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + math.prod(tensor.shape) * tensor.dtype.itemsize
@@ -143,18 +189,40 @@ class TensorFile:
             tensor: torch.Tensor = self._opened.get_tensor(name)
             return tensor
 
+    def whole(self) -> dict[str, StoredTensor]:
+        """Return its tensors, none of which is a slice."""
+        return {
+            name: StoredTensor(shape, dtype, {((0,) * len(shape), shape): (self, name)})
+            for name, (dtype, shape) in self.tensors.items()
+        }
 
-class Stored:
-    """A tensor in files, in one piece or several, of which any part can be read.
+    def boxes(self) -> Iterator[tuple[str, Box]]:
+        """Yield where each of its slices belongs, as its header says."""
+        try:
+            offsets = json.loads(self.about.get(_OFFSETS, ""))
+        except (ValueError, RecursionError):
+            offsets = None
+        if not isinstance(offsets, dict) or offsets.keys() != self.tensors.keys():
+            raise CheckpointError(f"the header of {str(self.path)!r} does not say where its slices belong")
+        for name, (_, size) in self.tensors.items():
+            entry = offsets[name]
+            offset = entry.get(_BEGIN) if isinstance(entry, dict) else None
+            if not isinstance(offset, list) or not all(type(begin) is int for begin in offset):
+                raise CheckpointError(f"the header of {str(self.path)!r} has for {name!r:.200} {entry!r:.80}")
+            yield name, (tuple(offset), size)
+
+
+class StoredTensor:
+    """A tensor in files, in one slice or several, of which any part can be read.
 
     Args:
-        pieces: the file of each and its name there, by its place in the tensor. Together they are the tensor.
+        slices: the file of each and its name there, by its place in the tensor. Together they are the tensor.
     """
 
-    def __init__(self, shape: Shape, dtype: torch.dtype, pieces: Mapping[Box, tuple[TensorFile, str]]) -> None:
+    def __init__(self, shape: Shape, dtype: torch.dtype, slices: Mapping[Box, tuple[TensorFile, str]]) -> None:
         self.shape = shape
         self.dtype = dtype
-        self._pieces = pieces
+        self._slices = slices
 
     def read(self, offset: Shape | None = None, size: Shape | None = None) -> torch.Tensor:
         """Return the tensor on the CPU, or the part of a size from an offset on, reading no other bytes.
@@ -162,17 +230,40 @@ class Stored:
         Raises:
             CheckpointError: if a file can't be read, or is damaged.
         """
-        asked = Box((0,) * len(self.shape) if offset is None else offset, self.shape if size is None else size)
-        if not asked.is_within(self.shape):
-            raise ArgumentError(f"{asked} is not within a tensor of shape {list(self.shape)}")
-        tensor = torch.empty(asked.size, dtype=self.dtype)
-        for piece, (file, name) in self._pieces.items():
-            if (shared := asked.shared_with(piece)) is not None:
-                tensor[shared.seen_from(asked.offset)].copy_(file.view(name)[shared.seen_from(piece.offset)])
+        asked = ((0,) * len(self.shape) if offset is None else offset, self.shape if size is None else size)
+        if not _is_within(asked, self.shape):
+            raise ArgumentError(f"{_text_of(asked)} is not within a tensor of shape {list(self.shape)}")
+        tensor = torch.empty(asked[1], dtype=self.dtype)
+        for box, (file, name) in self._slices.items():
+            if (shared := _shared(asked, box)) is not None:
+                tensor[_seen_from(asked, shared)].copy_(file.view(name)[_seen_from(box, shared)])
         return tensor
 
 
-def load(path: Path) -> dict[str, torch.Tensor]:
+def join(files: Sequence[TensorFile], shapes: Mapping[str, Shape]) -> dict[str, StoredTensor]:
+    """Return the tensors of which files have slices, after checking that each is there and whole.
+
+    Raises:
+        CheckpointError: if something is missing, overlaps, or is not as promised, with the file or tensor.
+    """
+    slices: dict[str, list[tuple[Box, TensorFile]]] = {name: [] for name in shapes}
+    for file in files:
+        for name, box in file.boxes():
+            if name not in shapes:
+                raise CheckpointError(f"{str(file.path)!r} has {name!r:.200}, whose shape is not said anywhere")
+            slices[name].append((box, file))
+    stored = {}
+    for name, found in slices.items():
+        _check_whole(name, shapes[name], [box for box, _ in found])
+        dtypes = {str(file.tensors[name][0]): file.tensors[name][0] for _, file in found}
+        if len(dtypes) > 1:
+            raise CheckpointError(f"the tensor {name!r:.200} has slices of dtypes {', '.join(sorted(dtypes))}")
+        (dtype,) = dtypes.values()
+        stored[name] = StoredTensor(shapes[name], dtype, {box: (file, name) for box, file in found})
+    return stored
+
+
+def load(path: Path) -> Tensors:
     """Return the tensors of a safetensors file, on the CPU.
 
     Raises:
@@ -189,3 +280,57 @@ def _errors_of(path: Path) -> Iterator[None]:
         yield
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
         raise CheckpointError(f"{str(path)!r} is not a safetensors file: {readable(str(error))}") from error
+
+
+def _check_whole(name: str, shape: Shape, boxes: Sequence[Box]) -> None:
+    """Raise unless the boxes make up a tensor of this shape, with each element once."""
+    whole = f"the tensor {name!r:.200} of shape {list(shape)!r:.80}"
+    for box in boxes:
+        if not _is_within(box, shape):
+            raise CheckpointError(f"{whole} has a slice outside of it: {_text_of(box)}")
+    if (pair := _overlapping(boxes)) is not None:
+        raise CheckpointError(f"{whole} has slices that overlap: {_text_of(pair[0])} and {_text_of(pair[1])}")
+    there, needed = sum(math.prod(size) for _, size in boxes), math.prod(shape)
+    if not boxes or there != needed:
+        raise CheckpointError(f"{whole} is not whole: its {len(boxes)} slices hold {there} of {needed!r:.40} elements")
+
+
+def _overlapping(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
+    """Return two that share an element; those of a tensor without dimensions are told by their number.
+
+    Boxes are put in order along the dimension that is cut most often, and each is compared with those that begin before
+    its end: one or none where rows are spread over many processes.
+    """
+    dimensions = range(len(boxes[0][0])) if boxes else range(0)
+    cut = max(dimensions, key=lambda i: len({offset[i] for offset, _ in boxes}), default=None)
+    if cut is None:
+        return None
+    in_order = sorted(boxes, key=lambda box: box[0][cut])
+    for place, one in enumerate(in_order, 1):
+        end = one[0][cut] + one[1][cut]
+        for other in itertools.takewhile(lambda box: box[0][cut] < end, in_order[place:]):  # noqa: B023
+            if _shared(one, other) is not None:
+                return one, other
+    return None
+
+
+def _shared(one: Box, other: Box) -> Box | None:
+    """Return what both contain; None: nothing."""
+    begin = tuple(map(max, one[0], other[0]))
+    size = tuple(min(a + n, b + m) - at for at, a, n, b, m in zip(begin, *one, *other, strict=True))
+    return (begin, size) if all(length > 0 for length in size) else None
+
+
+def _seen_from(box: Box, part: Box) -> tuple[slice, ...]:
+    """Return the place of a part in the tensor that is in a box."""
+    return tuple(slice(a - o, a - o + n) for a, o, n in zip(part[0], box[0], part[1], strict=True))
+
+
+def _is_within(box: Box, shape: Shape) -> bool:
+    return len(box[0]) == len(box[1]) == len(shape) and all(
+        min(at, n) >= 0 and at + n <= whole for at, n, whole in zip(*box, shape, strict=True)
+    )
+
+
+def _text_of(box: Box) -> str:
+    return f"{list(box[1])} at {list(box[0])}"[:160]

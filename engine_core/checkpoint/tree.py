@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from ..errors import CheckpointError
-from .pieces import Piece
-from .tensor_file import RESERVED, Stored
-
-Tensors: TypeAlias = dict[str, torch.Tensor]
+from .tensor_file import StoredTensor, TensorSlice
 
 _MAX_DEPTH = 64
 _TAG = "$"
@@ -24,11 +21,11 @@ _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def flatten(value: Any, path: str, tensors: MutableMapping[str, Any]) -> Any:
-    """Return a value as JSON, and put its tensors into `tensors`, under their paths.
+    """Return a value as JSON, and put its tensors into `tensors`, under their paths, which begin with `path`.
 
     None, booleans, numbers, strings, tensors, and lists, tuples and dicts of them come back unchanged; so do the
-    mappings of torch's schedulers. The tensors are not copies: clone them to keep them. A `Piece` takes the place of a
-    tensor of which a process holds a part; it gets the same name in every process whose value has the same shape.
+    mappings of torch's schedulers. The tensors are not copies: clone them to keep them. A `TensorSlice` takes the place
+    of a tensor of which a process holds a part; it gets the same name in every process whose value has the same shape.
 
     Raises:
         CheckpointError: for anything else, with its path.
@@ -43,7 +40,7 @@ def flatten(value: Any, path: str, tensors: MutableMapping[str, Any]) -> Any:
     return _Flattener(tensors).flatten(value, path, 0)
 
 
-def restore(json: Any, tensors: Mapping[str, torch.Tensor | Stored]) -> Any:
+def restore(json: Any, tensors: Mapping[str, torch.Tensor | StoredTensor]) -> Any:
     """Return the value that `flatten` was given; each tensor comes once, or as it is stored, if it is still in files.
 
     Raises:
@@ -67,14 +64,8 @@ def check_tensor(tensor: torch.Tensor, path: str) -> None:
 
 
 def check_weight(name: str, value: Any) -> None:
-    """Raise if a part of a model could be saved, and not be loaded again.
-
-    Raises:
-        CheckpointError: for a name that the format keeps for itself, and for a tensor whose elements share memory.
-    """
-    if name == RESERVED:
-        raise CheckpointError(f"the model's {name!r} can't be saved, since files keep this name for what is about them")
-    tensor = value.tensor if isinstance(value, Piece) else value
+    """Raise for a tensor of a model that could be saved, and not be loaded again, since its elements share memory."""
+    tensor = value.tensor if isinstance(value, TensorSlice) else value
     if isinstance(tensor, torch.Tensor) and 0 in [
         step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
     ]:
@@ -99,10 +90,10 @@ class _Flattener:
         if isinstance(value, float):  # NumPy's double is one
             number = float(value)
             return number if math.isfinite(number) else {_TAG: "number", "is": str(number)}
-        if isinstance(value, (torch.Tensor, Piece)):
+        if isinstance(value, (torch.Tensor, TensorSlice)):
             return self._tensor(value, path)
         if type(value) in (list, tuple):
-            items = [self.flatten(item, f"{path}.{place}", depth + 1) for place, item in enumerate(value)]
+            items = [self.flatten(item, _joined(path, place), depth + 1) for place, item in enumerate(value)]
             return items if type(value) is list else {_TAG: "tuple", "items": items}
         if type(value) in (*_KINDS.values(), defaultdict):
             return self._dict(value, path, depth)
@@ -114,26 +105,28 @@ class _Flattener:
 
     def _dict(self, value: dict[Any, Any], path: str, depth: int) -> Any:
         if type(value) in (dict, defaultdict) and all(type(key) is str for key in value) and _TAG not in value:
-            return {key: self.flatten(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+            return {key: self.flatten(item, _joined(path, key), depth + 1) for key, item in value.items()}
         if unusual := [key for key in value if not isinstance(key, (str, int, float, tuple, type(None)))]:
             kind = type(unusual[0]).__qualname__
             raise CheckpointError(f"{path!r} has the key {unusual[0]!r}, a {kind}: use string keys")
         kind = next((name for name, cls in _KINDS.items() if type(value) is cls), "dict")
         pairs = [
-            [self.flatten(key, f"{path}.key", depth + 1), self.flatten(item, f"{path}.{key}", depth + 1)]
+            [self.flatten(key, _joined(path, "key"), depth + 1), self.flatten(item, _joined(path, key), depth + 1)]
             for key, item in value.items()
         ]
         return {_TAG: kind, "items": pairs}
 
-    def _tensor(self, value: torch.Tensor | Piece, path: str) -> dict[str, Any]:
-        tensor = value.tensor if isinstance(value, Piece) else value
+    def _tensor(self, value: torch.Tensor | TensorSlice, path: str) -> dict[str, Any]:
+        tensor = value.tensor if isinstance(value, TensorSlice) else value
         check_tensor(tensor, path)
         if id(tensor) in self._named:
             return self._named[id(tensor)]
         name = path
         while name in self._tensors:  # a key with a dot in it may look like two
             name += "_"
-        self._tensors[name] = value._replace(tensor=tensor.detach()) if isinstance(value, Piece) else tensor.detach()
+        self._tensors[name] = (
+            value._replace(tensor=tensor.detach()) if isinstance(value, TensorSlice) else tensor.detach()
+        )
         reference: dict[str, Any] = {_TAG: "tensor", "name": name}
         self._named[id(tensor)] = reference
         if not tensor.is_contiguous() and tensor.numel():
@@ -141,7 +134,11 @@ class _Flattener:
         return reference
 
 
-def _restore(json: Any, tensors: Mapping[str, torch.Tensor | Stored], depth: int) -> Any:  # noqa: PLR0911  a case each
+def _joined(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else f"{key}"
+
+
+def _restore(json: Any, tensors: Mapping[str, torch.Tensor | StoredTensor], depth: int) -> Any:  # noqa: PLR0911  a case each
     if depth > 2 * _MAX_DEPTH:
         raise CheckpointError(f"its JSON is nested deeper than {2 * _MAX_DEPTH}")
     if isinstance(json, list):
@@ -162,7 +159,7 @@ def _restore(json: Any, tensors: Mapping[str, torch.Tensor | Stored], depth: int
     raise CheckpointError(f"its JSON has {json!r:.80}, which no checkpoint has")
 
 
-def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor | Stored], depth: int) -> Any:
+def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor | StoredTensor], depth: int) -> Any:
     restored = {}
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
@@ -175,14 +172,14 @@ def _pairs(kind: str, pairs: list[Any], tensors: Mapping[str, torch.Tensor | Sto
     return _KINDS[kind](restored)
 
 
-def _tensor(name: str, tensors: Mapping[str, torch.Tensor | Stored], order: Any) -> torch.Tensor | Stored:
+def _tensor(name: str, tensors: Mapping[str, torch.Tensor | StoredTensor], order: Any) -> torch.Tensor | StoredTensor:
     """Return a tensor with its original memory order of dimensions; files store all tensors in one order."""
     if name not in tensors:
         raise CheckpointError(f"its JSON names the tensor {name!r:.80}, which is in no file")
     tensor = tensors[name]
     if order is None:
         return tensor
-    if isinstance(tensor, Stored):
+    if isinstance(tensor, StoredTensor):
         tensor = tensor.read()
     dimensions = list(range(tensor.dim()))
     if not isinstance(order, list) or sorted(order, key=str) != sorted(dimensions, key=str):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..errors import ArgumentError, CheckpointError, did_you_mean
 from ..files import replacing
-from .files import MANIFEST, STATE
-from .reading import Opened, Unread, open_content
-from .shards import tensors_of_average
-from .tensor_file import Readable, Stored, TensorFile, save
+from .reading import MANIFEST, STATE, Checkpoint, open_content
+from .tensor_file import Readable, StoredTensor, TensorFile, save
 from .tree import restore
 
 _T = TypeVar("_T")
@@ -34,43 +32,26 @@ def check_which(weights: str) -> str:
     return weights
 
 
-class Weights(NamedTuple):
-    """The weights in a checkpoint by their names in the model, and its manifest.
-
-    Args:
-        extra: what else was in the model's state_dict, as `get_extra_state` returned it.
-    """
-
-    tensors: dict[str, torch.Tensor]
-    extra: dict[str, Any]
-    manifest: dict[str, Any]
-
-
-def read_weights(folder: Path, weights: str = "evaluated") -> Weights:
-    """Return the weights in a checkpoint.
+def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the weights in a checkpoint with what else was in the model's state_dict, by name, and its manifest.
 
     Raises:
         CheckpointError: if the folder is not a checkpoint, or is damaged.
     """
     opened = open_content(folder)
-    tensors = {name: stored.read() for name, stored in _chosen(opened, folder, weights).items()}
-    return Weights(tensors, _extra_in(opened, folder), dict(opened.manifest))
-
-
-def _chosen(opened: Opened, folder: Path, weights: str) -> dict[str, Stored]:
-    if check_which(weights) == "trained":
-        return dict(opened.model)
-    average = tensors_of_average(opened.manifest)
-    if absent := [key for key in average.values() if key not in opened.tensors]:
-        raise CheckpointError(f"{str(folder / MANIFEST)!r} names {absent[0]!r:.80}, which is not in the state")
-    return with_average(opened.model, {name: opened.tensors[key] for name, key in average.items()})
-
-
-def _extra_in(opened: Opened, folder: Path) -> dict[str, Any]:
-    extra = restore(opened.state.get("model", {}), Unread(opened.tensors))
+    tensors = {name: stored.read() for name, stored in _chosen(opened, weights).items()}
+    # Modules name their extra state themselves, and what tensors are in it is under these names.
+    named = {name: stored.read() for name, stored in opened.tensors.items() if name.startswith("model.")}
+    extra = restore(opened.state.get("model", {}), named)
     if not isinstance(extra, dict):
         raise CheckpointError(f"the checkpoint {str(folder)!r} has {extra!r:.80} for the model's extra state")
-    return extra
+    return {**tensors, **extra}, dict(opened.manifest)
+
+
+def _chosen(opened: Checkpoint, weights: str) -> dict[str, StoredTensor]:
+    if check_which(weights) == "trained":
+        return dict(opened.model)
+    return with_average(opened.model, opened.average)
 
 
 def read_about(file: Path) -> dict[str, str]:
@@ -80,18 +61,6 @@ def read_about(file: Path) -> dict[str, str]:
         CheckpointError: if it can't be read.
     """
     return TensorFile(file).about
-
-
-def clock_of(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many epochs and batches were complete when a checkpoint was saved.
-
-    Raises:
-        CheckpointError: if its manifest does not say it.
-    """
-    clock = manifest.get("clock")
-    if not isinstance(clock, dict) or not all(type(clock.get(unit)) is int for unit in ("epoch", "batch")):
-        raise CheckpointError(f"the checkpoint's manifest has an invalid clock: {clock!r:.80}")
-    return clock
 
 
 def with_average(weights: Mapping[str, _T], average: Mapping[str, _T]) -> dict[str, _T]:
@@ -165,7 +134,7 @@ def export_weights(folder: Path, to: Path, weights: str = "evaluated") -> None:
         if (parent / MANIFEST).exists() and (parent / STATE).exists():
             place = f"in the checkpoint {str(parent)!r}, which a further file would spoil"
             raise CheckpointError(f"{str(to)!r} is {place}: choose another folder")
-    found = _chosen(open_content(folder), folder, weights)
+    found = _chosen(open_content(folder), weights)
     if to.exists():
         raise CheckpointError(f"{str(to)!r} is there already and is left as it is: choose another file")
     write_weights(to, found)

@@ -8,19 +8,13 @@ from typing import Any
 
 import click
 
-from ..errors import EngineError, UnwritableError
+from ..errors import EngineError
 from ..messages import escaped
 from ..registry import CORE, Registry
-from .ending import NOT_WHOLE, has_last_lines, in_words, is_first_here, is_told_elsewhere, say_last_lines
-from .lazy import LazyGroup
+from .ending import LAST_LINES, code_of, in_words, is_first_here, is_told_elsewhere
+from .groups import LazyGroup
 
 __all__ = ["main"]
-
-
-class _Refused(click.ClickException):
-    """The request can't be carried out; shown as one message."""
-
-    exit_code = 2
 
 
 class _Main(LazyGroup):
@@ -35,30 +29,33 @@ class _Main(LazyGroup):
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
                 return super().invoke(ctx)
-        except (EngineError, click.UsageError) as error:
-            if not is_first_here() and is_told_elsewhere(error):
-                ctx.exit(_Refused.exit_code)
-            if not isinstance(error, EngineError):
+        except BaseException as error:
+            lines = ctx.meta.get(LAST_LINES, ())
+            is_refusal = isinstance(error, (EngineError, click.UsageError))
+            if is_refusal and not is_first_here() and is_told_elsewhere(error):  # type: ignore[arg-type]
+                ctx.exit(2)
+            if not _show(error, has_more=bool(lines)):
                 raise
-            _Refused("\n".join([in_words(error), *getattr(error, "__notes__", ())])).show()
-            say_last_lines(ctx)
-            ctx.exit(NOT_WHOLE if isinstance(error, UnwritableError) else _Refused.exit_code)
-        except KeyboardInterrupt as interruption:
-            if not has_last_lines(ctx):
-                click.echo("\n".join(["interrupted", *getattr(interruption, "__notes__", ())]), err=True)
-            say_last_lines(ctx)
-            ctx.exit(130)
-        except SystemExit:
-            say_last_lines(ctx)
-            raise
-        except Exception as crash:
-            if not has_last_lines(ctx):
-                raise
-            sys.excepthook(*sys.exc_info())  # not by leaving, which would put it after the last lines
-            if not hasattr(crash, "add_note") and hasattr(crash, "__notes__"):  # Python 3.10 does not show them
-                click.echo("\n".join(crash.__notes__), err=True)
-            say_last_lines(ctx)
-            ctx.exit(1)
+            for line in lines:
+                click.echo(line)
+            ctx.exit(code_of(error))
+
+
+def _show(error: BaseException, *, has_more: bool) -> bool:
+    """Print what went wrong, if lines follow or a message is enough; return whether that was done."""
+    notes = [*getattr(error, "__notes__", ())]
+    if isinstance(error, EngineError):
+        click.ClickException("\n".join([in_words(error), *notes])).show()
+    elif isinstance(error, KeyboardInterrupt):
+        if not has_more:
+            click.echo("\n".join(["interrupted", *notes]), err=True)
+    elif not isinstance(error, SystemExit):
+        if not has_more or isinstance(error, click.UsageError):
+            return False
+        sys.excepthook(*sys.exc_info())  # not by leaving, which would put it after the last lines
+        if notes and not hasattr(error, "add_note"):  # Python 3.10 does not show them
+            click.echo("\n".join(notes), err=True)
+    return True
 
 
 def _show_warning(message: object, _: object, filename: str, lineno: int, *__: object) -> None:

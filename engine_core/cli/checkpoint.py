@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from ..errors import CheckpointError
-from ..messages import escaped
-from ..registry import Origin, title
-from .lazy import LazyGroup
-from .paths import GivenPath
+from ..messages import aligned
+from ..registry import Origin, display_name
+from .groups import GivenPath, LazyGroup
 
 PATH = click.argument("path", type=GivenPath())
 
@@ -42,11 +41,10 @@ def show(path: Path, as_json: bool) -> None:
         click.echo(json.dumps(manifest, indent=2))
         return
     try:
-        rows = [(escaped(name), escaped(value)) for name, value in [("checkpoint", str(folder)), *_rows_of(manifest)]]
+        lines = aligned([("checkpoint", str(folder)), *_rows_of(manifest)])
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"{str(folder)!r} has an invalid manifest: {error!r}") from error
-    width = max(len(name) for name, _ in rows)
-    click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))
+    click.echo("\n".join(lines))
 
 
 @click.command(epilog="\b\nExample:\n  engine-core checkpoint verify runs/baseline")
@@ -111,5 +109,5 @@ def _rows_of_files(files: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _described(entry: dict[str, Any]) -> str:
     settings = ", ".join(f"{name}={value!r}" for name, value in entry["settings"].items())
-    titled = title(entry["name"], Origin.of(entry["distribution"], entry["version"]))
-    return f"{titled} {settings}".rstrip()
+    name = display_name(entry["name"], Origin.of(entry["distribution"], entry["version"]))
+    return f"{name} {settings}".rstrip()

@@ -9,7 +9,7 @@ import click
 
 from ..diff import compare, format_differences, has_results
 from ..explain import printable
-from .paths import GivenPath
+from .groups import GivenPath
 
 
 @click.command(epilog="\b\nExample:\n  engine-core diff runs/baseline runs/changed")

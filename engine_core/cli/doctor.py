@@ -29,14 +29,14 @@ def doctor(ctx: click.Context, as_json: bool, timeout: float) -> None:
     The exit code is 1 if there is a problem. What is disabled is not imported.
     """
     registry = Registry.scan()
-    for doubt in registry.doubts:
+    for doubt in (*registry.findings, *registry.doubts):
         click.echo(f"warning: {doubt}", err=True)
     found = examine(registry.records, timeout)
     if as_json:
         click.echo(json.dumps([diagnosis.as_dict() for diagnosis in found], indent=2))
     else:
         click.echo(format_diagnoses(found))
-    if any(diagnosis.problems for diagnosis in found):
+    if registry.findings or any(diagnosis.problems for diagnosis in found):
         ctx.exit(1)
 
 

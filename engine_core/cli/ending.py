@@ -1,4 +1,4 @@
-"""The last lines of a training: what happened, what was saved and where, and the command that resumes it."""
+"""What `train` ends with: results, what was saved and where, the command that resumes it, and an exit code."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import os
 import shlex
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import RankError
+from ..callbacks.reporter import clock
+from ..errors import EngineError, RankError, UnwritableError
+from ..messages import aligned, counted
 
 if TYPE_CHECKING:
-    from ..run import Ending
+    from ..run import Ending, RunResults
 
 NOT_WHOLE, PAUSED = 74, 75
 """EX_IOERR and EX_TEMPFAIL of sysexits.h: something could not be written; try again later."""
 
-_GIVEN, _LINES, _SILENT = "engine_core.given", "engine_core.last_lines", "engine_core.silent"
+LAST_LINES = "engine_core.last_lines"
+"""Where `context.meta` holds what is printed after the error that ended a run."""
+
+_GIVEN = "engine_core.given"
 _PLACES = ("--out", "--load")
 
 
@@ -92,32 +98,53 @@ def in_words(error: Exception) -> str:
     return str(error) if names_rank else f"rank {os.environ['RANK']}: {error}"
 
 
-def keep_last_lines(context: click.Context, lines: Sequence[str]) -> None:
-    """Let the command end with these lines, after the error that it was ended by."""
-    context.meta[_LINES] = lines
+def code_of(ended: Ending | BaseException) -> int:
+    """Return the exit code of a run that finished or paused, or that an exception leads to."""
+    if isinstance(ended, BaseException):
+        if isinstance(ended, SystemExit):
+            return ended.code if isinstance(ended.code, int) else 1
+        if isinstance(ended, UnwritableError):
+            return NOT_WHOLE
+        if isinstance(ended, KeyboardInterrupt):
+            return 130
+        return 2 if isinstance(ended, (EngineError, click.ClickException)) else 1
+    return NOT_WHOLE if ended.lost else PAUSED if ended.status == "paused" else 0
 
 
-def silence_last_lines(context: click.Context) -> None:
-    """Print no last lines, since stdout is for something else."""
-    context.meta[_SILENT] = True
+def result_lines(results: RunResults) -> list[str]:
+    """Return a run's results, how often each algorithm ran, and its time."""
+    averaged = [] if results.weights == "trained" else [("weights evaluated", results.weights)]
+    runs, events = Counter[str](), Counter[str]()
+    for key, count in results.algorithms.items():
+        name, _, event = key.partition("/")
+        runs[name] += count
+        events[name] += bool(event)
+    done = [
+        counted(results.epochs, "epoch", "epochs"),
+        counted(results.batches, "batch", "batches"),
+        counted(results.samples, "sample", "samples"),
+    ]
+    values = ((name, _number(v), *_best(results.best.get(name))) for name, v in sorted(results.metrics.items()))
+    sections: dict[str, list[tuple[str, ...]]] = {
+        "results": [*values, *averaged],
+        "algorithms": [(name, counted(events[name], "event", "events"), f"{n}x") for name, n in runs.items()],
+        "time": [
+            ("trained", ", ".join(done)),
+            ("time", f"{results.seconds:.1f} s" if results.seconds < 60 else clock(results.seconds)),
+            ("samples/s", f"{results.samples_per_second:,.0f}"),
+        ],
+    }
+    return [line for title, rows in sections.items() if rows for line in (title, *(f"  {r}" for r in aligned(rows)))]
 
 
-def has_last_lines(context: click.Context) -> bool:
-    """Is anything kept for the end?"""
-    return bool(context.meta.get(_LINES))
+def _best(best: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if best is None:
+        return ()
+    return f"best {_number(best['value'])}", f"epoch {best['epoch']:,}, batch {best['step']:,}"
 
 
-def say_last_lines(context: click.Context) -> None:
-    """Print what was kept for the end, if there is anything."""
-    for line in () if _SILENT in context.meta else context.meta.get(_LINES, ()):
-        click.echo(line)
-
-
-def code_of(ending: Ending) -> int:
-    """Return the exit code of a run that finished or paused."""
-    if ending.lost:
-        return NOT_WHOLE
-    return PAUSED if ending.status == "paused" else 0
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def last_lines(ending: Ending, resume: str) -> list[str]:

@@ -10,9 +10,9 @@ import click
 
 from ..config import load_config
 from ..files import finite
-from ..messages import counted, readable
-from .importing import import_beside, stdout_at_stderr
-from .paths import GivenPath
+from ..messages import aligned, counted, readable
+from .groups import GivenPath
+from .streams import import_beside, stdout_at_stderr
 
 
 @click.command("eval", epilog="\b\nExample:\n  engine-core eval runs/baseline --trust --data test")
@@ -48,5 +48,4 @@ def evaluate(path: Path, trust: bool, config: Path | None, as_json: bool, **opti
         return
     told = {readable(name): f"{value:.4g}" for name, value in sorted(found.results.items())}
     told["weights"] = f"{readable(found.weights)}, after {counted(found.step, 'batch', 'batches')}"
-    width = max(map(len, told))
-    click.echo("\n".join(f"{name.ljust(width)}  {value}" for name, value in told.items()))
+    click.echo("\n".join(aligned(told.items())))

@@ -33,7 +33,7 @@ from ..explain import (
 )
 from ..manifest import is_run, read_manifest
 from ..passes import Explained
-from .importing import import_beside, stdout_at_stderr
+from .streams import import_beside, stdout_at_stderr
 
 
 @click.command(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..scaffold import TEST_REQUIREMENTS, create_plugin
-from .paths import GivenPath
+from .groups import GivenPath
 
 
 @click.command(epilog="\b\nExample:\n  engine-core plugins new lookahead-plugin --dir projects")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from ..registry import PluginRecord, Registry
-from .lazy import LazyGroup
+from .groups import LazyGroup
 from .tables import format_table
 
 
@@ -30,7 +30,7 @@ def list_plugins(as_json: bool) -> None:
     The status is available, disabled (by the environment), ambiguous (the name is claimed twice) or broken.
     """
     registry = Registry.scan()
-    for doubt in registry.doubts:
+    for doubt in (*registry.findings, *registry.doubts):
         click.echo(f"warning: {doubt}", err=True)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(record) for record in registry.records], indent=2))

@@ -9,7 +9,7 @@ import click
 
 from ..explain import printable
 from ..report import read_run, write_report
-from .paths import GivenPath
+from .groups import GivenPath
 
 NAME = "report.html"
 

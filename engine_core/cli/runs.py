@@ -12,11 +12,12 @@ import click
 
 from ..errors import ArgumentError
 from ..explain import printable
+from ..files import MOST_BYTES_OF_JSON, why_not
 from ..manifest import NAME
 from ..messages import counted, enumerated
 from ..report import RunData, columns_of, is_lower_better, rank_runs, read_run, to_csv
-from .fitted import Group, format_groups, shortened
-from .paths import GivenPath
+from .groups import GivenPath
+from .tables import format_groups, shortened
 
 FOLDER = Path("runs")
 _LEAST = 3
@@ -58,7 +59,7 @@ def runs(runs: tuple[Path, ...], by: str | None, lower: bool | None, form: str |
         click.echo(to_csv(rows), nl=False)
     else:
         width = shutil.get_terminal_size().columns
-        table, left_out = format_groups([Group(*columns) for columns in columns_of(rows, by)], width, _LEAST)
+        table, left_out = format_groups(columns_of(rows, by), width, _LEAST)
         click.echo(table)
         notes = [] if by is None else [_told(by, is_lower_better(data, by) if lower is None else lower)]
         if left_out:
@@ -78,7 +79,7 @@ def _runs_in(folder: Path) -> Iterator[RunData]:
         ) from None
     found = 0
     for path in inside:
-        if not _has(path / NAME):
+        if why_not(path / NAME, MOST_BYTES_OF_JSON, follow=True) == "":
             continue
         try:
             run = read_run(path)
@@ -89,13 +90,6 @@ def _runs_in(folder: Path) -> Iterator[RunData]:
             yield run
     if not found:
         raise ArgumentError(f"there are no runs in '{folder}': give the folders of runs")
-
-
-def _has(file: Path) -> bool:
-    try:
-        return file.exists()
-    except OSError:
-        return False
 
 
 def _told(by: str, is_lower: bool) -> str:

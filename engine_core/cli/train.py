@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ..callbacks.json_lines import JsonLines, as_line
 from ..callbacks.progress import ProgressBar
-from ..callbacks.wording import header_lines
+from ..callbacks.reporter import RunReporter, as_line, header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
-from ..errors import EngineError, SameRunError, UnwritableError
+from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
 from ..messages import enumerated
 from ..signals import SignalGuard
-from .agreement import check_agreement, take_checkpoints
-from .ending import (
-    NOT_WHOLE,
-    RememberingCommand,
-    code_of,
-    is_first,
-    keep_last_lines,
-    last_lines,
-    resume_command,
-    silence_last_lines,
-)
-from .importing import import_beside
-from .paths import GivenPath
-from .results import result_lines, show_results
-from .showing import LEVELS, Showing
+from .ending import LAST_LINES, RememberingCommand, code_of, is_first, last_lines, result_lines, resume_command
+from .groups import GivenPath
+from .streams import LEVELS, Showing, import_beside
 
 if TYPE_CHECKING:
-    from ..run import Ending, Run
+    from ..run import Run
 
 
 @click.command(
@@ -81,8 +67,8 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print nothing to stdout, and only warnings and errors to stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, and nothing else, to stdout.")
 @click.option("--check", is_flag=True, help="Try it: make everything, run a batch of each loader, leave no trace.")
-@click.option("--timing", is_flag=True, help="Write to timing.json in OUT how long each part of the run took in all.")
-@click.option("--profile", type=GivenPath(), help="Write a Chrome trace of the run to this file, and timing.json.")
+@click.option("--timing", is_flag=True, help="Add to results.json how long each part of the run took in all.")
+@click.option("--profile", type=GivenPath(), help="Write a Chrome trace of the run to this file; implies --timing.")
 @click.pass_context
 def train(
     context: click.Context,
@@ -106,33 +92,43 @@ def train(
     showing = Showing(settings.pop("quiet"), settings.pop("as_json"), settings.pop("log_level"))
     if not is_first():  # rank 0 tells for all
         showing = Showing(quiet=True, as_json=False, level="warning")
-    if not showing.has_text:
-        silence_last_lines(context)
     path = config if config is not None else find_example(example or "")
-    with showing.applied() as write, _ended(write) as end, SignalGuard(_terminate, signal.SIGTERM):
-        if config is not None:
-            import_beside(config)
-        checked = _read(path, overrides, settings)
-        if check:
-            _check(checked, showing, write, out)
-            return
-        if write is not None:
-            measure["hand_on"] = write
-        ending, resume = _run(context, checked, out, {"watch": _watch(checked, showing), **measure}, end)
+    run: Run | None = None
+    with showing.applied() as write, SignalGuard(_terminate, signal.SIGTERM):
+        try:
+            if config is not None:
+                import_beside(config)
+            checked = _read(path, overrides, settings)
+            if check:
+                _check(checked, showing, write, out)
+                return
+            from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
+
+            run = Run(checked, out, watch=_watch(checked, showing), hand_on=write or (lambda _: None), **measure)
+            ending = run.train()
+        except BaseException as error:
+            lines = _fail(context, run, error, write)
+            context.meta[LAST_LINES] = lines if showing.has_text else []
+            raise
+        resume = resume_command(context, run.folder)
+        run.diary.end_with(ending, code_of(ending), resume)
     if showing.has_text:
         assert ending.results is not None
-        show_results(ending.results)
-        click.echo("\n".join(last_lines(ending, resume)))
+        click.echo("\n".join([*result_lines(ending.results), *last_lines(ending, resume)]))
     context.exit(code_of(ending))
 
 
 def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Config:
     """Return the config of a file with what the command line changes in it."""
-    checkpoints = take_checkpoints(settings)
+    checkpoints: dict[str, Any] | Literal[False] = {
+        "every": settings.pop("checkpoint_every"),
+        **{name: settings.pop(name) for name in ("keep_last", "keep_best")},
+    }
+    if settings.pop("no_checkpoints"):
+        checkpoints = False
     loaded = load_config(path, overrides)
     if isinstance(loaded.trainer.parallel, ParallelSettings) and settings["parallel"] == loaded.trainer.parallel.name:
         settings["parallel"] = None  # the config says more about it
-    check_agreement(loaded, checkpoints, settings)
     checked = override(loaded, checkpoints, **settings)
     check_plugins(checked)
     return checked
@@ -140,7 +136,7 @@ def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Con
 
 def _check(config: Config, showing: Showing, write: Callable[[str], None] | None, out: Path | None) -> None:
     """Try the config, and print the header of the run and what was tried."""
-    from ..run import try_config  # noqa: PLC0415 - config errors need not wait for torch
+    from ..run import try_config  # noqa: PLC0415 - as above
 
     trial = try_config(config, out)
     if write is not None:
@@ -156,50 +152,19 @@ def _check(config: Config, showing: Showing, write: Callable[[str], None] | None
         )
 
 
-def _run(
-    context: click.Context,
-    config: Config,
-    out: Path | None,
-    more: dict[str, Any],
-    end: Callable[[Run, Ending, int, str], None],
-) -> tuple[Ending, str]:
-    """Train, and return how it ended and the command that resumes it; an exception passes, with its last lines kept."""
-    from ..run import Run  # noqa: PLC0415 - as above
-
-    try:
-        run = Run(config, out, **more)
-    except SameRunError:
-        keep_last_lines(context, [f"resume: {resume_command(context, cast('Path', out))}"])
-        raise
-    resume = resume_command(context, run.folder)
-    try:
-        ending = run.train()
-    except BaseException as error:
-        ending = run.end(error)
-        end(run, ending, _code_of(error), resume)
-        results = [] if ending.results is None else result_lines(ending.results)
-        keep_last_lines(context, [*results, *last_lines(ending, resume)])
-        raise
-    end(run, ending, code_of(ending), resume)
-    return ending, resume
-
-
-@contextlib.contextmanager
-def _ended(write: Callable[[str], None] | None) -> Iterator[Callable[[Run, Ending, int, str], None]]:
-    """Yield what writes the last line of a run; if no run ended and an exception comes, a JSON line says so."""
-    told = write is None
-
-    def end(run: Run, ending: Ending, code: int, resume: str) -> None:
-        nonlocal told
-        told = True
-        run.diary.end_with(ending, code, resume)
-
-    try:
-        yield end
-    except BaseException as error:
-        if not told and write is not None:
-            JsonLines(write).end("failed", _code_of(error))
-        raise
+def _fail(
+    context: click.Context, run: Run | None, error: BaseException, write: Callable[[str], None] | None
+) -> list[str]:
+    """Write how the run ended, or a JSON line that none began; return the last lines for the screen."""
+    if run is None:
+        if write is not None:
+            RunReporter(write).end("failed", code_of(error))
+        out = context.params["out"]
+        return [f"resume: {resume_command(context, out)}"] if isinstance(error, SameRunError) else []
+    ending, resume = run.end(error), resume_command(context, run.folder)
+    run.diary.end_with(ending, code_of(error), resume)
+    results = [] if ending.results is None else result_lines(ending.results)
+    return [*results, *last_lines(ending, resume)]
 
 
 def _terminate(number: int) -> None:
@@ -212,16 +177,3 @@ def _watch(config: Config, showing: Showing) -> list[Any] | None:
     if not showing.has_progress:
         return []
     return [ProgressBar(show=True)] if config.trainer.progress_bar == "auto" else None
-
-
-def _code_of(error: BaseException) -> int:
-    """Return the exit code that an exception leads to."""
-    if isinstance(error, KeyboardInterrupt):
-        return 130
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else 1
-    if isinstance(error, click.ClickException):
-        return error.exit_code
-    if isinstance(error, UnwritableError):
-        return NOT_WHOLE
-    return 2 if isinstance(error, EngineError) else 1

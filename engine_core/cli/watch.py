@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..report import PageServer
-from .paths import GivenPath
+from .groups import GivenPath
 from .report import opened
 
 

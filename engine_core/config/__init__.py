@@ -1,12 +1,22 @@
 """Runs described by a YAML file: read it, check it, build what it names. No torch."""
 
 from ..errors import ConfigError
-from .building import bind, build, build_plugin, find_plugin, find_target, import_plugin, make_factory
-from .overrides import contradicting
-from .parts import build_algorithms, build_batches, build_listeners, build_passes, check_plugins
+from .building import (
+    bind,
+    build,
+    build_algorithms,
+    build_batches,
+    build_listeners,
+    build_passes,
+    build_plugin,
+    check_plugins,
+    find_plugin,
+    find_target,
+    import_plugin,
+    make_factory,
+)
 from .reading import Place, SourceFile
-from .schema import Config, check_config, load_config, override
-from .sections import ParallelSettings, PluginEntry, Target
+from .schema import Config, ParallelSettings, PluginEntry, Target, check_config, load_config, override
 
 __all__ = [
     "Config",
@@ -25,7 +35,6 @@ __all__ = [
     "build_plugin",
     "check_config",
     "check_plugins",
-    "contradicting",
     "find_plugin",
     "find_target",
     "import_plugin",

@@ -1,13 +1,13 @@
-"""Read a YAML file as plain data that remembers the line of every key. Knows no config.
+"""Read a YAML file as a tree of values, each with the line that it is from. Knows no config.
 
 The dialect is YAML 1.2's core schema: `1e-3` is a number, and `off`, `no`, `1:30` and `2026-01-01` are text.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,14 +28,38 @@ Keys: TypeAlias = "tuple[str | int, ...]"
 """The path to a value, as in `("algorithms", 0, "args")`."""
 
 
-class SourceFile(NamedTuple):
-    """The file that values came from, and the line of each; no file for values made in Python.
+class Node(NamedTuple):
+    """A scalar, or a list or mapping of nodes, with the line that it is from, or the text of an override."""
 
-    Where one of the `overrides` gave a value, its text is in `lines`.
-    """
+    value: Any
+    origin: int | str | None = None
+
+    def plain(self) -> Any:
+        """Return the value without origins."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        return [node.plain() for node in self.value] if isinstance(self.value, list) else self.value
+
+    def at(self, key: str | int) -> Node | None:
+        """Return the node at a key or index, None if there is none."""
+        if isinstance(self.value, dict):
+            return next((node for each, node in self.value.items() if str(each) == str(key)), None)
+        is_there = isinstance(self.value, list) and isinstance(key, int) and key < len(self.value)
+        return self.value[key] if is_there else None
+
+    def origins(self) -> Iterator[int | str | None]:
+        """Yield the origin of the node and of each in it."""
+        yield self.origin
+        inner = self.value.values() if isinstance(self.value, dict) else self.value
+        for node in inner if isinstance(self.value, (dict, list)) else ():
+            yield from node.origins()
+
+
+class SourceFile(NamedTuple):
+    """The file that values came from, and what it holds; no file for values made in Python."""
 
     file: str = ""
-    lines: Mapping[Keys, int | str] = {}
+    root: Node = Node({})
     overrides: tuple[str, ...] = ()
 
 
@@ -57,11 +81,19 @@ class Place(NamedTuple):
                     problem = problem.replace(whole, f"{whole[: LONGEST - 3]}...")
         return ConfigError(f"{self}: {problem}" if str(self) else problem)
 
+    def nodes(self) -> list[Node]:
+        """Return the nodes on the way to the value, as far as there are any."""
+        found = [self.source.root]
+        for key in self.keys:
+            if (node := found[-1].at(key)) is None:
+                break
+            found.append(node)
+        return found
+
     @property
     def origin(self) -> int | str | None:
         """The line of the value, or of the nearest around it that has one; the text of the override that gave it."""
-        origins = (self.source.lines.get(self.keys[:length]) for length in range(len(self.keys), -1, -1))
-        return next((origin for origin in origins if origin is not None), None)
+        return next((node.origin for node in reversed(self.nodes()) if node.origin is not None), None)
 
     @property
     def path(self) -> str:
@@ -70,51 +102,42 @@ class Place(NamedTuple):
         return "".join(names).removeprefix(".")
 
     def __str__(self) -> str:
-        line = "" if self.origin is None else f":{self.origin}"
-        origin = _option(self.origin) if isinstance(self.origin, str) else f"{self.source.file}{line}"
-        inside = [text for keys, text in self.source.lines.items() if keys[: len(self.keys)] == self.keys]
-        changes = [_option(text) for text in dict.fromkeys(inside) if isinstance(text, str) and text != self.origin]
-        where = f"{origin} with {enumerated(changes)}" if changes else origin
-        return ": ".join(filter(None, (where, self.path)))
+        nodes, origin = self.nodes(), self.origin
+        inside = nodes[-1].origins() if len(nodes) > len(self.keys) else ()
+        changes = [_option(text) for text in dict.fromkeys(inside) if isinstance(text, str) and text != origin]
+        line = "" if origin is None else f":{origin}"
+        where = _option(origin) if isinstance(origin, str) else f"{self.source.file}{line}"
+        return ": ".join(filter(None, (f"{where} with {enumerated(changes)}" if changes else where, self.path)))
 
 
-def read_yaml(path: Path | str) -> tuple[Any, SourceFile]:
-    """Return the content of a YAML file and the line of each key; ConfigError says what is wrong with the file."""
-    return _read(_text(path_of(path)), str(path))
-
-
-def read_value(text: str, place: Place) -> Any:
-    """Return the value of an override, written in YAML, that goes to a place.
+def read_yaml(path: Path | str) -> SourceFile:
+    """Return the content of a YAML file.
 
     Raises:
-        ConfigError: (a ValueError) if there is none, or it would not be valid there in a file.
+        ConfigError: (a ValueError) that says what is wrong with the file, and in which line.
     """
-    try:
-        value, _ = _read(text, "", len(place.keys))
-    except ConfigError as error:
-        raise place.error(str(error).partition(": ")[2]) from error  # without ":1", which is of no use in one value
-    if value is None and text.lstrip()[:1] in ("", "#"):
-        raise place.error("has no value; write null to take it out, and quotes around text that begins with #")
-    return value
+    return SourceFile(str(path), read_text(_text(path_of(path)), str(path)))
 
 
-def _read(text: str, file: str, level: int = 0) -> tuple[Any, SourceFile]:
-    """Read YAML that is nested in so many levels."""
-    loader = _Loader(text, file, level)
+def read_text(text: str, file: str = "") -> Node:
+    """Return what a text in YAML holds; errors name the file."""
+    loader, problem, line = None, "", 1
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
-        if node is None:
-            return None, SourceFile(file)
-        lines = dict(_lines(node, (), file))
-        return loader.construct_document(node), SourceFile(file, lines)
-    except ConfigError:
-        raise
+        return Node(None) if node is None else _Tree(loader, file).of(node)._replace(origin=None)
+    except yaml.reader.ReaderError as error:
+        problem = f"the character {text[error.position]!r} is not allowed"
+        line += text.count("\n", 0, error.position)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
         problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise loader.error(mark, f"not valid YAML: {readable(problem, LONGEST)}") from error
-    except Exception as error:  # the scanner lets Python's own through, as for the escape "\UFFFFFFFF"
-        raise loader.error(loader.get_mark(), f"not valid YAML: {readable(str(error), LONGEST)}") from error
+        line += (error.problem_mark or error.context_mark).line  # type: ignore[union-attr]
+    except (ArithmeticError, RecursionError, ValueError) as error:  # of PyYAML, as for the escape "\UFFFFFFFF"
+        if isinstance(error, ConfigError):
+            raise
+        problem = str(error)
+        line += loader.get_mark().line if loader else 0
+    raise Place(SourceFile(file, Node({}, line))).error(f"not valid YAML: {readable(problem, LONGEST)}")
 
 
 def _option(override: str) -> str:
@@ -142,99 +165,67 @@ def _within(value: object) -> Iterator[object]:
         yield from _within(item)
 
 
-def _lines(node: yaml.Node, keys: Keys, file: str) -> Iterator[tuple[Keys, int]]:
-    """Walk the YAML nodes, where each key still has its line."""
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield (*keys, index), item.start_mark.line + 1
-            yield from _lines(item, (*keys, index), file)
-    elif isinstance(node, yaml.MappingNode):
-        first: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            kind = key.tag.rpartition(":")[2] if isinstance(key, yaml.ScalarNode) else key.id
-            if kind in ("sequence", "mapping", "timestamp", "binary"):
-                raise Place(SourceFile(file, {keys: line}), keys).error(f"a key has to be text, not a {kind}")
-            name = key.value
-            if name in first and name != "<<":
-                place = Place(SourceFile(file, {(*keys, name): line}), (*keys, name))
-                raise place.error(f"duplicate key, first used in line {first[name]}; remove one")
-            first[name] = line
-            yield (*keys, name), line
-            yield from _lines(value, (*keys, name), file)
-
-
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the core schema of YAML 1.2 in place of 1.1's, and with limits."""
+    """PyYAML's safe loader with the core schema of YAML 1.2 in place of 1.1's."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own way to hold them
 
-    def __init__(self, text: str, file: str, level: int = 0) -> None:
-        self._file = file
-        self._nodes, self._level = 0, level
-        self._sizes: dict[yaml.Node, tuple[int, int]] = {}
-        super().__init__(text)
 
-    def error(self, mark: Any, problem: str) -> ConfigError:
-        """Return an error about a line of the file."""
-        return ConfigError(f"{self._file}:{mark.line + 1}: {problem}")
+class _Tree:
+    """Makes nodes of PyYAML's, with merges (`<<`) and aliases written out; what is too large or too deep is refused."""
 
-    def check_printable(self, data: str) -> None:
-        """Refuse characters that YAML does not have, with their line."""
-        if found := self.NON_PRINTABLE.search(data):
-            line = data.count("\n", 0, found.start()) + 1
-            raise ConfigError(f"{self._file}:{line}: not valid YAML: the character {found.group()!r} is not allowed")
+    def __init__(self, loader: _Loader, file: str) -> None:
+        self._loader, self._file, self._count = loader, file, 0
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node, and refuse one that is too large or too deep with its aliases written out.
-
-        Each node is walked once: an alias has the size that was noted for what it stands for.
-        """
-        event, before = self.peek_event(), self._nodes  # type: ignore[no-untyped-call]
-        is_nested = isinstance(event, yaml.CollectionStartEvent)
-        self._level += is_nested
-        self._check_size(event.start_mark, self._level)
-        node: Any = super().compose_node(parent, index)
-        self._level -= is_nested
-        if isinstance(event, yaml.AliasEvent):
-            if node not in self._sizes:
-                raise self.error(node.start_mark, "not valid here: it contains itself")
-            self._nodes += self._sizes[node][0]
+    def of(self, node: Any, keys: Keys = ()) -> Node:
+        """Return a node of ours."""
+        self._count += 1
+        if len(keys) > LEVELS or self._count > NODES:
+            what = f"nested deeper than {LEVELS} levels" if len(keys) > LEVELS else f"more than {NODES} values"
+            raise self._error(node, (), f"{what}, with its aliases written out")
+        value: Any
+        if isinstance(node, yaml.ScalarNode):
+            value = self._scalar(node)
+        elif node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+            raise self._error(node, (), f"not valid YAML here: the tag {readable(node.tag, LONGEST)!r}")
+        elif isinstance(node, yaml.MappingNode):
+            value = self._mapping(node, keys)
         else:
-            self._nodes += 1
-            deepest = max((self._sizes[child][1] for child in _children(node)), default=0)
-            self._sizes[node] = self._nodes - before, deepest + is_nested
-        self._check_size(event.start_mark, self._level + self._sizes[node][1])
-        return node
+            value = [self.of(item, (*keys, index)) for index, item in enumerate(node.value)]
+        return Node(value, node.start_mark.line + 1)
 
-    def _check_size(self, mark: Any, level: int) -> None:
-        if level > LEVELS:
-            raise self.error(mark, f"nested deeper than {LEVELS} levels, with its aliases written out")
-        if self._nodes > NODES:
-            raise self.error(mark, f"more than {NODES} keys and values, with its aliases written out")
+    def _mapping(self, node: yaml.MappingNode, keys: Keys) -> dict[Any, Node]:
+        merged: dict[Any, Node] = {}
+        own: dict[Any, Node] = {}
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                found = self.of(value, (*keys, "<<"))
+                for each in reversed(found.value if isinstance(found.value, list) else [found]):
+                    if not isinstance(each.value, dict):
+                        raise self._error(value, keys, "only mappings can be merged")
+                    merged |= each.value
+                continue
+            name: Any = self._scalar(key) if isinstance(key, yaml.ScalarNode) else key
+            if isinstance(name, (yaml.Node, bytes, dt.date)):
+                raise self._error(key, keys, f"a key has to be text, not a {key.tag.rpartition(':')[2]}")
+            if name in own:
+                first = own[name].origin
+                raise self._error(key, (*keys, name), f"duplicate key, first used in line {first}; remove one")
+            own[name] = self.of(value, (*keys, name))._replace(origin=key.start_mark.line + 1)
+        return {**merged, **own}
 
-    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  PyYAML's signature
-        """Construct an object; what PyYAML's constructors raise becomes an error of the node's line."""
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
         try:
-            return super().construct_object(node, deep)
-        except (ConfigError, yaml.YAMLError):
+            return self._loader.construct_object(node)
+        except yaml.YAMLError:
             raise
-        except Exception as error:
-            what = f"{node.value!r:.{LONGEST}}" if isinstance(node, yaml.ScalarNode) else f"a {node.id}"
+        except Exception as error:  # what PyYAML's constructors let through
             kind = readable(node.tag.rpartition(":")[2], LONGEST)
-            raise self.error(node.start_mark, f"not valid YAML: {what} is not a valid {kind}") from error
+            problem = f"not valid YAML: {node.value!r:.{LONGEST}} is not a valid {kind}"
+            raise self._error(node, (), problem) from error
 
-
-def _children(node: yaml.Node) -> Iterable[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        return chain.from_iterable(node.value)
-    return node.value if isinstance(node, yaml.SequenceNode) else ()
-
-
-def _text_of(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
-    text: str = loader.construct_scalar(node)
-    text.encode()  # raises for half of a surrogate pair, which no file or terminal takes
-    return text
+    def _error(self, node: yaml.Node, keys: Keys, problem: str) -> ConfigError:
+        return Place(SourceFile(self._file, Node({}, node.start_mark.line + 1)), tuple(map(str, keys))).error(problem)
 
 
 def _integer_of(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -257,4 +248,3 @@ for _tag, _pattern, _first in (
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer_of)
-_Loader.add_constructor("tag:yaml.org,2002:str", _text_of)

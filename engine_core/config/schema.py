@@ -1,42 +1,241 @@
-"""A whole config file, read and checked. Knows what a config may say, not what it means."""
+"""A config file: its keys, the types of their values, and how a problem with one is worded.
+
+Knows what a config may say, not what it means.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
+    ConfigDict,
+    Field,
     PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, did_you_mean
+from ..event import Event
+from ..metadata import PlainModel
+from ..time import Time, as_number
 from .overrides import apply_overrides
-from .reading import Place, SourceFile, read_yaml
-from .sections import (
-    BatchSettings,
-    CheckpointSettings,
-    EventName,
-    PassEntry,
-    PluginEntry,
-    ResultSettings,
-    ScheduleEntry,
-    Section,
-    Target,
-    TrainerSettings,
-    is_requirement,
-    named,
-    off,
-    problems,
-)
+from .reading import LONGEST, Place, SourceFile, read_yaml
 
-Plugins = list[Annotated[PluginEntry, BeforeValidator(named)]]
+
+class Section(PlainModel, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
+    """A mapping with known keys only; values keep the type they have in the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def _in_words(cls, error: ValidationError) -> str:
+        return "\n".join(_problems(error.errors(), SourceFile()))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            keys = ", ".join(cls.model_fields)
+            raise PydanticCustomError("keys", "{problem}", {"problem": f"has to be a mapping ({keys}), not {values!r}"})
+        for key in values:
+            if key not in cls.model_fields:
+                raise PydanticCustomError("keys", "{problem}", {"key": str(key), "problem": _unknown(key, cls)})
+        return {key: as_number(value) for key, value in values.items()}
+
+
+def _unknown(key: object, section: type[BaseModel]) -> str:
+    if "trainer" in section.model_fields and key in TrainerSettings.model_fields:
+        return f"unknown key here; it belongs under trainer: write it as trainer.{key}"
+    return f"unknown key{did_you_mean(str(key), section.model_fields)}"
+
+
+def _is_target(target: str) -> str:
+    if not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", target):
+        module, _, attribute = target.rpartition(".")
+        is_near = len(target) <= LONGEST and ("." in module or module.isidentifier())
+        hint = f"; did you mean {f'{module}:{attribute}'!r}?" if is_near else ""
+        raise ValueError(f"has to be 'module:attribute', as in 'torch.nn:Linear', not {target!r}{hint}")
+    return target
+
+
+def _is_duration(value: object) -> str:
+    try:
+        length = Time(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if length.value <= 0:
+        raise ValueError(f"has to be longer than zero, not {value!r}")
+    return str(value)
+
+
+def _is_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ValueError(f"has to be auto, cpu, cuda, cuda:1 or mps, not {name!r}")
+    return name
+
+
+def _is_folder_name(name: str) -> str:
+    if not re.fullmatch(r"[^/\\\s]+", name) or not name.isprintable() or name in (".", ".."):
+        raise ValueError(f"has to be a folder's name, without spaces and slashes, not {name!r}")
+    return name
+
+
+def _is_requirement(requirement: str) -> str:
+    """Return a requirement as it is usually written, or raise a ValueError that says what is wrong with it."""
+    try:
+        return str(Requirement(requirement))
+    except InvalidRequirement as error:
+        problem = " ".join(str(error).split("\n")[0].split())
+        raise ValueError(f"{requirement!r} is not a requirement such as 'some-plugin>=1.2': {problem}") from None
+
+
+def _named(entry: object) -> object:
+    """Let a bare name stand for `{name: ...}`."""
+    return {"name": entry} if isinstance(entry, str) else entry
+
+
+Duration = Annotated[str, BeforeValidator(_is_duration)]
+EventName = Annotated[str, AfterValidator(lambda name: Event(name).value)]
+TargetName = Annotated[str, AfterValidator(_is_target)]
+
+
+class Target(Section):
+    """Something to import and call: `{target: "module:attribute", args: {...}}`."""
+
+    target: TargetName
+    args: dict[str, Any] = {}
+
+
+class ScheduleEntry(Target):
+    """A learning rate scheduler, and how often it steps; once an epoch by default."""
+
+    interval: Duration = "1ep"
+
+
+class PluginEntry(Section):
+    """An installed plugin by name, or a class of your own by target, with its arguments."""
+
+    name: str | None = None
+    target: TargetName | None = None
+    args: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> PluginEntry:
+        if (self.name is None) == (self.target is None):
+            given = "has both name and target" if self.name is not None else "has neither name nor target"
+            raise ValueError(f"{given}; give the name of an installed plugin or a target 'module:attribute'")
+        return self
+
+
+class PassEntry(PluginEntry):
+    """A user's pass: an installed one by name, or a function by target; `index` is its place."""
+
+    index: int = -1
+
+
+def _listed(value: object) -> object:
+    """Let one path stand for a list of one."""
+    return [value] if isinstance(value, (str, int)) else value
+
+
+Paths = Annotated[list[str | int], BeforeValidator(_listed)]
+
+
+class BatchSettings(Section):
+    """What a row of a batch is, and what counts its tokens, see `engine_core.Batches`; functions by target."""
+
+    shared: Paths = []
+    per_row: Paths = []
+    samples: bool = False
+    dim: dict[str | int, int] = {}
+    count: TargetName | None = None
+    take: TargetName | None = None
+    tokens: TargetName | None = None
+
+
+class ParallelSettings(Section):
+    """How the run is spread over the processes that torchrun starts, see `engine_core.parallel`."""
+
+    name: Literal["ddp", "fsdp"]
+    blocks: list[str] = []
+    data: Literal["global", "local"] = "global"
+    timeout: Duration = "10m"
+    args: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _blocks_are_for_fsdp(self) -> ParallelSettings:
+        if self.blocks and self.name == "ddp":
+            raise ValueError("blocks are for fsdp; ddp has the whole model in each process")
+        return self
+
+
+def _is_spread(value: object) -> object:
+    """Let `none` stand for null, and a bare name for `{name: ...}`."""
+    if value in ("none", None):
+        return None
+    if isinstance(value, str) and value != "auto":
+        if value not in ("ddp", "fsdp"):
+            known = ("auto", "ddp", "fsdp", "none")
+            raise ValueError(f"has to be auto, ddp, fsdp or none, not {value!r}{did_you_mean(value, known)}")
+        return {"name": value}
+    return value
+
+
+class TrainerSettings(Section):
+    """Settings of `Trainer`, under the same names."""
+
+    max_duration: Duration | None = None
+    eval_interval: Duration = "1ep"
+    microbatch_size: Annotated[int, Field(gt=0)] | None = None
+    grad_clip_norm: Annotated[float, Field(gt=0)] | None = None
+    precision: Literal["fp32", "amp_bf16", "amp_fp16"] = "fp32"
+    device: Annotated[str, AfterValidator(_is_device)] = "auto"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    progress_bar: Literal["auto", "lines", True, False] = "auto"
+    run_name: Annotated[str, AfterValidator(_is_folder_name)] | None = None
+    load_path: str | None = None
+    autoresume: bool = False
+    load_weights_only: bool = False
+    load_strict: bool = True
+    load_changed: Literal["error", "warn", "adopt"] = "warn"
+    parallel: Annotated[Literal["auto"] | ParallelSettings | None, BeforeValidator(_is_spread)] = "auto"
+
+
+class CheckpointSettings(Section):
+    """What a run saves in its folder: how often, how many of the latest stay, and by which result the best one.
+
+    Without an `every` it saves nothing, and so it does for `checkpoints: false`.
+    """
+
+    every: Duration | None = "1ep"
+    keep_last: Annotated[int, Field(gt=0)] | None = 1
+    keep_best: str | None = None
+
+
+def _off(value: object) -> object:
+    """Let false stand for `{every: null}`."""
+    return {"every": None} if value is False else value
+
+
+class ResultSettings(Section):
+    """Results, each `<label>/<metric>` or a metric of all loaders, of which the lower or the higher value is better."""
+
+    lower: list[str] = []
+    higher: list[str] = []
+
+
+Plugins = list[Annotated[PluginEntry, BeforeValidator(_named)]]
 
 
 class Config(Section, BaseModel):  # the second for ruff, as above Section
@@ -75,14 +274,14 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     metrics: dict[str, Target] = {}
     results: ResultSettings = ResultSettings.model_construct()
     schedulers: list[ScheduleEntry] = []
-    checkpoints: Annotated[CheckpointSettings, BeforeValidator(off)] = CheckpointSettings.model_construct()
+    checkpoints: Annotated[CheckpointSettings, BeforeValidator(_off)] = CheckpointSettings.model_construct()
     trainer: TrainerSettings = TrainerSettings.model_construct()
     algorithms: Plugins = []
     callbacks: Plugins = []
     loggers: Plugins = []
-    passes: list[Annotated[PassEntry, BeforeValidator(named)]] = []
+    passes: list[Annotated[PassEntry, BeforeValidator(_named)]] = []
     order: dict[EventName, list[str]] = {}
-    require_plugins: list[Annotated[str, AfterValidator(is_requirement)]] = []
+    require_plugins: list[Annotated[str, AfterValidator(_is_requirement)]] = []
 
     _source: SourceFile = PrivateAttr(default=SourceFile())
 
@@ -115,12 +314,14 @@ def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     Raises:
         ConfigError: (a ValueError) with one line for each problem: file, line, key, what is wrong, the nearest name.
     """
-    values, source = read_yaml(path)
+    source = read_yaml(path)
+    values = source.root.value
     if not isinstance(values, dict):
-        what = "is empty" if values is None else f"holds a {_KINDS.get(type(values), 'single value')}"
-        raise ConfigError(f"{source.file}: the file {what}; a config is a mapping with the keys model, data, optimizer")
-    values, source = apply_overrides(values, source, overrides)
-    return _checked(values, source, source)
+        what = "is empty" if values is None else f"holds {'a list' if isinstance(values, list) else repr(values)}"
+        problem = f"the file {what}; a config is a mapping with the keys model, data, optimizer"
+        raise Place(source).error(problem, values)
+    source = apply_overrides(source, overrides)
+    return _checked(source.root.plain(), source, source)
 
 
 def check_config(values: Mapping[str, Any], file: str) -> Config:
@@ -149,12 +350,35 @@ def override(config: Config, checkpoints: Mapping[str, Any] | Literal[False] | N
     return _checked(values, config.place().source, SourceFile())
 
 
-_KINDS = {list: "list", str: "text", int: "number", float: "number"}
-
-
 def _checked(values: Mapping[str, Any], source: SourceFile, blamed: SourceFile) -> Config:
     """Return the config; problems are reported with the lines of `blamed`."""
     try:
         return Config.model_validate(dict(values), context=source)
     except ValidationError as error:
-        raise ConfigError("\n".join(problems(error.errors(), blamed))) from None
+        raise ConfigError("\n".join(_problems(error.errors(), blamed))) from None
+
+
+def _problems(details: Iterable[ErrorDetails], source: SourceFile) -> list[str]:
+    """Return a line for each problem, in the order of the file."""
+    errors = []
+    for detail in details:
+        context = detail.get("ctx", {})
+        keys = [key for key in detail["loc"] if key != "[key]"]
+        if "key" in context:
+            keys.append(context["key"])
+        place = Place(source, tuple(keys))
+        nodes = place.nodes()
+        line = nodes[-1].origin if len(nodes) > len(place.keys) else 0
+        order = sys.maxsize if isinstance(line, str) else line or 0  # overrides after the file
+        errors.append((order, str(place.error(_wording(detail), detail["input"]))))
+    return [message for _, message in sorted(errors, key=lambda item: item[0])]
+
+
+def _wording(detail: ErrorDetails) -> str:
+    if detail["type"] == "missing":
+        return "this key is missing"
+    if detail["type"] == "keys":
+        return detail["msg"]
+    if "error" in detail.get("ctx", {}):
+        return str(detail["ctx"]["error"])
+    return f"{re.sub('^(Input|String) should', 'has to', detail['msg'])}, not {detail['input']!r}"

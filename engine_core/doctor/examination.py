@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, PluginError
 from ..messages import LONGEST, readable
-from ..registry import PluginRecord, Registry
+from ..registry import CORE, PluginRecord, Registry, unmet
 from .probe import FINDINGS, TRACE
 from .processes import Ended, Processes
 
@@ -88,7 +88,7 @@ def examine(records: Sequence[PluginRecord] | None = None, timeout_s: float = 20
 def _diagnose(record: PluginRecord, timeout_s: float, processes: Processes) -> Diagnosis:
     if record.status == "disabled":
         return Diagnosis(record)
-    known = (record.reason,) if record.reason else ()
+    known = (*((record.reason,) if record.reason else ()), *_of_distribution(record))
     if record.status == "broken":
         return Diagnosis(record, known)
     with tempfile.TemporaryDirectory(prefix="engine-core-doctor-") as folder:
@@ -110,6 +110,21 @@ def _diagnose(record: PluginRecord, timeout_s: float, processes: Processes) -> D
         known = (*known, found["broken"])
     closer = (readable(problem, 5 * LONGEST) for problem in found["problems"])
     return Diagnosis(record, (*known, *closer, *noise), found["seconds"], found["imports_torch"])
+
+
+def _of_distribution(record: PluginRecord) -> list[str]:
+    """Return what may make a plugin fail although it can be imported, as its distribution's metadata shows."""
+    if record.distribution == CORE:
+        return []
+    found = [
+        f"it requires {requirement}, which is {instead}; run: pip install '{requirement}'"
+        for requirement, instead in unmet(record.distribution)
+    ]
+    owner = Registry.scan().owner_of(record.module)
+    if owner not in (None, record.distribution):
+        what = f"its entry point lies in {record.module!r}, a module of {owner}"
+        found.append(f"{what}; report it to the authors of {record.distribution}")
+    return found
 
 
 def _read(file: Path) -> str:

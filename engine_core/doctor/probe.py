@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..errors import PluginError
 from ..messages import cause_of
-from ..registry import PREFIX, PluginRecord, Source, installed_distributions, load_plugin, read_records
+from ..registry import PluginRecord, Registry, load_plugin
 
 FINDINGS, TRACE = "findings.json", "trace.txt"
 """What a probe writes into its folder: what it found, and where the import was when its time was over."""
@@ -21,35 +22,34 @@ FINDINGS, TRACE = "findings.json", "trace.txt"
 def probe(folder: str, limit_s: str, kind: str, name: str) -> NoReturn:
     """Import the plugin with this qualified name, write what was found, and end the process whatever still runs."""
     before = set(sys.modules)
-    sources = read_records(installed_distributions(PREFIX), os.environ)
-    record = next(r for r in sources if (r.kind, r.qualified_name) == (kind, name))
+    registry = Registry.scan()
+    record = next(r for r in registry.records if (r.kind, r.qualified_name) == (kind, name))
+    plugin, broken = None, ""
     with Path(folder, TRACE).open("w", encoding="utf-8") as trace:
         faulthandler.dump_traceback_later(float(limit_s), exit=True, file=trace)
         started_s = time.perf_counter()
-        loaded = load_plugin(record, sources[record])
+        try:
+            plugin = load_plugin(record)
+        except PluginError as error:
+            broken = str(error)
         seconds = time.perf_counter() - started_s
         torch = "torch" in sys.modules.keys() - before
         _mute()
         faulthandler.dump_traceback_later(float(limit_s), exit=True, file=trace)
-        problems = [] if loaded.error is not None else _look_closer(record, loaded.plugin, sources)
+        problems = [] if broken else _look_closer(record, plugin, registry)
         faulthandler.cancel_dump_traceback_later()
-    broken = loaded.record.reason if loaded.error is not None else ""
     findings = {"seconds": round(seconds, 3), "imports_torch": torch, "broken": broken, "problems": problems}
     Path(folder, FINDINGS).write_text(json.dumps(findings), encoding="utf-8")
     os._exit(0)
 
 
-def _look_closer(record: PluginRecord, plugin: Any, sources: dict[PluginRecord, Source]) -> list[str]:
+def _look_closer(record: PluginRecord, plugin: Any, registry: Registry) -> list[str]:
     from .strict import broken_declarations, problems_of  # noqa: PLC0415 - its imports don't count as the plugin's time
 
-    own = [r for r in sources if (r.kind, r.distribution, r.status) == ("algorithms", record.distribution, "available")]
     try:
         problems = problems_of(record, plugin)
         if record.kind == "passes":
-            loaded = [load_plugin(r, sources[r]).plugin for r in own]
-            problems += broken_declarations(
-                record, plugin, [algorithm for algorithm in loaded if algorithm is not None]
-            )
+            problems += broken_declarations(record, plugin, registry)
     except Exception as error:  # noqa: BLE001  a metaclass may answer a look with anything
         return [f"it was imported, but examining it failed: {cause_of(error)}"]
     return problems

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-from pydantic import ValidationError
 
 from ..algorithm import Algorithm
 from ..callback import Callback
-from ..engine import Engine, misspelt_events, misspelt_hooks
+from ..engine import Engine, misspelt_hooks
 from ..errors import EngineError, OrderError, did_you_mean
 from ..event import Event
 from ..hookspecs import PROJECT
 from ..logger import Logger
-from ..messages import in_one_line
 from ..metadata import AlgorithmMetadata, PassMetadata
 from ..passes import ActivePass
-from ..registry import PluginRecord
+from ..registry import PluginRecord, Registry, load_plugin
 from ..state import State
+from ..testing import invalid, misspelt_events
 
 _EVENTS = [event.value for event in Event]
 
@@ -27,7 +25,9 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
     """Return what is wrong with a plugin that was loaded, each in one sentence with its remedy."""
     if record.kind == "loops":  # data, which checked itself
         return []
-    problems = [*_of_metadata(plugin), *(message for _, message in misspelt_events(plugin))]
+    metadata = getattr(plugin, "metadata", None)
+    unchecked = invalid(metadata) if isinstance(metadata, (AlgorithmMetadata, PassMetadata)) else None
+    problems = [*([unchecked] if unchecked else []), *misspelt_events(plugin)]
     if record.kind == "callbacks":
         problems += misspelt_hooks(plugin)
     if record.kind == "algorithms" and not issubclass(plugin, Callback):
@@ -42,15 +42,17 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
     return problems
 
 
-def broken_declarations(record: PluginRecord, plugin: Any, algorithms: Iterable[type]) -> list[str]:
+def broken_declarations(record: PluginRecord, plugin: Any, registry: Registry) -> list[str]:
     """Return where a pass contradicts the declared order of its own distribution's algorithms.
 
     Those that can't be made without arguments are left out.
     """
     made: list[Algorithm] = []
-    for algorithm in algorithms:
+    for other in registry.records:
+        if (other.kind, other.distribution, other.status) != ("algorithms", record.distribution, "available"):
+            continue
         try:
-            made.append(algorithm())
+            made.append(load_plugin(other)())
         except Exception:  # noqa: BLE001, S112  it has arguments, or needs a run around it
             continue
     try:
@@ -62,16 +64,6 @@ def broken_declarations(record: PluginRecord, plugin: Any, algorithms: Iterable[
     except EngineError:  # they can't be together in one run, so no order can be wrong
         return []
     return []
-
-
-def _of_metadata(plugin: Any) -> Iterator[str]:
-    """Validate once more what pydantic validates only where it is asked to, as `model_construct` does not."""
-    metadata = getattr(plugin, "metadata", None)
-    if isinstance(metadata, (AlgorithmMetadata, PassMetadata)):
-        try:
-            type(metadata).model_validate(dict(metadata), strict=True)
-        except ValidationError as error:
-            yield in_one_line(error)
 
 
 def _of_marked_hooks(plugin: type) -> Iterator[str]:

@@ -1,37 +1,48 @@
 """The seam between an engine and a training loop: one method for each moment of the loop. Knows no loop."""
 
 from .accumulated import Accumulated, factor_of, scale_gradients
-from .adapter import check_batches, check_names, make_loop
-from .covers import cover
+from .adapter import Patched, check_batches, check_names, make_loop, patched
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
-from .saving import algorithms_of, check_saved, read_part, read_state, state_of, states_of, write_part, write_state
+from .saving import (
+    algorithms_of,
+    check_saved,
+    load_part,
+    put_back,
+    put_states_back,
+    read_part,
+    read_state,
+    what_is_missing,
+    write_part,
+    write_state,
+)
 from .status import BegunEvaluation, Phase, RunStatus
 from .step import backward_with_first_graph
-from .written import WrittenStep
 
 __all__ = [
     "Accumulated",
     "BegunEvaluation",
     "EmbeddedLoop",
     "LogitsLoss",
+    "Patched",
     "Phase",
     "RunStatus",
-    "WrittenStep",
     "algorithms_of",
     "backward_with_first_graph",
     "check_batches",
     "check_names",
     "check_saved",
-    "cover",
     "factor_of",
+    "load_part",
     "make_loop",
+    "patched",
+    "put_back",
+    "put_states_back",
     "read_part",
     "read_state",
     "scale_gradients",
-    "state_of",
-    "states_of",
     "target_keys",
+    "what_is_missing",
     "write_part",
     "write_state",
 ]

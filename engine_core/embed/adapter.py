@@ -1,9 +1,12 @@
-"""What an adapter to another library's trainer begins with: the names that it uses there, and its loop."""
+"""What an adapter to another library's trainer begins with: the names that it uses there, its loop, its patches."""
 
 from __future__ import annotations
 
+import copy
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ..batch import Batches
@@ -13,7 +16,7 @@ from ..messages import enumerated
 from ..needs import Offers
 from ..objective import check_loss_fn, check_own_objective
 from ..randomness import check_seed
-from ..registry import PREFIX, as_plugins, installed_distributions, installed_version, normalise
+from ..registry import as_plugins, installed_version, normalise, required_by
 from ..state import State
 from .loop import EmbeddedLoop
 
@@ -108,9 +111,43 @@ def _is_there(name: str) -> bool:
 
 def _range_of(adapter: str, library: str) -> str:
     """Return what the adapter's metadata require of the library."""
-    for installed in installed_distributions(PREFIX):
-        if normalise(installed.name) == normalise(adapter):
-            for requirement in installed.requires:
-                if normalise(requirement).startswith(normalise(library)):
-                    return f"{requirement.partition(';')[0].strip()!r}"
+    for requirement in required_by(adapter):
+        if normalise(requirement).startswith(normalise(library)):
+            return f"{requirement.partition(';')[0].strip()!r}"
     return f"a {library} that it was made for"
+
+
+class Patched(partial[Any]):
+    """Calls `wrapper(original, ...)`, and has the attributes and the signature of the original, which a copy is."""
+
+    def __getattr__(self, name: str) -> Any:
+        # The last: what a `wrapper` that is a partial itself was given comes before it.
+        return self.args[-1] if name == "__wrapped__" else getattr(self.args[-1], name)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Return a copy of the original: a copy of its owner is not ours."""
+        return copy.deepcopy(self.args[-1], memo)
+
+
+@contextmanager
+def patched(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Let `owner.<name>(...)` call `wrapper(original, ...)` within the block; then `vars(owner)` is as it was.
+
+    Example:
+        >>> class Greeter:
+        ...     def greet(self, name):
+        ...         return f"Hello {name}"
+        >>> greeter = Greeter()
+        >>> with patched(greeter, "greet", lambda original, name: original(name).upper()):
+        ...     greeter.greet("Ada")
+        'HELLO ADA'
+        >>> greeter.greet("Ada"), vars(greeter)
+        ('Hello Ada', {})
+    """
+    own, missing = vars(owner), object()
+    former = own.get(name, missing)
+    own[name] = Patched(wrapper, getattr(owner, name))
+    try:
+        yield
+    finally:
+        own.pop(name, None) if former is missing else own.__setitem__(name, former)

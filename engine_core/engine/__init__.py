@@ -4,20 +4,19 @@ from .combination import problems_of
 from .engine import Engine
 from .host import Host
 from .lifetime import refuse_to_copy
-from .lint import doubts_about, misspelt_events, warn_of_idle
+from .lint import doubts_about, warn_of_idle
 from .listeners import misspelt_hooks
-from .members import take_in
+from .members import admit
 from .pipeline import is_bool
 
 __all__ = [
     "Engine",
     "Host",
+    "admit",
     "doubts_about",
     "is_bool",
-    "misspelt_events",
     "misspelt_hooks",
     "problems_of",
     "refuse_to_copy",
-    "take_in",
     "warn_of_idle",
 ]

@@ -13,7 +13,7 @@ from ..event import Event
 from ..messages import enumerated
 from ..needs import Offers
 from ..passes import Member, declared_edges, referred, stable_sort
-from ..registry import Registry, title
+from ..registry import Registry, display_name
 
 _LONG = 8  # a name this long is hardly one slip away from another by chance
 
@@ -110,7 +110,7 @@ def _unsupported(
     wants = [(member.title, _needs_of_algorithm(member, offers)) for member in members]
     for listener in listeners:
         cls = listener if isinstance(listener, type) else type(listener)
-        wants.append((title(cls.__name__, registry.origin_of(listener)), needs_of(listener)))
+        wants.append((display_name(cls.__name__, registry.origin_of(listener)), needs_of(listener)))
     offered = {*offers.events, *offers.writes, *offers.gives}
     for who, needs in wants:
         names_of: dict[str, list[str]] = {}

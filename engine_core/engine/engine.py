@@ -22,9 +22,9 @@ from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding,
 from .host import Adapter, Host
 from .in_place import InPlace
 from .lifetime import Life, refuse_to_copy
-from .lint import warn_of, warn_of_misspelt_events
+from .lint import doubts_about
 from .listeners import check_listeners, listen, listeners_of, watchers_of
-from .members import overrides, take_in
+from .members import admit, overrides
 from .pipeline import Pipeline, tally
 from .undo import OpenPairs
 
@@ -208,14 +208,14 @@ class Engine:
         algorithms, callbacks = ObservedList.of(state.algorithms), ObservedList.of(state.callbacks)
         destinations = ObservedList.of(logger.destinations)
         # First whatever may refuse: until it is done the engine is unchanged, so the former ones stay in use.
-        members = take_in(algorithms, {id(member.algorithm): member for member in self._members}, registry)
+        members = admit(algorithms, {id(member.algorithm): member for member in self._members}, registry)
         listeners = check_listeners(callbacks, destinations, {id(listener) for listener in self._listeners})
         check_combination(members, listeners, state.offers, registry)
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
-        warn_of_misspelt_events(type(m.algorithm) for m in members if m not in self._members)
-        warn_of(members, self._passes)  # after the newcomers' passes are in: one of them may settle an order
+        for message, category in doubts_about(members, self._passes):  # with the newcomers' passes, which may settle it
+            self._passes.warn_once(message, category)
         # Before the former are forgotten: those that leave undo what they began with their own pipelines.
         self._pairs.release(self._members, members)
         if self._started:

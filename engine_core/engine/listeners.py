@@ -7,15 +7,15 @@ from typing import Any
 
 from ..algorithm import unique_names
 from ..callback import Callback, LoggerDestination, method_of
-from ..errors import ArgumentError, ArgumentTypeError, HookNameWarning, add_note, nearest
+from ..errors import HookNameWarning, add_note, nearest
 from ..event import Event
 from ..logger import Logger
 from ..messages import warn
-from ..registry import LOGS, Registry, check_callback, lacking, taken_for, title
+from ..registry import Registry, display_name
 from ..state import State, nearest_field
 from ..trace import SpanRecorder
 from .host import Adapter
-from .lint import warn_of_misspelt_events
+from .members import check_listed
 
 Listener = Callable[[State, Logger], None]
 
@@ -38,32 +38,18 @@ def watchers_of(listeners: Sequence[object], profiler: SpanRecorder | None) -> l
 def check_listeners(
     callbacks: Sequence[Callback], destinations: Sequence[Any], known: Collection[int] = ()
 ) -> list[Callback]:
-    """Return callbacks and destinations as `listeners_of` does, and refuse what can't be one; see `_check`."""
-    _check(callbacks, known, "callback")
-    for place, destination in enumerate(destinations):
-        absent = lacking(destination, *LOGS)
-        if absent and not isinstance(destination, type):
-            meant = taken_for(destination) or "a destination is a LoggerDestination"
-            raise ArgumentTypeError(f"logger destination {place} ({destination!r}) has {absent}; {meant}")
-    _check(destinations, known, "logger destination")
-    return listeners_of(callbacks, destinations)
+    """Return callbacks and destinations as `listeners_of` does; refuse what can't be one, and warn of near names.
 
-
-def _check(callbacks: Sequence[object], known: Collection[int], what: str) -> None:
-    """Refuse what can't be a callback, and warn of names that are nearly an event's; `known`: ids of those checked."""
-    for place, callback in enumerate(callbacks):
-        if isinstance(callback, type):
-            raise ArgumentTypeError(f"{what} {place} is the class {callback.__name__}; write {callback.__name__}()")
-        if any(other is callback for other in callbacks[:place]):
-            raise ArgumentError(f"{what} {place} ({type(callback).__name__}) is listed twice; make a second instance")
-        if id(callback) in known:
-            continue
-        _warn_of_near_names(callback)
-        warn_of_misspelt_events([type(callback)])
-        try:
-            check_callback(callback, f"{what} {place} ({callback!r})")
-        except TypeError as error:
-            raise ArgumentTypeError(str(error)) from error
+    Args:
+        known: the ids of those checked before.
+    """
+    check_listed("callbacks", callbacks, known)
+    check_listed("loggers", destinations, known)
+    listeners = listeners_of(callbacks, destinations)
+    for listener in listeners:
+        for message in misspelt_hooks(type(listener)) if id(listener) not in known else ():
+            warn(f"{message} (a leading underscore silences this)", HookNameWarning)
+    return listeners
 
 
 def listen(
@@ -83,7 +69,7 @@ def listen(
     isolated = receives - {id(callback) for callback in state.callbacks}
     isolation, profiler = logger.isolation, state.profiler
     names = unique_names(listeners)
-    titles = [title(n, registry.origin_of(x)) for n, x in zip(names, listeners, strict=True)]
+    titles = [display_name(n, registry.origin_of(x)) for n, x in zip(names, listeners, strict=True)]
     isolation.titles = [(x, titled) for titled, x in zip(titles, listeners, strict=True) if id(x) in receives]
     adapters = []
     for name, titled, callback in zip(names, titles, listeners, strict=True):
@@ -150,8 +136,3 @@ def misspelt_hooks(cls: type) -> Iterator[str]:
         near = None if known else nearest(name, _EVENTS, cutoff=0.8)
         if near is not None and callable(getattr(cls, name, None)):
             yield f"{cls.__name__}.{name} is never called: no event has that name; did you mean {near!r}?"
-
-
-def _warn_of_near_names(callback: object) -> None:
-    for message in misspelt_hooks(type(callback)):
-        warn(f"{message} (a leading underscore silences this)", HookNameWarning)

@@ -1,37 +1,43 @@
-"""The algorithms of an engine as its members: each is checked on its own and gets a unique name."""
+"""What an engine is given, checked one by one; its algorithms become members with unique names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Literal
 
 from ..algorithm import Algorithm, unique_names
 from ..errors import ArgumentError, ArgumentTypeError, PluginError
 from ..passes import Member
-from ..registry import Registry, check_algorithm, lacking
+from ..registry import Registry, check_plugin
+
+_CALLED = {"algorithms": "algorithm", "callbacks": "callback", "loggers": "logger destination"}
 
 
-def take_in(algorithms: Sequence[Any], known: Mapping[int, Member], registry: Registry) -> list[Member]:
-    """Return a member for each algorithm of an engine, each checked on its own; known ones keep their member."""
-    seen: set[int] = set()
-    for place, algorithm in enumerate(algorithms):
-        if isinstance(algorithm, type):
-            raise ArgumentTypeError(
-                f"algorithm {place} is the class {algorithm.__name__}; write {algorithm.__name__}()"
-            )
-        # Only what is not an algorithm is shown: a `repr` takes longer than all checks, and is the author's code.
-        shown = f" ({algorithm!r} of type {type(algorithm).__name__})" if lacking(algorithm, "match", "apply") else ""
+def check_listed(
+    kind: Literal["algorithms", "callbacks", "loggers"], listed: Sequence[Any], known: Container[int] = ()
+) -> None:
+    """Raise unless a list has instances of this kind, each once; `known`: the ids of those admitted before."""
+    for index, item in enumerate(listed):
+        place = f"{_CALLED[kind]} {index}"
+        if isinstance(item, type):
+            raise ArgumentTypeError(f"{place} is the class {item.__name__}; write {item.__name__}()")
+        if any(item is other for other in listed[:index]):
+            raise ArgumentError(f"{place} ({type(item).__name__}) is listed twice; make a second instance instead")
         try:
-            check_algorithm(algorithm, f"algorithm {place}{shown}")
+            if id(item) not in known:
+                check_plugin(kind, item, place)
         except TypeError as error:
             raise ArgumentTypeError(str(error)) from error
-        if id(algorithm) in seen:
-            raise ArgumentError(f"algorithm {place} ({algorithm!r}) is listed twice; make a second instance instead")
-        seen.add(id(algorithm))
-    return enlist(algorithms, {key: member for key, member in known.items() if key in seen}, registry)
 
 
-def enlist(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registry: Registry) -> list[Member]:
+def admit(algorithms: Sequence[Any], known: Mapping[int, Member], registry: Registry) -> list[Member]:
+    """Return a member for each algorithm of an engine, each checked on its own; known ones keep their member."""
+    check_listed("algorithms", algorithms, known)
+    listed = {id(algorithm) for algorithm in algorithms}
+    return name_members(algorithms, {key: member for key, member in known.items() if key in listed}, registry)
+
+
+def name_members(algorithms: Sequence[Algorithm], known: Mapping[int, Member], registry: Registry) -> list[Member]:
     """Return a member for each algorithm: the known one by id, or a new one with a name not yet taken."""
     newcomers = [a for a in algorithms if id(a) not in known]
     names = unique_names(newcomers, [member.name for member in known.values()])

@@ -12,7 +12,7 @@ from ..messages import readable
 from ..passes import Member, PassList
 from ..state import State
 from ..trace import Trace, Traces
-from .members import enlist
+from .members import name_members
 from .undo import Latest, OpenPairs, Pair
 
 REMEMBERED = 256
@@ -107,7 +107,7 @@ class Pipeline:
             plan = [(self._actor(self._named[trace.name]), name, trace) for _, name, trace in other]
         else:
             ordered = self._passes.order(matched, self.event)
-            for place, member in enumerate(enlist(ordered, self._known, self._passes.registry)):
+            for place, member in enumerate(name_members(ordered, self._known, self._passes.registry)):
                 self._named[member.name] = member
                 trace = Trace(member.name, self.event, None, place, True)
                 plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))

@@ -1,10 +1,8 @@
 """The order of algorithms at each event, and why: for a config, for installed algorithms, for a finished run."""
 
-from .explanation import Explanation, Skipped, Told, Unordered
-from .pair import PairReasons, Step, find_algorithm, why
-from .picture import to_mermaid, to_svg
+from .explanation import Explanation, PairReasons, Skipped, Step, Told, Unordered, find_algorithm, why
 from .recording import explain_algorithms, explain_config, explain_engine, explain_installed
-from .text import format_orders, format_pair, format_skipped, format_unordered, printable
+from .text import format_orders, format_pair, format_skipped, format_unordered, printable, to_mermaid, to_svg
 
 __all__ = [
     "Explanation",

@@ -16,15 +16,14 @@ from ..config import (
     find_plugin,
     import_plugin,
 )
-from ..engine import Engine, doubts_about, problems_of, take_in
+from ..engine import Engine, admit, doubts_about, problems_of
 from ..errors import OrderError
 from ..event import Event
 from ..needs import EVERYTHING, Offers
 from ..observed_list import ObservedList
 from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes
 from ..registry import Registry
-from .explanation import Explanation, Unordered
-from .skipping import skipped_by
+from .explanation import Explanation, Unordered, skipped_by
 
 
 def explain_algorithms(
@@ -49,7 +48,7 @@ def explain_algorithms(
         0
     """
     registry = Registry.scan()
-    members = take_in(ObservedList.of(algorithms), {}, registry)
+    members = admit(ObservedList.of(algorithms), {}, registry)
     passes = PassList(registry)
     passes.use({*distributions, *(m.origin.distribution for m in members if m.origin is not None)}, registry)
     for function, index in parse_passes(algorithm_passes):
@@ -63,19 +62,15 @@ def explain_config(config: Config, loop: str | None = None) -> Explanation:
     Args:
         loop: an installed loop, such as `fsdp`; what it refuses is among the problems. Callbacks and loggers are then
             imported, and known by their class.
-
-    Raises:
-        ConfigError: if one of them can't be made. Model and data are not touched.
-        PluginError: for a loop that is not installed, with the nearest name.
     """
-    offers = _offers_of(loop)
-    algorithms = build_algorithms(config)
+    algorithms, listeners, registry = build_algorithms(config), _listeners_of(config), Registry.scan()
+    named = [(entry.name, place) for entry, place in listeners if entry.name is not None]
     return explain_algorithms(
         algorithms,
         build_passes(config, algorithms),
-        distributions=_owners_of_listeners(config),
-        listeners=() if loop is None else _classes_of_listeners(config),
-        offers=offers,
+        distributions={find_plugin("callbacks", name, place, registry).distribution for name, place in named},
+        listeners=[import_plugin("callbacks", *each, registry) for each in listeners] if loop is not None else (),
+        offers=_offers_of(loop),
     )
 
 
@@ -84,10 +79,6 @@ def explain_installed(names: Sequence[str], loop: str | None = None) -> Explanat
 
     Args:
         loop: an installed loop, such as `fsdp`; what it refuses is among the problems.
-
-    Raises:
-        ConfigError: if a name is unknown, or its algorithm can't be made without arguments.
-        PluginError: for a loop that is not installed, with the nearest name.
     """
     registry, offers = Registry.scan(), _offers_of(loop)
     algorithms = [build_plugin("algorithms", PluginEntry(name=n), Place(SourceFile(n)), registry) for n in names]
@@ -134,29 +125,12 @@ def _with_notes(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def _owners_of_listeners(config: Config) -> set[str]:
-    """Return the distributions of the named callbacks and loggers; their passes run too."""
-    registry = Registry.scan()
-    return {
-        find_plugin("callbacks", entry.name, config.place(section, index), registry).distribution
-        for section in ("callbacks", "loggers")
-        for index, entry in enumerate(getattr(config, section))
-        if entry.name is not None
-    }
-
-
-def _classes_of_listeners(config: Config) -> list[object]:
-    registry = Registry.scan()
-    return [
-        import_plugin("callbacks", entry, config.place(section, index), registry)
-        for section in ("callbacks", "loggers")
-        for index, entry in enumerate(getattr(config, section))
-    ]
+def _listeners_of(config: Config) -> list[tuple[PluginEntry, Place]]:
+    """Return what the config lists as callbacks and loggers, and where."""
+    sections = [(section, getattr(config, section)) for section in ("callbacks", "loggers")]
+    return [(entry, config.place(name, index)) for name, entries in sections for index, entry in enumerate(entries)]
 
 
 def _offers_of(loop: str | None) -> Offers:
     """Return what an installed loop offers; None: the Trainer on one process."""
-    if loop is None:
-        return EVERYTHING
-    offers: Offers = Registry.scan().load("loops", loop)
-    return offers
+    return EVERYTHING if loop is None else Registry.scan().load("loops", loop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,13 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
-
 from ..arguments import path_of
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
 from ..files import cannot_write, finite, write_whole
-from ..logger import HOW_TO_STOP, Logger
+from ..logger import HOW_TO_STOP, VALUES, Logger
 from ..messages import warn
 from ..state import State
 from ..trace import Traces
@@ -30,11 +29,14 @@ __all__ = ["RunFiles"]
 class RunFiles(LoggerDestination):
     """Writes every logged value to `folder/metrics.jsonl`, and at the end one row a step to `folder/metrics.csv`.
 
+    Each line has its `kind`: that of values is `values`, and in the folder of `engine-core train` there are others,
+    which tell what happened.
+
     From INIT on, values are held until the fit starts, when it is certain that the run may begin; if there is only an
     evaluation, until the end. In a fit, and without an engine, a line is in the file when `log_metrics` returns. If the
     disk is full, a warning says so once, and the latest 256 KiB wait until there is room; no partial line is left in
     the file, and `latest` and `runs` stay current. An existing file is continued. Values that are not finite are `null`
-    in JSON, and `nan` in the table.
+    in JSON, and `nan` in the table, which names a text that is too long for a cell without holding it.
 
     Args:
         folder: created when the first line is written or the fit starts.
@@ -65,11 +67,12 @@ class RunFiles(LoggerDestination):
         self._state: State | None = None
         self._holds_at = 0
         self._lines = Lines(self._place / "metrics.jsonl")
+        self._lock = threading.RLock()  # another thread may warn, which is an event
 
     def init(self, state: State, logger: Logger) -> None:
         """Count the seconds from here; a checkpoint that is loaded adds those of the attempts before."""
         self._clock_s, self._started_s = 0.0, time.perf_counter()
-        self._fits_s, self._fit_began_s = 0.0, None
+        self._fits_s, self._fit_began_s, self._has_warned = 0.0, None, False
         self._state, self._holds_at = state, state.timestamp.batch
         self._hold()
 
@@ -113,7 +116,7 @@ class RunFiles(LoggerDestination):
     def start_over(self) -> None:
         """Let the next fit empty the file, which an earlier attempt began and never saved.
 
-        One that contains the position of a loaded checkpoint is cut there instead.
+        One that contains the position of a loaded checkpoint is cut there instead. Events stay.
         """
         self._starts_over = True
         self._hold()
@@ -123,6 +126,13 @@ class RunFiles(LoggerDestination):
         values = in_json(metrics)
         self.latest.update(values)
         self._do(partial(self._add, values, step))
+
+    def write_event(self, line: str, *, is_last: bool = False) -> None:
+        """Write what happened in the run, as values are written; the last one may come after the engine is closed."""
+        self._do(partial(self._write, line))
+        if is_last:
+            with contextlib.suppress(OSError):  # if it could not be written, a warning says so
+                self._lines.close()
 
     def log_file(self, name: str, content: bytes | str, step: int) -> None:
         """Keep a file as `files/<step>/<name>`; one that is there is replaced, as a resumed run logs its own again."""
@@ -148,23 +158,16 @@ class RunFiles(LoggerDestination):
         """Let the next fit remove what was logged after the checkpoint, as the resumed run logs it again.
 
         Files of other runs are kept and continued.
-
-        Raises:
-            ArgumentError: (a ValueError) for what `state_dict` never returns.
         """
         if not state:
             return
-        try:
-            _State.model_validate(dict(state))
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(part for part in first["loc"] if isinstance(part, str))
-            value = None if first["type"] == "missing" else first["input"]
-            raise ArgumentError(f"{name}={value!r} in the state of RunFiles is not something it saved") from None
-        self.latest, self.runs = dict(state["latest"]), Counter(state["runs"])
-        self._clock_s, self._started_s = state.get("clock_s", 0.0), time.perf_counter()
-        self._fits_s = state.get("fit_s", 0.0)
-        self._resumed = state
+        numbers = {name: int(state[name]) for name in ("bytes", "lost")}
+        position = {**numbers, "digest": str(state["digest"]), "due": [str(line) for line in state["due"]]}
+        latest, runs = dict(state["latest"]), {str(name): int(count) for name, count in state["runs"].items()}
+        times_s = [float(state.get(name, 0.0)) for name in ("clock_s", "fit_s")]
+        self._resumed, self.latest, self.runs = position, latest, Counter(runs)
+        self._clock_s, self._fits_s = times_s
+        self._started_s = time.perf_counter()
         self._hold()
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
@@ -192,7 +195,7 @@ class RunFiles(LoggerDestination):
             except OSError as error:
                 problem = problem or f"can't write in {str(self.folder)!r} at its end ({error})"
                 lost.append("the table metrics.csv")
-        self._lines, self._has_warned, self._has_evaluated = Lines(lines.path), False, False
+        self._lines, self._has_evaluated = Lines(lines.path), False
         if problem:
             self.lost = f"{' and '.join(lost) or lines.path.name} {'are' if lines.unwritten else 'is'} lost"
             self._warn(f"{problem}: {self.lost}")
@@ -224,7 +227,8 @@ class RunFiles(LoggerDestination):
             self._held.append(write)
             return
         try:
-            write()
+            with self._lock:
+                write()
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -234,8 +238,12 @@ class RunFiles(LoggerDestination):
                 )
 
     def _add(self, values: dict[str, Any], step: int) -> None:
-        own = {"step": step, "seconds": round(self.clock_s, 6)}  # also where a value has one of these names
-        self._lines.add(json.dumps({**own, **finite(values), **own}))
+        # Also where a value has one of these names.
+        own = {"kind": VALUES, "step": step, "seconds": round(self.clock_s, 6)}
+        self._write(json.dumps({**own, **finite(values), **own}))
+
+    def _write(self, line: str) -> None:
+        self._lines.add(line)
         self._lines.flush()
 
     @staticmethod
@@ -244,32 +252,19 @@ class RunFiles(LoggerDestination):
         write_whole(path, content)
 
     def _cut(self) -> None:
-        """Cut the file at the position of a loaded checkpoint if it contains it; else empty it, to start over."""
+        """Cut the file at the position of a loaded checkpoint if it contains it; else at its begin, to start over."""
         position = self._resumed
-        is_there = position is not None and self._lines.holds(position)
-        if is_there or self._starts_over:
+        if position is None or not self._lines.holds(position):
+            position = {"bytes": 0, "due": [], "lost": 0} if self._starts_over else None
+        if position is not None:
             with contextlib.suppress(OSError):
                 self._lines.close()
             self._lines = Lines(self._lines.path)
-        if position is not None and is_there:
             self._lines.cut(position)
-        elif self._starts_over:
-            self._lines.path.unlink(missing_ok=True)
         self._resumed, self._starts_over = None, False
 
     def _warn(self, problem: str) -> None:
         warn(f"logger destination RunFiles {problem}", DestinationWarning)
-
-
-class _State(BaseModel, strict=True, defer_build=True):
-    bytes: NonNegativeInt
-    digest: str
-    due: list[str]
-    lost: NonNegativeInt
-    latest: dict[str, Any]
-    runs: dict[str, int]
-    clock_s: NonNegativeFloat = 0.0
-    fit_s: NonNegativeFloat = 0.0
 
 
 def _short(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from ..files import replacing
+from ..logger import VALUES, is_event
 
 MOST_DUE_BYTES = 2**18
 """How much of a file may wait: each checkpoint holds all of it, and its JSON must not grow without bound."""
 
 _DIGESTED_BYTES = 4096
+_MOST_IN_A_CELL = 131_072 // 6  # Python's csv reads no longer cells by default, and writing takes 6 for a surrogate
 _INDENTATION = 16  # roughly a checkpoint's overhead for a value
+_OWN = ("kind", "seconds")
+"""What lines have beside their step and their values."""
 
 
 class Lines:
@@ -82,7 +86,9 @@ class Lines:
             if self._file is not None and not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
                 raise FileNotFoundError(errno.ENOENT, "another file has taken its place", str(self.path))
         finally:
-            self._let_go()
+            file, self._file, self._owed = self._file, None, b""
+            if file is not None:
+                file.close()
 
     def position(self) -> dict[str, Any]:
         """Return how far the file is written, how it ends there, and what is due and lost."""
@@ -95,10 +101,16 @@ class Lines:
         return (there >= size if size else not there) and self._digest_before(size) == position["digest"]
 
     def cut(self, position: Mapping[str, Any]) -> None:
-        """Remove what the closed file holds beyond a position, and continue from there."""
-        if position["bytes"]:
-            os.truncate(self.path, position["bytes"])
-        self.add(*position["due"])
+        """Continue the closed file from a position: values beyond it go, and events, which tell of attempts, stay."""
+        due, size = position["due"], position["bytes"]
+        if self.path.is_file() and self.path.stat().st_size > size:
+            events = dict.fromkeys(_events_beyond(self.path, size))
+            with self.path.open("r+b") as file:  # over the lines that go, so that whoever kills the process loses none
+                file.seek(size)
+                file.writelines(f"{line}\n".encode() for line in events)
+                file.truncate()
+            due = [line for line in due if line not in events]
+        self.add(*due)
         self.lost = position["lost"]
 
     def _append(self, line: bytes) -> None:
@@ -122,11 +134,6 @@ class Lines:
                 self._file.seek(-1, os.SEEK_END)
                 self._owed = b"" if self._file.read(1) == b"\n" else b"\n"
         return self._file
-
-    def _let_go(self) -> None:
-        file, self._file, self._owed = self._file, None, b""
-        if file is not None:
-            file.close()
 
     def _drop_oldest(self) -> None:
         self._due_bytes -= _weight(self.due.popleft())
@@ -159,20 +166,40 @@ def write_table(lines: Path, table: Path) -> None:
 
 def _rows(lines: Path) -> Iterator[dict[str, Any]]:
     row: dict[str, Any] = {}
+    for _, told in _read(lines):
+        if is_event(told) or "step" not in told:
+            continue
+        own = _OWN if told.get("kind") == VALUES else _OWN[1:]  # older versions gave values no kind
+        values = {_cell(k): "nan" if v is None else _cell(v) for k, v in told.items() if k not in own}
+        step = values.pop("step")
+        if row and (row["step"] != step or not values.keys().isdisjoint(row)):
+            yield row
+            row = {}
+        row = {**row, "step": step, **values}
+    if row:
+        yield row
+
+
+def _cell(value: Any) -> Any:
+    length = len(str(value))
+    return value if length <= _MOST_IN_A_CELL else f"{length:,} characters, see metrics.jsonl"
+
+
+def _events_beyond(lines: Path, position: int) -> Iterator[str]:
+    return (line for line, told in _read(lines, position) if is_event(told))
+
+
+def _read(lines: Path, position: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line with what it holds, but for those that are damaged, as by a crash of the machine."""
     with lines.open("rb") as file:
+        file.seek(position)
         for line in file:
             try:
                 told = json.loads(line)
-                values = {name: "nan" if value is None else value for name, value in told.items() if name != "seconds"}
-                step = values.pop("step")
-            except (ValueError, LookupError, AttributeError, RecursionError):  # damaged, as by a crash of the machine
+            except (ValueError, RecursionError):
                 continue
-            if row and (row["step"] != step or not values.keys().isdisjoint(row)):
-                yield row
-                row = {}
-            row = {**row, "step": step, **values}
-    if row:
-        yield row
+            if isinstance(told, dict):
+                yield line.decode().rstrip("\n"), told
 
 
 def _weight(line: str) -> int:

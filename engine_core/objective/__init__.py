@@ -1,10 +1,8 @@
 """What a loss counts: forward, loss and count in one object, and the law that is measured."""
 
 from .law import AT, Law, couples_rows, tolerance_of
-from .loss import Loss, as_nothing
-from .meter import LossMeter
-from .model_loss import ModelLoss
-from .objective import Objective, check_loss_fn, check_objective, check_own_objective
+from .loss import Loss, LossMeter, as_nothing
+from .objective import ModelLoss, Objective, check_loss_fn, check_objective, check_own_objective
 from .targets import check_seen, targets_taken
 
 __all__ = [

@@ -1,15 +1,16 @@
-"""What torch's own losses count: one closed table. A test holds each row of it against torch."""
+"""What torch's own losses count, one closed table, and the loss of each row. A test holds each row against torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..batch import Batches
+from ..batch import Batches, leaves_of
+from ..errors import ArgumentError
 from ..losses import is_torch_loss, loss_setting
 from .loss import Count
 
@@ -69,15 +70,7 @@ def count_nothing(_: Any, __: Any, ___: Any, ____: Batches) -> Count:
 
 
 def counter_of(loss_fn: Any) -> Counter | None:
-    """Return what counts one of torch's losses, None for any other loss.
-
-    Example:
-        >>> batch = torch.zeros(3, 2), torch.tensor([0, 1, -100])
-        >>> counter_of(nn.NLLLoss())(*batch, batch, Batches())
-        tensor(2)
-        >>> counter_of(nn.MSELoss(reduction="sum"))(*batch, batch, Batches()), counter_of(lambda outputs, targets: 0)
-        (None, None)
-    """
+    """Return what counts one of torch's losses, None for any other loss."""
     if not is_torch_loss(loss_fn, _ALL):
         return None
     reduction = loss_setting(loss_fn, "reduction")
@@ -113,3 +106,55 @@ def _count_classes(loss_fn: Any) -> Counter:
         return weight[classes.where(counts, 0)].where(counts, 0).sum()  # type: ignore[no-any-return]
 
     return count
+
+
+class ElementsOfRows(NamedTuple):
+    """What the elements of an unreduced loss are.
+
+    Args:
+        rows: how many the batch has.
+        dim: where the loss has them; None: not known, so it has to be (n,).
+        is_sum: does a batch of one row have the sum of its elements for its loss, or their mean?
+        ignored: the class whose elements are left out of a mean.
+    """
+
+    rows: int
+    dim: int | None
+    is_sum: bool
+    ignored: int | None
+
+    def losses(self, given: Any, targets: Any, name: str = "") -> torch.Tensor:
+        """Return the loss of each row (n,).
+
+        Args:
+            targets: as the loss got them.
+            name: of a part of the loss.
+        """
+        rows, dim = self.rows, self.dim
+        if isinstance(given, torch.Tensor):
+            if given.shape == (rows,):
+                return given
+            if dim is not None and given.dim() > max(dim, 1) and given.shape[dim] == rows:
+                elements = given.movedim(dim, 0).flatten(1)
+                if self.is_sum:
+                    return elements.sum(1)
+                if self.ignored is None or not isinstance(targets, torch.Tensor) or targets.shape != given.shape:
+                    return elements.mean(1)
+                counts = (targets.long() != self.ignored).movedim(dim, 0).flatten(1).sum(1)
+                return elements.sum(1) / counts.clamp(min=1)
+        found = f"shape {tuple(given.shape)}" if isinstance(given, torch.Tensor) else f"{given!r:.80}"
+        where = f", or have the rows in dimension {dim}" if dim is not None else ""
+        raise ArgumentError(
+            f"the loss{name and f' {name!r}'} gives {found} with reduction='none' for {rows} rows; it has to be "
+            f"({rows},){where}, as losses.flatten(1).mean(1) may be: override Objective.row_losses where it can't"
+        )
+
+
+def dim_of_rows(batches: Batches, batch: Any, targets: Any) -> int | None:
+    """Return the dimension where targets, or all of a batch, have the rows; None if it is not one for all of them."""
+    if not batches.dim:
+        return 0
+    dims: dict[int, int] = {}
+    batches.map_rows(batch, lambda item, dim: dims.setdefault(id(item), dim))
+    found = {dims[id(leaf)] for leaf in leaves_of(targets) if id(leaf) in dims}
+    return found.pop() if len(found) == 1 else None if found else 0

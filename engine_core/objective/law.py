@@ -43,13 +43,6 @@ class Law:
         """Return how the first rows of a batch break it, in words: none if they don't. None: nothing can be said.
 
         The loss of the rows together is compared with that of their two halves.
-
-        Example:
-            >>> net = torch.nn.Linear(1, 1)
-            >>> largest = Objective(lambda outputs, targets: (outputs - targets).abs().max())
-            >>> batch = torch.arange(4.0)[:, None], torch.zeros(4, 1)
-            >>> "so parts don't add up" in Law(largest, net, lambda block: block()).broken_by(batch)
-            True
         """
         batches, tolerance = self.objective.batches, self.tolerance
         rows = min(batches.rows(batch), MOST_ROWS)

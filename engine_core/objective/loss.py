@@ -1,7 +1,8 @@
-"""A loss as what it is made of: a sum, and the count that a mean divides it by."""
+"""A loss as what it is made of: a sum, and the count that a mean divides it by; and its mean over batches."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..losses import LateValue
 
 Count: TypeAlias = "int | float | torch.Tensor | None"
 
@@ -26,9 +28,6 @@ class Loss:
         count: what a mean divides the sum by: rows, tokens, class weights. 0: nothing counts. None: it is a sum, which
             nothing divides.
         parts: further sums with the same count, logged as `train/loss/<name>`.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what is not a scalar, or a negative count.
 
     Example:
         >>> Loss(torch.tensor(6.0), 3).mean
@@ -53,7 +52,7 @@ class Loss:
         if isinstance(count, torch.Tensor):
             if count.dim():
                 raise ArgumentError(f"the count of a Loss has shape {tuple(count.shape)}; add it up, as count.sum()")
-        elif count is not None and (not _is_number(count) or not count >= 0):
+        elif count is not None and (isinstance(count, bool) or not isinstance(count, Real) or not float(count) >= 0):
             raise ArgumentError(f"the count of a Loss is {count!r}; it has to be a number of at least 0, or None")
 
     @property
@@ -113,10 +112,6 @@ class Loss:
         return Loss(total, count, parts)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (float, Real)) and not isinstance(value, bool)
-
-
 def divided(total: torch.Tensor, count: Count) -> torch.Tensor:
     """Return a sum divided by its count."""
     return total if count is None else total / count
@@ -132,12 +127,7 @@ def weighted(mean: torch.Tensor, count: Count) -> torch.Tensor:
 
 
 def as_nothing(loss: torch.Tensor) -> torch.Tensor:
-    """Return 0 with the graph of a loss, so that its backward reaches all parameters.
-
-    Example:
-        >>> as_nothing(torch.tensor(3.0))
-        tensor(0.)
-    """
+    """Return 0 with the graph of a loss, so that its backward reaches all parameters."""
     weightless = loss * 0
     return weightless.where(weightless == 0, torch.zeros_like(weightless))
 
@@ -152,10 +142,97 @@ def check_scalar(loss: Any, what: str) -> torch.Tensor:
 
 
 def _are_equal(one: Count, other: Count) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one is other or bool(one == other)
+    return one is other or (one is not None and other is not None and bool(one == other))
 
 
 def _number(count: Count) -> str:
     return "nothing (sums)" if count is None else f"{float(count):g}"
+
+
+KEPT = 0.98
+"""How much of the smoothed loss a batch leaves: about the last 50 batches count."""
+
+
+class LossMeter:
+    """Adds up the losses of batches: their sums, and what they count.
+
+    On a GPU a loss is copied while the device works, and read once the copy is there.
+
+    Attributes:
+        total, count: sum and count of all losses taken since `restart`.
+        is_sum: are the losses sums, which nothing divides?
+    """
+
+    def __init__(self) -> None:
+        self.total = self.count = 0.0
+        self.is_sum = False
+        self._smooth, self._batches = 0.0, 0
+        self._unusual: float | None = None
+        self._late: deque[tuple[LateValue, Any]] = deque()
+
+    def take(self, loss: Any, count: Any) -> None:
+        """Take the mean loss of a batch; what is not a number, as a loop of one's own may have it, is passed over.
+
+        Args:
+            count: what the mean was divided by: a number, or a tensor on the loss's device; None for a sum.
+        """
+        try:
+            if loss.is_cuda:
+                self._take_late(loss, count)
+            else:
+                self.add(loss.item(), count)
+        except (AttributeError, RuntimeError, ValueError):
+            if getattr(loss, "numel", int)() == 1:
+                raise
+
+    def add(self, value: float, count: Any) -> None:
+        """Add the mean loss of a batch, as a number, times what it counts."""
+        if count is None:
+            self.is_sum = True
+            self.total += value
+        else:
+            if type(count) is not int:
+                count = float(count)
+            if count:  # of a batch without a target that counts, the loss is NaN
+                self.total += value * count
+                self.count += count
+        if value - value == 0:  # it is finite; cheaper than a call in each step
+            self._smooth += (1 - KEPT) * (value - self._smooth)
+            self._batches += 1
+        else:
+            self._smooth, self._batches, self._unusual = 0.0, 0, value
+
+    def flush(self) -> None:
+        """Wait for the losses that are still being computed."""
+        while self._late:
+            self._read()
+
+    def restart(self) -> None:
+        """Begin a new mean."""
+        self.total, self.count, self.is_sum = 0.0, 0.0, False
+
+    @property
+    def mean(self) -> float | None:
+        """The sum of all losses by the sum of what they count; the sum alone for sums; None if nothing counted."""
+        return self.total if self.is_sum else self.total / self.count if self.count else None
+
+    @property
+    def smoothed(self) -> float | None:
+        """The exponential mean over batches, without the bias of its start; None before the first batch.
+
+        A loss that is not finite is shown as it is, and the next finite one starts a new mean.
+        """
+        return self._smooth / (1 - KEPT**self._batches) if self._batches else self._unusual
+
+    def _take_late(self, loss: torch.Tensor, count: Any) -> None:
+        if loss.numel() != 1:
+            return
+        if hasattr(count, "item"):
+            count = LateValue(count)
+        self._late.append((LateValue(loss), count))  # made last, so that it is there last
+        while self._late and self._late[0][0].is_there():
+            self._read()
+
+    def _read(self) -> None:
+        loss, count = self._late.popleft()
+        self.add(loss.item(), count.item() if hasattr(count, "item") else count)

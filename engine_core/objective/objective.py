@@ -10,12 +10,22 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from ..batch import Batches, get_item, map_batch
-from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..batch import Batches, get_item, leaves_of, map_batch
+from ..errors import ArgumentError, ArgumentTypeError, BatchKeyError, did_you_mean
 from ..losses import base_loss, with_reduction
-from .counts import Counter, count_elements, count_nothing, count_outputs, count_rows_of, counter_of, ignored_by
+from ..time import as_number
+from .counts import (
+    Counter,
+    ElementsOfRows,
+    count_elements,
+    count_nothing,
+    count_outputs,
+    count_rows_of,
+    counter_of,
+    dim_of_rows,
+    ignored_by,
+)
 from .loss import Count, Loss, as_nothing, check_scalar, weighted
-from .rows import ElementsOfRows, dim_of_rows
 from .slips import are_samples, not_a_pair, note_slips
 
 Items: TypeAlias = "int | str | tuple[int | str, ...]"
@@ -44,9 +54,6 @@ class Objective:
             function of outputs and targets. None: what torch's own losses divide by, and rows for all others.
         eval_loss_fn: the loss function of evaluations.
         check: measure that losses of parts of a batch add up to its loss, see `Law`.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for arguments that can't work.
 
     Example:
         >>> objective = Objective(nn.CrossEntropyLoss(), inputs="image", targets="label")
@@ -77,7 +84,7 @@ class Objective:
         self._loss_fn, self.eval_loss_fn = check_loss_fn(loss_fn), check_loss_fn(eval_loss_fn, "eval_loss_fn")
         self.inputs, self.targets = _check_items("inputs", inputs), _check_items("targets", targets)
         self.count, self.check = count, check
-        self._is_pair = inputs == 0  # as a rule, and without a call in each step
+        self._is_pair = self.inputs == 0  # as a rule, and without a call in each step
         self._counters: dict[int, tuple[Any, Counter, bool, bool]] = {}
         self._suspects: dict[str, int] = {}
         self._seen = 0
@@ -161,9 +168,6 @@ class Objective:
         """Return the loss of each row (n,): the mean of its elements that count, or their sum where the loss is a sum.
 
         The loss function, or the model's own, is asked with `reduction="none"`.
-
-        Raises:
-            ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) where the loss of a row is not known.
         """
         unreduced = self._unreduced(model)
         taken = batch if self._loss_fn is None else self.targets_of(batch)
@@ -241,16 +245,14 @@ class Objective:
         if not isinstance(count, torch.Tensor) and not count:  # NaN, as torch says; its gradient may be NaN too
             if self.is_certain(loss_fn):  # its sum has a gradient, and the term of smoothed targets
                 return Loss(with_reduction(loss_fn, "sum")(outputs, self.targets_of(batch)), 0)  # type: ignore[misc]
-            return Loss(_nothing_of(outputs, mean), 0, {name: as_nothing(part) for name, part in parts.items()})
+            graph = next((leaf.sum() for leaf in leaves_of(outputs) if getattr(leaf, "requires_grad", False)), mean)
+            return Loss(as_nothing(graph), 0, {name: as_nothing(part) for name, part in parts.items()})
         return Loss(weighted(mean, count), count, {name: weighted(part, count) for name, part in parts.items()})
 
     def count_of(self, outputs: Any, batch: Any) -> Count:
         """Return what the loss of the current batch is divided by, None for a sum.
 
         Where losses are given as `Loss`, it is the count of the latest that `scalar` has seen.
-
-        Raises:
-            ArgumentError: (a ValueError) if it is divided by rows that can't be counted, with the line to write.
         """
         return self._counted_by(outputs, batch, self._loss_fn) if self._latest is None else self._latest[0]
 
@@ -340,6 +342,61 @@ class Objective:
                 )
 
 
+class ModelLoss(Objective):
+    """The loss is an item of the outputs, as with Hugging Face's models.
+
+    Args:
+        loss: where the loss is in the outputs, an index, key or attribute.
+        outputs: where what metrics get is in the outputs.
+        targets: the item of the batch that metrics get, and `count`.
+        inputs: what the model gets, see `Objective`.
+        count: what the loss is divided by, see `Objective`; for a causal language model
+            `lambda outputs, labels: (labels[:, 1:] != -100).sum()`.
+        check: see `Objective`.
+
+    Example:
+        >>> net = nn.Linear(2, 1)
+        >>> model = lambda x, y: (net(x), (net(x) - y).square().mean())
+        >>> objective = ModelLoss(loss=1, outputs=0, targets=1, inputs="*")
+        >>> batch = torch.ones(4, 2), torch.ones(4, 1)
+        >>> objective.loss(model, objective.forward(model, batch), batch).count
+        4
+    """
+
+    def __init__(
+        self,
+        loss: int | str = "loss",
+        outputs: int | str = "logits",
+        targets: Items = "labels",
+        inputs: Items = "**",
+        count: str | Callable[[Any, Any], Any] | None = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        super().__init__(inputs=inputs, targets=targets, count=count, check=check)
+        self.loss_item, self.outputs_item = loss, outputs
+
+    def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+        """Return the loss that the forward has put into the outputs."""
+        try:
+            given = get_item(outputs, self.loss_item)
+        except BatchKeyError as error:
+            raise self._no_loss(model, str(error)) from error
+        if given is None:
+            raise self._no_loss(model, "it is None")
+        return self.counted(given, outputs, batch)
+
+    def for_metrics(self, outputs: Any, batch: Any) -> tuple[Any, Any]:
+        """Return the outputs and targets that metrics get."""
+        return get_item(outputs, self.outputs_item), self.targets_of(batch)
+
+    def _no_loss(self, model: Any, why: str) -> ArgumentError:
+        return ArgumentError(
+            f"ModelLoss(loss={self.loss_item!r}) found no loss in the outputs of {type(model).__name__} ({why}): give "
+            "the batch the labels that its forward needs, or say where the loss is, ModelLoss(loss=...)"
+        )
+
+
 def check_loss_fn(loss_fn: Any, name: str = "loss_fn") -> Any:
     """Return the loss function if it can be called with outputs and targets."""
     if isinstance(loss_fn, type):
@@ -374,6 +431,7 @@ def check_objective(objective: Objective, model: Any, taker: str = "Trainer") ->
 
 
 def _check_items(name: str, items: Any) -> Items:
+    items = tuple(map(as_number, items)) if isinstance(items, tuple) else as_number(items)
     for item in items if isinstance(items, tuple) else (items,):
         if not isinstance(item, (int, str)) or isinstance(item, bool):
             raise ArgumentTypeError(f"{name}={items!r} has to name items of the batch by index, key or attribute")
@@ -431,13 +489,6 @@ def _parts(loss: Any) -> dict[str, Any]:
     if parts.keys() >= {*_TOTALS}:
         raise ArgumentError("the loss has both a 'total' and a 'loss': name its total once, and the parts otherwise")
     return parts
-
-
-def _nothing_of(outputs: Any, loss: torch.Tensor) -> torch.Tensor:
-    """Return 0 with the graph of the outputs, or else of the loss."""
-    found: list[torch.Tensor] = []
-    map_batch(outputs, lambda leaf: found.append(leaf) if getattr(leaf, "requires_grad", False) else None)
-    return as_nothing(found[0].sum() if found else loss)
 
 
 def _with_gradient(leaf: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -11,18 +11,6 @@ from ..errors import ArgumentTypeError, add_note
 from ..messages import enumerated
 
 _PARTS = (tuple, list)
-
-
-class HasItems(Protocol):
-    """Says what model and loss get of a batch."""
-
-    inputs: Any
-    targets: Any
-
-    @property
-    def loss_fn(self) -> Any:
-        """The loss function, if there is one."""
-        ...
 
 
 def are_samples(batch: Any) -> bool:
@@ -46,7 +34,7 @@ def not_a_pair(batch: Any) -> ArgumentTypeError:
     )
 
 
-def note_slips(error: Exception, objective: HasItems, batch: Any, outputs: Any) -> None:
+def note_slips(error: Exception, objective: Any, batch: Any, outputs: Any) -> None:
     """Note on what the model or its loss raised each common slip that may be the cause; `outputs` if it is the loss."""
     is_pair = objective.loss_fn is not None and (objective.inputs, objective.targets) == (0, 1)
     items = dict(batch) if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, _PARTS) else ()))

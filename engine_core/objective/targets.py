@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..errors import ArgumentError
 from ..losses import holds_loss, is_torch_loss
 from .loss import Loss
-from .model_loss import ModelLoss
+from .objective import ModelLoss
 
 _TAKEN: Mapping[str, Mapping[type[nn.Module], Any]] = {
     "classes or probabilities": {nn.CrossEntropyLoss: F.cross_entropy},
@@ -33,34 +33,16 @@ _TAKEN: Mapping[str, Mapping[type[nn.Module], Any]] = {
 
 
 def targets_taken(loss_fn: Any) -> str | None:
-    """Return what one of torch's losses takes for targets, in words; None for those of numbers, and all other losses.
-
-    Example:
-        >>> targets_taken(nn.NLLLoss()), targets_taken(nn.MSELoss())
-        ('classes', None)
-    """
+    """Return what one of torch's losses takes for targets, in words; None for those of numbers and other losses."""
     return next((taken for taken, losses in _TAKEN.items() if is_torch_loss(loss_fn, losses)), None)
 
 
-class Step(Protocol):
-    """What a step has come to, as State holds it."""
-
-    objective: Any
-    model: Any
-    outputs: Any
-    batch: Any
-    loss: Any
-
-
-def check_seen(step: Step, who: str, *, counts: bool = False) -> None:
+def check_seen(step: Any, who: str, *, counts: bool = False) -> None:
     """Raise unless the loss was computed from the targets that `who` had put in place of the batch's.
 
     Args:
-        step: at AFTER_LOSS, the batch with its own targets again.
+        step: the State at AFTER_LOSS, the batch with its own targets again.
         counts: ask whether a `Loss` counts what it counts for the batch's own targets? The loss is computed once more.
-
-    Raises:
-        ArgumentError: (a ValueError) with where to compute it, or what to count.
     """
     objective, loss = step.objective, step.loss
     given = list(loss.values()) if isinstance(loss, Mapping) else loss if isinstance(loss, (tuple, list)) else [loss]

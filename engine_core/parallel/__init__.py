@@ -7,27 +7,38 @@ from .failures import ends_with, record
 from .group import join, packed, unpacked
 from .rows import bounds, placeholder_of
 from .settings import DDP, FSDP, spread_of
-from .sharding import as_in, gathered, in_pieces, is_sharded, kept_as_in, mark_of, mark_of_tensors, write_gathered
-from .wrapping import Wrapping, spread_model, written
+from .sharding import (
+    gathered,
+    in_slices,
+    is_sharded,
+    mark_of,
+    mark_of_tensors,
+    shard_like,
+    shard_state_like,
+    write_gathered,
+)
+from .wrapping import Wrapping, is_statistic, shared_buffers, spread_model, written
 
 __all__ = [
     "DDP",
     "FSDP",
     "Wrapping",
-    "as_in",
     "bounds",
     "check_spread",
     "ends_with",
     "gathered",
-    "in_pieces",
+    "in_slices",
     "is_sharded",
+    "is_statistic",
     "join",
-    "kept_as_in",
     "mark_of",
     "mark_of_tensors",
     "packed",
     "placeholder_of",
     "record",
+    "shard_like",
+    "shard_state_like",
+    "shared_buffers",
     "spread_model",
     "spread_of",
     "unpacked",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..checkpoint import Piece, Stored, flatten, in_file_order
+from ..checkpoint import StoredTensor, TensorSlice, flatten, in_file_order
 from ..ranks import Ranks
 
 
@@ -19,23 +19,23 @@ def is_sharded(value: object) -> bool:
     return isinstance(value, torch.Tensor) and hasattr(value, "full_tensor")
 
 
-def in_pieces(value: Any, of_tensor: Callable[[Any], Any] | None = None) -> Any:
+def in_slices(value: Any, of_tensor: Callable[[Any], Any] | None = None) -> Any:
     """Return a tree of dicts, lists and tuples with this rank's piece of each sharded tensor.
 
     Args:
         of_tensor: what takes the place of a sharded tensor; default: its piece.
     """
     if is_sharded(value):
-        return (of_tensor or _piece_of)(value)
+        return (of_tensor or _slice_of)(value)
     if isinstance(value, dict):
-        changed = {key: in_pieces(item, of_tensor) for key, item in value.items()}
+        changed = {key: in_slices(item, of_tensor) for key, item in value.items()}
         if all(changed[key] is item for key, item in value.items()):
             return value
         copied = copy.copy(value)
         copied.update(changed)
         return copied
     if type(value) in (list, tuple):
-        items = [in_pieces(item, of_tensor) for item in value]
+        items = [in_slices(item, of_tensor) for item in value]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else type(value)(items)
     return value
 
@@ -46,20 +46,20 @@ def gathered(tensor: Any) -> torch.Tensor:
     return whole
 
 
-def as_in(value: Any, own: object) -> Any:
+def shard_like(value: Any, own: object) -> Any:
     """Return a value that was loaded as this rank holds its own: its part of a sharded tensor, and the rest whole.
 
     Args:
         value: a tensor, one that is still in files, or anything else.
     """
-    if not is_sharded(own) or not isinstance(value, (torch.Tensor, Stored)) or is_sharded(value):
-        return value.read() if isinstance(value, Stored) else value
+    if not is_sharded(own) or not isinstance(value, (torch.Tensor, StoredTensor)) or is_sharded(value):
+        return value.read() if isinstance(value, StoredTensor) else value
     return _sharded_as(value, own)
 
 
-def kept_as_in(values: Mapping[str, Any], own: torch.Tensor) -> dict[str, Any]:
+def shard_state_like(values: Mapping[str, Any], own: torch.Tensor) -> dict[str, Any]:
     """Return what an optimizer keeps for a parameter: what has its shape, as it is sharded."""
-    return {k: as_in(v, own if getattr(v, "shape", None) == own.shape else None) for k, v in values.items()}
+    return {k: shard_like(v, own if getattr(v, "shape", None) == own.shape else None) for k, v in values.items()}
 
 
 def write_gathered(
@@ -89,10 +89,10 @@ class _Gathered:
         return gathered(self._tensor.detach())
 
 
-def _piece_of(tensor: Any) -> Piece:
+def _slice_of(tensor: Any) -> TensorSlice:
     size, offset = _place_of(tensor)
     local = tensor.detach().to_local()
-    return Piece(local[tuple(slice(0, length) for length in size)], offset, tuple(tensor.shape))
+    return TensorSlice(local[tuple(slice(0, length) for length in size)], offset, tuple(tensor.shape))
 
 
 def _place_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -110,7 +110,7 @@ def _sharded_as(value: Any, own: Any) -> Any:
 
     size, offset = _place_of(own)
     offset = offset if all(size) else (0,) * len(size)  # an empty part may begin behind the end
-    if isinstance(value, Stored):
+    if isinstance(value, StoredTensor):
         part = value.read(offset, size)
     else:
         part = value[tuple(slice(begin, begin + length) for begin, length in zip(offset, size, strict=True))].clone()
@@ -127,8 +127,8 @@ def mark_of(state: Any) -> int:
         CheckpointError: for what a checkpoint can't hold.
     """
     tensors: dict[str, Any] = {}
-    mark = zlib.crc32(json.dumps(flatten(in_pieces(state), "state", tensors)).encode())
-    return mark_of_tensors((each for each in tensors.values() if not isinstance(each, Piece)), mark)
+    mark = zlib.crc32(json.dumps(flatten(in_slices(state), "state", tensors)).encode())
+    return mark_of_tensors((each for each in tensors.values() if not isinstance(each, TensorSlice)), mark)
 
 
 def mark_of_tensors(tensors: Iterable[torch.Tensor], mark: int = 0) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from ..errors import ArgumentError
 from ..messages import warn
@@ -17,12 +17,15 @@ from .checks import check_parts
 from .failures import guard
 from .settings import DDP, FSDP, Parallel
 
-_WRAPPER = torch.nn.parallel.DistributedDataParallel
+_WRAPPER = nn.parallel.DistributedDataParallel
 _KNOWN = inspect.signature(_WRAPPER).parameters
 _SYNCS_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
 """Its name from torch 2.13 on, and before."""
 # Weights are rank 0's already: another copy of them in place would look like a change of them.
 _AS_IT_IS = {_SYNCS_BUFFERS: False, **({"init_sync": False} if "init_sync" in _KNOWN else {})}
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_NORMS = (*_BATCH_NORMS, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_STATISTICS = ("running_mean", "running_var")  # a scripted BatchNorm, and many of other libraries, are none of these
 
 
 class Wrapping:
@@ -32,7 +35,7 @@ class Wrapping:
         called: what the loop calls in training.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.called: Any = model
 
@@ -46,44 +49,48 @@ class Wrapping:
         """Return a context for a microbatch; gradients wait for the other ranks in the last one only."""
         return nullcontext()
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's.
+
+        After each step: a mean that is taken now and then rounds elsewhere in a run that pauses.
+        """
 
 
 class _InGroup(Wrapping):
     """The model of a rank in a process group."""
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
-        own = [written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
-        floating = [buffer for buffer in own if buffer.is_floating_point() and buffer.numel()]
-        for buffer in own:
-            if not buffer.is_floating_point():
-                _take_from_first(buffer)
-        if not floating:
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        super().__init__(model)
+        self._ranks, self._versions = ranks, Versions()
+
+    @torch.no_grad()
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+        statistics, others = shared_buffers(self.model)
+        if others and self._ranks.any(self._versions.changed(others)):
+            _take_from_first(others)
+            self._versions.changed(others)
+        if not statistics:
             return
-        flat = torch.cat([buffer.reshape(-1).double() for buffer in floating])
-        lowest, highest, total = flat.clone(), flat.clone(), flat
-        guard(lambda: dist.all_reduce(lowest, dist.ReduceOp.MIN))
-        guard(lambda: dist.all_reduce(highest, dist.ReduceOp.MAX))
+        total = torch.cat([buffer.reshape(-1).double() for buffer in statistics])
         guard(lambda: dist.all_reduce(total))
-        # Constants, such as a mask of the lowest number, stay as they are: a mean of equals may round, or overflow.
-        means = torch.where(lowest == highest, lowest, total / dist.get_world_size())
-        parts = torch.split(means, [buffer.numel() for buffer in floating])
-        for buffer, mean in zip(floating, parts, strict=True):
+        parts = torch.split(total / dist.get_world_size(), [buffer.numel() for buffer in statistics])
+        for buffer, mean in zip(statistics, parts, strict=True):
             buffer.copy_(mean.view_as(buffer))
 
 
 class Replicated(_InGroup):
     """The model on each rank, with gradients added up over the ranks."""
 
-    def __init__(self, model: torch.nn.Module, parallel: DDP, device: torch.device, *, finds_unused: bool) -> None:
-        super().__init__(model)
+    def __init__(
+        self, model: nn.Module, parallel: DDP, ranks: Ranks, device: torch.device, *, finds_unused: bool
+    ) -> None:
+        super().__init__(model, ranks)
         own = {"device_ids": [device]} if device.type == "cuda" else {}
         self._args = {**_AS_IT_IS, "find_unused_parameters": finds_unused, **own, **parallel.args}
         self._trained: list[int] = []
-        self._modules: list[torch.nn.Module] = []
-        self._parameters: list[torch.nn.Parameter] = []
+        self._modules: list[nn.Module] = []
+        self._parameters: list[nn.Parameter] = []
         self._seen: tuple[list[int], list[bool]] | None = None
 
     def follow(self) -> None:
@@ -111,7 +118,7 @@ class Sharded(_InGroup):
     """A model of which each rank has a part; it is gathered block by block."""
 
     def __init__(self, model: Any, parallel: FSDP, ranks: Ranks, device: torch.device) -> None:
-        super().__init__(model)
+        super().__init__(model, ranks)
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  only sharded runs need these
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # noqa: PLC0415
 
@@ -140,7 +147,7 @@ class Sharded(_InGroup):
 
 
 def spread_model(
-    model: torch.nn.Module, parallel: Parallel | None, ranks: Ranks, device: torch.device, *, finds_unused: bool
+    model: nn.Module, parallel: Parallel | None, ranks: Ranks, device: torch.device, *, finds_unused: bool
 ) -> Wrapping:
     """Give all ranks rank 0's weights and buffers, and wrap or shard the model."""
     if parallel is None or ranks.size == 1:
@@ -149,12 +156,41 @@ def spread_model(
         wrapping: Wrapping = wrap(model)
         return wrapping
     for tensor in [*model.parameters(), *model.buffers()]:
-        _take_from_first(written(tensor.detach()))
+        _take_from_first([written(tensor.detach())])
     if ranks.rank == 0:
         _warn_of_batch_norm(model)
     if isinstance(parallel, FSDP):
         return Sharded(model, parallel, ranks, device)
-    return Replicated(model, parallel, device, finds_unused=finds_unused)
+    return Replicated(model, parallel, ranks, device, finds_unused=finds_unused)
+
+
+def is_statistic(module: nn.Module, attribute: str) -> bool:
+    """Does a normalization layer collect this buffer? Of all others, such as a queue, a mean makes no sense."""
+    return isinstance(module, _NORMS) or attribute in _STATISTICS
+
+
+def shared_buffers(model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return which buffers of a model become the mean over ranks, and which rank 0's."""
+    statistics, others = list[torch.Tensor](), list[torch.Tensor]()
+    for name, buffer in model.named_buffers():
+        path, _, attribute = name.rpartition(".")
+        if buffer.numel():
+            is_mean = is_statistic(model.get_submodule(path), attribute)
+            (statistics if is_mean else others).append(written(buffer.detach()))
+    return statistics, others
+
+
+class Versions:
+    """Which tensors were looked at, and their versions: large tables that never change are sent to no rank."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, int | None]] = []
+
+    def changed(self, tensors: list[torch.Tensor]) -> bool:
+        """Return whether these are other tensors than at the last call, or any of them has changed since."""
+        former = self._seen
+        self._seen = [(t.data_ptr(), None if t.is_inference() else t._version) for t in tensors]  # noqa: SLF001
+        return self._seen != former
 
 
 def written(tensor: torch.Tensor) -> torch.Tensor:
@@ -165,21 +201,21 @@ def written(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _take_from_first(tensor: torch.Tensor) -> None:
-    """Give a tensor rank 0's values; as bytes, since backends differ in the dtypes that they take."""
-    whole = tensor.contiguous()
-    guard(lambda: dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0))
-    if whole.data_ptr() != tensor.data_ptr():
-        tensor.copy_(whole)
+def _take_from_first(tensors: list[torch.Tensor]) -> None:
+    """Give tensors rank 0's values; as bytes, since backends differ in the dtypes that they take."""
+    if not tensors:
+        return
+    parts = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    guard(lambda: dist.broadcast(whole, src=0))
+    for tensor, part in zip(tensors, torch.split(whole, [len(part) for part in parts]), strict=True):
+        if part.data_ptr() != tensor.data_ptr():
+            tensor.copy_(part.clone().view(tensor.dtype).view_as(tensor))  # the clone is aligned
 
 
-def _warn_of_batch_norm(model: torch.nn.Module) -> None:
+def _warn_of_batch_norm(model: nn.Module) -> None:
     """Warn if a layer's training statistics are those of a rank's rows."""
-    local = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d))
-    ]
+    local = [name for name, module in model.named_modules() if isinstance(module, _BATCH_NORMS)]
     if local:
         warn(
             f"BatchNorm ({local[0]!r}{' and others' if len(local) > 1 else ''}) takes its statistics in training from "
@@ -188,7 +224,7 @@ def _warn_of_batch_norm(model: torch.nn.Module) -> None:
         )
 
 
-def _blocks(model: torch.nn.Module, parallel: FSDP) -> list[torch.nn.Module]:
+def _blocks(model: nn.Module, parallel: FSDP) -> list[nn.Module]:
     """Return the modules that are gathered one by one, innermost first."""
     modules = list(model.modules())
     for block in parallel.blocks:
@@ -200,5 +236,5 @@ def _blocks(model: torch.nn.Module, parallel: FSDP) -> list[torch.nn.Module]:
     return found[::-1]
 
 
-def _is(module: torch.nn.Module, block: type | str) -> bool:
+def _is(module: nn.Module, block: type | str) -> bool:
     return type(module).__name__ == block if isinstance(block, str) else type(module) is block

@@ -1,28 +1,25 @@
 """Passes order the algorithms that match an event: how to mark one, the core's own, and how an order came about."""
 
-from .builtin import (
-    apply_declared_order,
-    explicit_order,
-    set_filo_order,
-    table_of,
-    warn_if_multiple_loss_interpolation,
-)
 from .contract import (
     AlgorithmPass,
     PassArgument,
     algorithm_pass,
+    apply_declared_order,
     check_index,
     check_pass,
+    explicit_order,
     metadata_of,
     name_of,
     parse_passes,
+    set_filo_order,
     sort_to_back,
     sort_to_front,
+    table_of,
+    warn_if_multiple_loss_interpolation,
 )
 from .derivation import DECLARED, FILO, AlgorithmRecord, Derivation, Explained, PassRecord, Reason, precedes
-from .member import Member, declared_edges, members_of, referred
+from .member import Edge, Member, declared_edges, members_of, referred, stable_sort, who_moved
 from .pass_list import ActivePass, PassList
-from .toposort import Edge, stable_sort, who_moved
 
 __all__ = [
     "DECLARED",

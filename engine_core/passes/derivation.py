@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 
 from ..metadata import Stage
 from ..registry import CORE, Origin
-from .member import Member
-from .toposort import Edge
+from .member import Edge, Member
 
 FILO, DECLARED = "set_filo_order", "apply_declared_order"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from ..algorithm import Algorithm, unique_names
@@ -12,11 +12,9 @@ from ..event import Event
 from ..messages import warn
 from ..metadata import STAGES, PassMetadata
 from ..registry import CORE, Origin, Registry
-from .builtin import apply_declared_order
-from .contract import AlgorithmPass, metadata_of, name_of
+from .contract import AlgorithmPass, apply_declared_order, metadata_of, name_of
 from .derivation import AlgorithmRecord, Derivation, PassRecord, precedes
-from .member import Member, declared_edges
-from .toposort import Edge, stable_sort
+from .member import Edge, Member, declared_edges, stable_sort
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,11 @@ class ActivePass:
 
     function: AlgorithmPass
     origin: Origin | None
-    metadata: PassMetadata = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metadata", metadata_of(self.function))
+    @property
+    def metadata(self) -> PassMetadata:
+        """What the pass declares."""
+        return metadata_of(self.function)
 
     def __str__(self) -> str:
         return str(self.record)
@@ -76,11 +75,7 @@ class PassList:
         return all(p.metadata.pure for p in self.active if p.runs_at(event))
 
     def order(self, members: Sequence[Member], event: Event) -> list[Algorithm]:
-        """Return the matched algorithms in running order, with those that passes added.
-
-        Raises:
-            OrderError: if a pass returns nonsense, or a distribution's pass breaks a declared constraint.
-        """
+        """Return the matched algorithms in running order, with those that passes added."""
         edges = declared_edges(members, event)
         steps = self._run(members, event, edges)
         ids = {member.name: id(member.algorithm) for member in members}
@@ -209,39 +204,27 @@ def _resolve(
 def sort_passes(passes: Iterable[AlgorithmPass]) -> list[AlgorithmPass]:
     """Sort passes by stage, then by their before and after, then by name; the declared order opens its stage."""
     by_name = {name_of(p): p for p in passes}
-    ordered: list[AlgorithmPass] = []
+    metadata = {name: metadata_of(p) for name, p in by_name.items()}
+    edges = [edge for name, declared in metadata.items() for edge in _pass_edges(name, declared)]
+    opening = {apply_declared_order.__name__}
+    while more := {edge.first for edge in edges if edge.second in opening} - opening:
+        opening |= more
+    ordered: list[str] = []
     for stage in STAGES:
-        names = [name for name, p in by_name.items() if metadata_of(p).stage == stage]
-        edges = [edge for name in names for edge in _pass_edges(name, metadata_of(by_name[name]))]
-        opening = _with_forerunners(apply_declared_order.__name__, edges)
-        names.sort(key=lambda name: (name not in opening, name))
-        ordered += [by_name[name] for name in stable_sort(names, edges)]
-    _refuse_against_stages([name_of(p) for p in ordered], by_name)
-    return ordered
+        names = sorted(name for name in by_name if metadata[name].stage == stage)
+        ordered += stable_sort(sorted(names, key=lambda name: name not in opening), edges)
+    for edge in edges:
+        if edge.second in ordered[: ordered.index(edge.first) if edge.first in ordered else 0]:
+            raise OrderError(
+                f"pass {edge.first!r} (stage {metadata[edge.first].stage}) can't run before {edge.second!r} "
+                f"(stage {metadata[edge.second].stage}), as {edge.declared_by} asks: stages come first"
+            )
+    return [by_name[name] for name in ordered]
 
 
 def _pass_edges(name: str, metadata: PassMetadata) -> list[Edge]:
     later = [Edge(name, other, f"pass {name} (before={other!r})") for other in metadata.before]
     return later + [Edge(other, name, f"pass {name} (after={other!r})") for other in metadata.after]
-
-
-def _with_forerunners(name: str, edges: Sequence[Edge]) -> set[str]:
-    found = {name}
-    while more := {edge.first for edge in edges if edge.second in found} - found:
-        found |= more
-    return found
-
-
-def _refuse_against_stages(ordered: list[str], by_name: Mapping[str, AlgorithmPass]) -> None:
-    place = {name: index for index, name in enumerate(ordered)}
-    for name in ordered:
-        for edge in _pass_edges(name, metadata_of(by_name[name])):
-            if edge.first in place and edge.second in place and place[edge.first] > place[edge.second]:
-                stages = {n: metadata_of(by_name[n]).stage for n in (edge.first, edge.second)}
-                raise OrderError(
-                    f"pass {edge.first!r} (stage {stages[edge.first]}) can't run before {edge.second!r} "
-                    f"(stage {stages[edge.second]}), as {edge.declared_by} asks: stages come first"
-                )
 
 
 def _sort(known: Mapping[int, Member], edges: Sequence[Edge], given: Sequence[Algorithm], _: Event) -> list[Algorithm]:

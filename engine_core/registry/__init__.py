@@ -1,31 +1,23 @@
 """Which plugins are installed, which distribution ships them, and how to load them. Listing imports none."""
 
-from .distributions import installed_distributions, installed_version, normalise
-from .instances import as_plugins
-from .loading import load_plugin
-from .plugin_checks import LOGS, check_algorithm, check_callback, lacking, taken_for
-from .records import CORE, PREFIX, Kind, Origin, PluginRecord, Source, title
-from .registry import Registry
-from .scan import read_records
+from .checks import check_plugin, load_plugin, missing_methods
+from .installed import installed_version, normalise, required_by, unmet
+from .records import CORE, Kind, Origin, PluginRecord, display_name
+from .registry import Registry, as_plugins
 
 __all__ = [
     "CORE",
-    "LOGS",
-    "PREFIX",
     "Kind",
     "Origin",
     "PluginRecord",
     "Registry",
-    "Source",
     "as_plugins",
-    "check_algorithm",
-    "check_callback",
-    "installed_distributions",
+    "check_plugin",
+    "display_name",
     "installed_version",
-    "lacking",
     "load_plugin",
+    "missing_methods",
     "normalise",
-    "read_records",
-    "taken_for",
-    "title",
+    "required_by",
+    "unmet",
 ]

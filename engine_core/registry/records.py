@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .distributions import EntryPoint, Installed
-
 Kind = Literal["algorithms", "passes", "callbacks", "loops"]
 Status = Literal["available", "disabled", "ambiguous", "broken"]
 KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks", "loops")
@@ -29,7 +27,7 @@ class Origin(NamedTuple):
         return cls(distribution, version or "?") if distribution else None
 
 
-def title(name: str, origin: Origin | None) -> str:
+def display_name(name: str, origin: Origin | None) -> str:
     """Return a name with its origin as messages show it, `Crop (some-plugin 1.2)`; None: the user's own."""
     return name if origin is None else f"{name} ({origin})"
 
@@ -81,10 +79,3 @@ class PluginRecord:
         """The kind, name, distribution and version, as messages show them."""
         singular = "pass" if self.kind == "passes" else self.kind[:-1]
         return f"{singular} {self.name!r} of {self.origin}"
-
-
-class Source(NamedTuple):
-    """Where a record was read: its entry point and distribution."""
-
-    entry_point: EntryPoint
-    installed: Installed

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .reading import RunData
-from .series import SPEED
-from .thinning import Thin
+from .series import SPEED, Thin
 
 COLOURS = 6
 DASHES = 6

@@ -1,17 +1,31 @@
-"""Files of a run read with care: no link is followed, nothing large fills the memory, damage is counted."""
+"""Files of a run read with care: no link is followed, nothing large fills the memory, damage is counted.
+
+What is in the folder beside values and events: the files that the run has logged, and its checkpoints, listed without
+opening one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ArgumentError
 from ..files import MOST_BYTES_OF_JSON, read_json, why_not
+from ..logger import FILE_NAME, MOST_FILE_BYTES
+from ..manifest import NAME
 from ..messages import counted
 
+LOGGED, SAVED = "files", "checkpoints"
+"""The folders of what was logged, as `files/<step>/<name>`, and of checkpoints."""
+_STEP = re.compile(r"[0-9]{1,18}")
+_NAMED = re.compile(r"ep(\d{1,18})-ba(\d{1,18})")
+_POINTER_BYTES = 64
 MOST_BYTES = 2**30
 """How large a file of lines may be."""
 MOST_BYTES_OF_A_LINE = 2**20
@@ -142,3 +156,121 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         return None
     places = [number_in(content.get(key)) for key in ("step", "seconds")]
     return content if all(place is not None and abs(place) <= LARGEST for place in places) else None
+
+
+@dataclass(frozen=True)
+class LoggedFile:
+    """A file that was logged.
+
+    Args:
+        size: in bytes.
+    """
+
+    name: str
+    step: int
+    path: Path
+    size: int
+
+    def read(self) -> bytes:
+        """Return the content; empty if the file is gone by now."""
+        if why_not(self.path, MOST_FILE_BYTES) is not None:
+            return b""
+        try:
+            return self.path.read_bytes()
+        except OSError:
+            return b""
+
+
+def list_logged_files(folder: Path) -> list[LoggedFile]:
+    """Return the files of a run: the latest of each name, by name, and then those before, the latest first.
+
+    No link is followed, and what `Logger.log_file` would refuse is passed over.
+    """
+    place = folder / LOGGED
+    steps = [] if place.is_symlink() else [path for path in entries_in(place) if _STEP.fullmatch(path.name)]
+    found = [
+        LoggedFile(path.name, int(step.name), path, size)
+        for step in steps
+        if step.is_dir() and not step.is_symlink()
+        for path in entries_in(step)
+        if FILE_NAME.fullmatch(path.name) and (size := _size_of(path)) is not None
+    ]
+    latest = {file.name: file for file in sorted(found, key=lambda file: file.step)}
+    before = {*found} - {*latest.values()}
+    return [latest[name] for name in sorted(latest)] + sorted(before, key=lambda file: (-file.step, file.name))
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return None if why_not(path, MOST_FILE_BYTES) is not None else path.lstat().st_size
+    except OSError:  # it is gone by now
+        return None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint.
+
+    Args:
+        size: of all its files, in bytes.
+        marks: `latest`, `best`, `damaged`, as far as they apply.
+    """
+
+    name: str
+    epoch: int
+    batch: int
+    size: int
+    marks: tuple[str, ...]
+
+
+def list_checkpoints(folder: Path) -> list[Saved]:
+    """Return the checkpoints of a run, the oldest first; a damaged one is listed and marked."""
+    place = folder / SAVED
+    if place.is_symlink():
+        return []
+    pointers = {name: _pointed(place / name) for name in ("latest", "best")}
+    found = []
+    for path in entries_in(place):
+        named = _NAMED.fullmatch(path.name)
+        if named is None or path.is_symlink() or not path.is_dir():
+            continue
+        manifest = read_mapping(path / NAME, [])
+        sizes = _sizes(path)
+        marks = [name for name, pointed in pointers.items() if pointed == path.name]
+        marks += [] if _is_whole(manifest, sizes) else ["damaged"]
+        epoch, batch = int(named[1]), int(named[2])
+        attempt = manifest.get("attempt")
+        place_in_time = (batch, attempt if type(attempt) is int else 0, epoch)
+        found.append((place_in_time, Saved(path.name, epoch, batch, sum(sizes.values()), tuple(marks))))
+    return [saved for _, saved in sorted(found, key=lambda entry: entry[0])]
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Return the bytes of each file, also of those in `average`; a run that goes on may remove the folder meanwhile."""
+    try:
+        found = [*folder.iterdir(), *(() if (folder / "average").is_symlink() else folder.glob("average/*"))]
+        return {
+            p.relative_to(folder).as_posix(): p.lstat().st_size for p in found if not p.is_symlink() and p.is_file()
+        }
+    except OSError:
+        return {}
+
+
+def _is_whole(manifest: dict[str, Any], sizes: dict[str, int]) -> bool:
+    """Is the manifest as it was written, and does each file have the size that it names? Tensors are not read."""
+    files = manifest.get("files")
+    if not isinstance(files, dict) or type(manifest.get("schema")) is not int:
+        return False
+    rest = {key: value for key, value in manifest.items() if key != "checksum"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode("ascii")).hexdigest()
+    named = {name: entry.get("bytes") if isinstance(entry, dict) else None for name, entry in files.items()}
+    return digest == manifest.get("checksum") and all(sizes.get(name, -1) == size for name, size in named.items())
+
+
+def _pointed(file: Path) -> str | None:
+    if why_not(file, _POINTER_BYTES) is not None:
+        return None
+    try:
+        return file.read_bytes().decode("ascii", "replace").strip()
+    except OSError:
+        return None

@@ -46,5 +46,5 @@ def read_run(path: Path | str) -> RunData:
     Raises:
         ArgumentError: (a ValueError) if there is no run, or a newer engine-core wrote it.
     """
-    read = reading.read_run(path)
+    read = reading.RunReader(path).read()
     return RunData(**{field.name: getattr(read, field.name) for field in fields(read)})

@@ -22,7 +22,7 @@ from ..errors import ArgumentError
 from ..files import write_whole
 from ..messages import escaped
 from .charts import Chart, charts_of
-from .naming import name_runs
+from .ranking import name_runs
 from .reading import RunData
 from .sections import (
     algorithms_of,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..diff import compare_manifests, json_leaf
 from ..errors import ArgumentError, did_you_mean
 from ..results import Results
-from .best import best_in, rule_of
 from .files import LineReader, number_in
-from .naming import name_runs
 from .reading import RunData
-from .series import Logged
+from .series import Logged, best_in, rule_of
 
 
 class Value(NamedTuple):
@@ -146,3 +146,30 @@ def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     ]
     first = {d.key: d.a for differences in found for d in differences}
     return [{**first, **{d.key: d.b for d in differences}} for differences in found]
+
+
+def name_runs(runs: Sequence[RunData]) -> list[tuple[str, RunData]]:
+    """Return each run with its name; one that is given twice is there once."""
+    once = list({run.folder.resolve(): run for run in runs}.values())
+    return list(zip(names_of([run.folder for run in once]), once, strict=True))
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """Return a name for each folder, the shortest end of its path that no other has.
+
+    Example:
+        >>> names_of([Path("/a/x/run"), Path("/a/y/run"), Path("/a/other")])
+        ['x/run', 'y/run', 'other']
+    """
+    parts = [folder.resolve().parts for folder in folders]
+    lengths = [1] * len(parts)
+    while True:
+        names = ["/".join(path[-length:]) for path, length in zip(parts, lengths, strict=True)]
+        alike = {name for name, count in Counter(names).items() if count > 1}
+        longer = [
+            min(length + (name in alike), max(1, len(path)))
+            for path, length, name in zip(parts, lengths, names, strict=True)
+        ]
+        if longer == lengths:
+            return names
+        lengths = longer

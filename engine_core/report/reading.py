@@ -11,14 +11,23 @@ from typing import Any, Literal, NamedTuple
 from ..arguments import path_of
 from ..errors import ArgumentError
 from ..files import MOST_BYTES_OF_JSON, why_not
+from ..logger import is_event
 from ..manifest import NAME, Manifest, is_folder, read_manifest
 from ..messages import counted
-from .best import best_of, directions_of, evaluated_in
-from .checkpoints import Saved, list_checkpoints
-from .files import LineReader, number_in, read_mapping
-from .logged_files import LoggedFile, list_logged_files
-from .series import LOSS, SPEED, Logged, Stretch, runs_of, speed_of
-from .thinning import Thin, thin
+from .files import LineReader, LoggedFile, Saved, list_checkpoints, list_logged_files, number_in, read_mapping
+from .series import (
+    LOSS,
+    SPEED,
+    Logged,
+    Stretch,
+    Thin,
+    best_of,
+    directions_of,
+    evaluated_in,
+    runs_of,
+    speed_of,
+    thin,
+)
 
 Status = Literal["finished", "paused", "unfinished"]
 TIMING_SCHEMA = 1
@@ -37,7 +46,7 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """The sums of `timing.json`.
+    """How long the parts of a run took in sum.
 
     Args:
         resumed_at: after how many batches the measured process began; None: at the run's begin.
@@ -95,18 +104,6 @@ class RunData:
         return evaluated_in(self.manifest)
 
 
-def read_run(path: Path | str) -> RunData:
-    """Return what a run has left, given its folder or its manifest.
-
-    The run may still train, or have been killed: what is not there is left out, a last line that is being written too,
-    and damaged lines are counted in the warnings.
-
-    Raises:
-        ArgumentError: (a ValueError) if there is no run, or a newer engine-core wrote it.
-    """
-    return RunReader(path).read()
-
-
 class RunReader:
     """Reads a run again and again; files that only grow are read on from where they were.
 
@@ -118,15 +115,19 @@ class RunReader:
         self._path = path_of(path)
         self._file = self._path / NAME if is_folder(self._path) else self._path
         self._folder = folder = self._file.parent
-        self._values, self._facts = (LineReader(folder / name) for name in ("metrics.jsonl", "events.jsonl"))
-        self._logged, self._diary = Logged(), list[dict[str, Any]]()
+        self._lines, self._older = (LineReader(folder / name) for name in ("metrics.jsonl", "events.jsonl"))
+        self._logged, self._events, self._older_events = Logged(), list[dict[str, Any]](), list[dict[str, Any]]()
 
     def stamp(self) -> tuple[object, ...]:
         """Return what changes whenever a file of the run does."""
         return tuple(map(_stamp_of, (self._folder / name for name in WATCHED)))
 
     def read(self) -> RunData:
-        """Return what the run has left by now; for `Raises` see `read_run`."""
+        """Return what the run has left by now.
+
+        Raises:
+            ArgumentError: (a ValueError) if there is no run, or a newer engine-core wrote it.
+        """
         folder = self._folder
         problem = why_not(self._file, MOST_BYTES_OF_JSON)
         if problem:
@@ -136,8 +137,9 @@ class RunReader:
         began = str(read_mapping(self._file, []).get("started", "at an unknown time"))
         results = read_mapping(folder / "results.json", warnings)
         self._read_lines(warnings)
-        diary, logged = self._diary, self._logged
+        diary, logged = [*self._older_events, *self._events], self._logged
         warnings += _told(diary)
+        timing = _timing(results, diary, folder, warnings)
         status, has_ended = _status(results, diary)
         if status != "finished":  # those of an attempt before, which this one continues
             results = {}
@@ -158,20 +160,22 @@ class RunReader:
             resumed=_resumed(diary, logged),
             strips=runs_of(diary),
             steps=number_in(results.get("batches")) or max(diary[-1]["step"] if diary else 0, logged.steps),
-            timing=_timing(folder, warnings),
+            timing=timing,
             checkpoints=saved,
             files=list_logged_files(folder),
             warnings=_once(warnings),  # the last, since others add some
         )
 
     def _read_lines(self, warnings: list[str]) -> None:
-        is_anew, facts = self._facts.read(warnings)
-        self._diary = facts if is_anew else [*self._diary, *facts]
-        is_anew, lines = self._values.read(warnings)
+        """Add the lines that have come; an older version wrote events into a file of their own."""
+        is_anew, lines = self._older.read(warnings)
+        self._older_events = lines if is_anew else [*self._older_events, *lines]
+        is_anew, lines = self._lines.read(warnings)
         if is_anew:
-            self._logged = Logged()
+            self._logged, self._events = Logged(), []
         for line in lines:
             self._logged.add(line)
+        self._events += filter(is_event, lines)
 
 
 def _once(warnings: list[str]) -> list[str]:
@@ -224,12 +228,18 @@ def _thinned(logged: Logged, warnings: list[str]) -> dict[str, Thin]:
     return series
 
 
-def _timing(folder: Path, warnings: list[str]) -> Timing | None:
-    content = read_mapping(folder / "timing.json", warnings)
+def _timing(
+    results: Mapping[str, Any], diary: list[dict[str, Any]], folder: Path, warnings: list[str]
+) -> Timing | None:
+    """Return the sums of the run: its results have them, or the events of a run that did not finish."""
+    told = [results.get("timing"), *(line for line in reversed(diary) if line.get("kind") == "timing")]
+    measured = next((each for each in told if isinstance(each, dict)), None)
+    content = read_mapping(folder / "timing.json", warnings) if measured is None else measured  # of an older version
     if not content:
         return None
     if content.get("schema") != TIMING_SCHEMA:
-        warnings.append(f"timing.json has schema {content.get('schema')!r:.80}, and {TIMING_SCHEMA} is read: left out")
+        said = f"schema {content.get('schema')!r:.80}, and {TIMING_SCHEMA} is read"
+        warnings.append(f"{'timing.json' if measured is None else 'the timing'} has {said}: left out")
         return None
     spans = content.get("spans")
     sums = {}

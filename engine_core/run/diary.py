@@ -1,48 +1,44 @@
-"""The diary of a run, `events.jsonl`: what happened when, and how often each algorithm ran."""
+"""The diary of a run: events in `metrics.jsonl`, what happened when, and how often each algorithm ran."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..callbacks.json_lines import JsonLines, as_line
-from ..errors import DestinationWarning
-from ..logger import HOW_TO_STOP, Logger
+from ..callbacks.reporter import RunReporter, as_line
+from ..logger import Logger
 from ..loggers.run_files import RunFiles
-from ..loggers.whole_lines import MOST_DUE_BYTES, Lines
-from ..messages import warn
 from ..state import State
 from .outcome import Ending
 
-OWN_KINDS = ("epoch", "progress", "warning")
+OWN_KINDS = ("epoch", "progress", "warning", "timing")
 """The kinds that the file has and `train --json` does not print."""
 PROGRESS_EVERY = 1000
 """How many batches lie between two lines of progress."""
 MOST_WARNINGS = 200
 
 
-class Diary(JsonLines):
-    """Writes each fact of a run to `events.jsonl` and hands it on; the file is continued and never cut.
+class Diary(RunReporter):
+    """Writes each event of a run among what it logs, and hands it on; those of earlier attempts stay.
 
     The file has further kinds: `epoch` at each EPOCH_END and `progress` every 1,000 batches, with `runs`, how often
-    each algorithm ran at each event since the line before; and `warning`, with `category` and `message`.
+    each algorithm ran at each event since the line before; `warning`, with `category` and `message`; and `timing`, with
+    the sums of a run that did not finish.
 
     Args:
-        files: what counts the runs, has the clock, and says where the folder is.
+        files: what writes the events, counts the runs, has the clock, and says where the folder is.
         hand_on: receives the lines that `train --json` prints.
     """
 
     def __init__(self, files: RunFiles, hand_on: Callable[[str], object] = lambda _: None) -> None:
         super().__init__(hand_on)
-        self.lost = ""
-        self._files, self._lines = files, Lines(files.folder.absolute() / "events.jsonl")
+        self._files = files
         self._counted = Counter[str]()
         self._warned = set[str]()
         self._state = State()
-        self._has_failed = False
 
     @property
     def seconds(self) -> float:
@@ -64,18 +60,12 @@ class Diary(JsonLines):
         """Tell that an epoch is complete."""
         self._tell_runs("epoch", state)
 
-    def close(self, state: State, logger: Logger) -> None:
-        """Remember where the run ended, and let the file go until the last line."""
-        super().close(state, logger)
-        self._put(close=True)
-
-    def tell(self, fact: dict[str, Any], state: State) -> None:
-        """Write the fact, and hand it on if it is not the file's own."""
-        line = as_line(fact)
+    def emit(self, event: dict[str, Any]) -> None:
+        """Write the event, and hand it on if it is not the file's own."""
+        line = as_line(event)
         if self._has_begun:  # else the folder may be another run's
-            self._lines.add(line)
-            self._put(close=False)
-        if fact["kind"] not in OWN_KINDS:
+            self._files.write_event(line, is_last="status" in event)
+        if event["kind"] not in OWN_KINDS:
             self._write(line)
 
     def end_with(self, ending: Ending, exit_code: int | None = None, resume: str | None = None) -> None:
@@ -88,7 +78,10 @@ class Diary(JsonLines):
         left = {"model": ending.model, "average": ending.average, "checkpoint": ending.checkpoint}
         is_over = ending.status == "finished" or ending.checkpoint is None
         self.end(ending.status, exit_code, folder=ending.folder, **left, resume=None if is_over else resume)
-        self._put(close=True)
+
+    def tell_timing(self, sums: Mapping[str, Any]) -> None:
+        """Write how long the parts of a run took that leaves no results."""
+        self.emit({**self.event("timing", self._state), **sums})
 
     @contextlib.contextmanager
     def noting_warnings(self) -> Iterator[None]:
@@ -110,28 +103,12 @@ class Diary(JsonLines):
         if not self._has_begun or message in self._warned or len(self._warned) > MOST_WARNINGS:
             return
         if len(self._warned) == MOST_WARNINGS:
-            category, message = (
-                "Warning",
-                f"there were more than {MOST_WARNINGS} warnings; the others are left out",
-            )
+            category = "Warning"
+            message = f"there were more than {MOST_WARNINGS} warnings; the others are left out"
         self._warned.add(message)
-        self.tell({**self.fact("warning", self._state), "category": category, "message": message}, self._state)
+        self.emit({**self.event("warning", self._state), "category": category, "message": message})
 
     def _tell_runs(self, kind: str, state: State) -> None:
         runs = self._files.runs
-        self.tell({**self.fact(kind, state), "runs": dict(runs - self._counted)}, state)
+        self.emit({**self.event(kind, state), "runs": dict(runs - self._counted)})
         self._counted = Counter(runs)
-
-    def _put(self, *, close: bool) -> None:
-        """Write what is due; a full disk costs lines, never the run."""
-        try:
-            self._lines.close() if close else self._lines.flush()
-        except OSError as error:
-            if not self._has_failed:
-                self._has_failed = True
-                warn(
-                    f"logger destination events.jsonl can't be written in {str(self._files.folder)!r} ({error}); "
-                    f"training continues, and the latest {MOST_DUE_BYTES // 1024} KiB wait. {HOW_TO_STOP}",
-                    DestinationWarning,
-                )
-        self.lost = f"{self._lines.unwritten} of its lines are lost" if self._lines.unwritten else ""

@@ -21,7 +21,7 @@ from ..trainer import new_name
 from .outcome import as_json
 
 _RESULTS = ("results.json", "model.safetensors", "model-average.safetensors")
-FILES = (MANIFEST, "metrics.jsonl", "metrics.csv", "events.jsonl", "timing.json", *_RESULTS)
+FILES = (MANIFEST, "metrics.jsonl", "metrics.csv", *_RESULTS)
 """What a run writes into its folder, beside checkpoints and logged files."""
 
 

@@ -24,7 +24,7 @@ from ..checkpoint import (
     with_average,
     write_weights,
 )
-from ..errors import ArgumentError, CheckpointError
+from ..errors import CheckpointError
 from ..files import read_json
 from ..manifest import NAME as MANIFEST
 from ..messages import readable
@@ -160,10 +160,10 @@ def find_weights(path: Path, weights: str) -> Found:
         return _find_in_run(path, weights)
     if is_run and not has_checkpoint(path / RUN_CHECKPOINTS):
         raise CheckpointError(f"{str(path)!r} holds no model: its training did not end, and no checkpoint was saved")
-    folder, found = read_resolved(path, lambda folder: read_weights(folder, weights))
-    average, at = found.manifest.get("average"), clock_of(found.manifest)
+    folder, (tensors, manifest) = read_resolved(path, lambda folder: read_weights(folder, weights))
+    average, at = manifest.get("average"), clock_of(manifest)
     name = "trained" if average is None or weights == "trained" else str(average.get("registered"))
-    return Found({**found.tensors, **found.extra}, Source(folder, found.manifest), name, at["batch"], at["epoch"])
+    return Found(tensors, Source(folder, manifest), name, at["batch"], at["epoch"])
 
 
 def _find_in_run(path: Path, weights: str) -> Found:
@@ -180,7 +180,7 @@ def _find_in_run(path: Path, weights: str) -> Found:
     step, epoch = (_number_in(about, unit, file) for unit in ("batch", "epoch"))
     tensors: dict[str, Any] = {**load(file)}
     if "extra_state" in about:
-        tensors |= _find_extra(path, {"batch": step, "epoch": epoch})
+        tensors = {**_in_checkpoint(path, {"batch": step, "epoch": epoch}), **tensors}
     return Found(tensors, Source(path, _manifest_in(path)), about["algorithm"] if averaged else "trained", step, epoch)
 
 
@@ -192,21 +192,18 @@ def _number_in(about: Mapping[str, str], unit: str, file: Path) -> int:
 
 
 def _manifest_in(path: Path) -> dict[str, Any]:
-    try:
-        manifest = read_json(path / MANIFEST)
-    except ArgumentError as error:
-        raise CheckpointError(str(error)) from error
+    manifest = read_json(path / MANIFEST, raises=CheckpointError)
     if not isinstance(manifest, dict):
         raise CheckpointError(f"{str(path / MANIFEST)!r} is not a run's manifest: {manifest!r:.80}")
     return manifest
 
 
-def _find_extra(path: Path, clock: Mapping[str, int]) -> dict[str, Any]:
-    """Return what a file of tensors can't hold of a model from the run's latest checkpoint, if it is as old."""
+def _in_checkpoint(path: Path, clock: Mapping[str, int]) -> dict[str, Any]:
+    """Return the model in the run's latest checkpoint, with what a file of tensors can't hold, if it is as old."""
     if has_checkpoint(path / RUN_CHECKPOINTS):
-        _, found = read_resolved(path / RUN_CHECKPOINTS, lambda folder: read_weights(folder, "trained"))
-        if {unit: clock_of(found.manifest)[unit] for unit in clock} == clock:
-            return found.extra
+        _, (found, manifest) = read_resolved(path / RUN_CHECKPOINTS, lambda folder: read_weights(folder, "trained"))
+        if {unit: clock_of(manifest)[unit] for unit in clock} == clock:
+            return found
     raise CheckpointError(
         f"the model has extra state, which only a checkpoint holds, and {str(path / RUN_CHECKPOINTS)!r} has none of "
         f"batch {clock['batch']}: give the path of a checkpoint"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..callback import saver_folders
+from ..callbacks.profiler import Profiler
 from ..checkpoint import BEST, has_checkpoint, resolve
 from ..errors import CheckpointError
 from ..files import finite
@@ -34,6 +35,7 @@ class RunResults:
         algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`, or `{"Noise": 0}` if never.
         approximate: the evaluation results that depend on the size of batches, see `Objective`.
         is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
+        timing: how long each part took in sum, see `Profiler`; None if it was not measured.
     """
 
     folder: Path
@@ -49,6 +51,7 @@ class RunResults:
     checkpoints: Mapping[str, str | None] = field(default_factory=dict)
     approximate: Sequence[str] = ()
     is_paused: bool = False
+    timing: Mapping[str, Any] | None = None
 
     def _repr_html_(self) -> str:
         """Return tables of results, algorithms and time, for a notebook."""
@@ -69,8 +72,9 @@ class RunResults:
     def to_json(self) -> dict[str, Any]:
         """Return what `results.json` holds: the last values under their names, then the rest."""
         told = {name: value for name, value in asdict(self).items() if name not in ("folder", "metrics", "is_paused")}
-        if not self.approximate:
-            del told["approximate"]
+        for name in ("approximate", "timing"):
+            if not told[name]:
+                del told[name]
         return {**finite(self.metrics), **told}
 
 
@@ -135,7 +139,13 @@ def results_of(trainer: Trainer, files: RunFiles) -> RunResults:
         algorithms={**files.runs, **never},
         approximate=sorted(trainer.state.results.approximate),
         is_paused=trainer.state.pause_requested,
+        timing=timing_of(trainer),
     )
+
+
+def timing_of(trainer: Trainer) -> Mapping[str, Any] | None:
+    """Return how long each part of a trainer's run took, if a profiler measured it."""
+    return next((each.timing for each in trainer.state.callbacks if isinstance(each, Profiler)), None)
 
 
 def _checkpoints(trainer: Trainer, folder: Path) -> dict[str, str | None]:

@@ -19,17 +19,17 @@ from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
 from ..messages import enumerated, warn
-from ..parallel import DDP, FSDP, join, spread_of
+from ..parallel import join, spread_of
 from ..ranks import Ranks
 from ..signals import SignalGuard
 from ..state import State
 from ..time import Timestamp
-from ..trainer import Trainer, clock_in, ending_together, is_between_batches, surgery_of, versions_of
+from ..trainer import Trainer, clock_in, describe, ending_together, is_between_batches, versions_of
 from .diary import Diary
 from .folder import choose_folder, claimed, settle
 from .making import check_can_train, make_trainer, parallel_of
 from .models import remove_model, write_model
-from .outcome import Ending, RunResults, as_json, latest_of, results_of
+from .outcome import Ending, RunResults, as_json, latest_of, results_of, timing_of
 
 
 class Run:
@@ -39,8 +39,8 @@ class Run:
 
     Args:
         folder: the run's folder; default: a new one below `runs`.
-        profile: write a Chrome trace of the run to this file, and `timing.json` too.
-        timing: write to `timing.json` how long each part of the run took in sum.
+        profile: write a Chrome trace of the run to this file, and what `timing` does.
+        timing: add to `results.json` how long each part of the run took in sum.
         watch: callbacks that show the run in place of the config's `progress_bar`.
         hand_on: receives each line that `train --json` prints.
 
@@ -61,8 +61,7 @@ class Run:
         hand_on: Callable[[str], object] = lambda _: None,
     ) -> None:
         check_can_train(config)
-        self.spread = spread_of(parallel_of(config))
-        self.ranks = join(self.spread, config.trainer.device)
+        self.ranks = join(spread_of(parallel_of(config)), config.trainer.device)
         self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
         self.diary, self._begin = Diary(self._files, hand_on), _Begin(self.folder)
@@ -70,7 +69,7 @@ class Run:
             self.config,
             loggers=[self._files],
             callbacks=[self._begin, self.diary],
-            profile=self._profile_of(profile, timing=timing),
+            profile={"path": profile} if timing or profile is not None else None,
             folder=self.folder,
             watch=watch,
         )
@@ -87,7 +86,7 @@ class Run:
         trainer, folder = self.trainer, self.folder
         with trainer:
             # First: an impossible order is found before there is a folder.
-            described = as_json(_manifest(self.config, trainer, self.spread))
+            described = as_json(_manifest(self.config, trainer))
             again = self.config.trainer.autoresume
             with (
                 claimed(folder, self.ranks, described, again=again) as self._begin.write,
@@ -116,6 +115,8 @@ class Run:
             status = "failed"
         elif self._results is not None and self._results.is_paused:
             status = "paused"
+        if status != "finished" and (timing := timing_of(self.trainer)) is not None:
+            self.diary.tell_timing(timing)
         model, average = self._written
         state = self.trainer.state
         return Ending(
@@ -152,12 +153,6 @@ class Run:
             self._write_results(results)
         self._wait_for_files()
 
-    def _profile_of(self, path: Path | str | None, *, timing: bool) -> dict[str, Any] | None:
-        """Return the arguments of the run's profiler."""
-        if path is None and not timing:
-            return None
-        return {**({} if path is None else {"path": path}), "timing": self.folder / "timing.json"}
-
     def _write_model(self) -> None:
         try:
             self._written = write_model(self.trainer, self.folder)
@@ -177,12 +172,10 @@ class Run:
             self._lost.append(f"results.json could not be written: {error}")
         if self._files.lost:
             self._lost.append(f"metrics.jsonl or metrics.csv is not whole: {self._files.lost}")
-        if self.diary.lost:
-            self._lost.append(f"events.jsonl is not whole: {self.diary.lost}")
 
     def _check_there(self) -> None:
         """Note which of the run's files are not in its folder any more, where all of them are since the fit began."""
-        there = (MANIFEST, "metrics.jsonl", "events.jsonl")
+        there = (MANIFEST, "metrics.jsonl")
         gone = [] if self.ranks.rank else [name for name in there if not (self.folder / name).exists()]
         if gone:
             what = f"{enumerated(gone)} {'is' if len(gone) == 1 else 'are'} missing in {str(self.folder)!r}"
@@ -270,7 +263,7 @@ def _holds(folder: Path, now: Timestamp) -> bool:
         return False
 
 
-def _manifest(config: Config, trainer: Trainer, spread: DDP | FSDP | None) -> dict[str, Any]:
+def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
     """Return what is needed to understand and repeat the run; see `engine_core.manifest.Manifest`."""
     state, explanation = trainer.state, explain_engine(trainer.engine)
     _, passes = trainer.engine.lineup
@@ -278,20 +271,15 @@ def _manifest(config: Config, trainer: Trainer, spread: DDP | FSDP | None) -> di
         raise OrderError("\n".join(explanation.problems))
     return {
         "schema": SCHEMA,
-        "run_name": state.run_name,
-        "seed": state.seed,
+        **describe(trainer),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
         "device": str(state.device),
         "precision": state.precision,
-        "world_size": state.world_size,
-        "parallel": None if spread is None or state.world_size == 1 else spread.name,
         "versions": versions_of([*state.algorithms, *state.callbacks, *trainer.logger.destinations], passes.registry),
         "overrides": list(config.place().source.overrides),
         "config_file": config.place().source.file,
-        "import_from": [*state.import_from],
         "config": config.model_dump(exclude_unset=True),
         "higher_is_better": state.results.higher_is_better,
-        "surgery": surgery_of(trainer.engine),
         **explanation.to_json(),
     }

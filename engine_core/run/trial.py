@@ -11,8 +11,8 @@ from typing import Any
 
 from ..callback import saver_folders
 from ..callbacks.checkpoint_saver import CheckpointSaver
-from ..callbacks.facts import header_of
 from ..callbacks.profiler import Profiler
+from ..callbacks.reporter import header_of
 from ..checkpoint import read_content, resolve
 from ..config import Config
 from ..errors import ArgumentError

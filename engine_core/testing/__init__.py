@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .conformance import AlgorithmConformance, PassConformance
+    from .declared import invalid, misspelt_events
     from .ranks import ThreadRanks
     from .recording import RecordingDestination
     from .rules import BrokenRule
 
-__all__ = ["AlgorithmConformance", "BrokenRule", "PassConformance", "RecordingDestination", "ThreadRanks"]
+__all__ = [
+    "AlgorithmConformance",
+    "BrokenRule",
+    "PassConformance",
+    "RecordingDestination",
+    "ThreadRanks",
+    "invalid",
+    "misspelt_events",
+]
 
 _HOME_OF = {
     "AlgorithmConformance": "conformance",
@@ -19,6 +28,8 @@ _HOME_OF = {
     "PassConformance": "conformance",
     "RecordingDestination": "recording",
     "ThreadRanks": "ranks",
+    "invalid": "declared",
+    "misspelt_events": "declared",
 }
 
 

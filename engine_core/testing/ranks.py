@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 
 from ..errors import RankError
-from ..parallel import Wrapping, packed, placeholder_of, unpacked, written
+from ..parallel import Wrapping, packed, placeholder_of, shared_buffers, unpacked, written
 from ..randomness import GlobalGenerators, preserve_generators
 from ..ranks import Deal, Ranks
 
@@ -100,19 +100,24 @@ class _Averaged(Wrapping):
     def __init__(self, model: torch.nn.Module, ranks: Ranks) -> None:
         super().__init__(model)
         self._ranks = ranks
-        own = [written(tensor.detach()) for tensor in (*model.parameters(), *model.buffers())]
-        for tensor, of_first in zip(own, ranks.first([tensor.clone() for tensor in own]), strict=True):
-            tensor.copy_(of_first)
+        self._take_from_first([written(tensor.detach()) for tensor in (*model.parameters(), *model.buffers())])
 
     def until_last(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return a context that averages the gradients after the last microbatch."""
         return self._averaging() if is_last else nullcontext()
 
-    def mean_buffers(self, others: Iterable[torch.Tensor] = ()) -> None:
-        """Let running statistics be the mean over ranks, and other buffers rank 0's, those of an average too."""
-        own = [written(buffer.detach()) for buffer in (*self.model.buffers(), *others)]
-        for buffer, *of_ranks in zip(own, *self._ranks.each([buffer.clone() for buffer in own]), strict=True):
-            buffer.copy_(torch.stack(of_ranks).mean(0) if buffer.is_floating_point() else of_ranks[0])
+    @torch.no_grad()
+    def mean_buffers(self) -> None:
+        """Let running statistics be the mean over ranks, and other buffers rank 0's."""
+        statistics, others = shared_buffers(self.model)
+        self._take_from_first(others)
+        of_ranks = self._ranks.each([buffer.clone() for buffer in statistics])
+        for buffer, *own in zip(statistics, *of_ranks, strict=True):
+            buffer.copy_(torch.stack(own).double().mean(0))
+
+    def _take_from_first(self, tensors: list[torch.Tensor]) -> None:
+        for tensor, of_first in zip(tensors, self._ranks.first([each.clone() for each in tensors]), strict=True):
+            tensor.copy_(of_first)
 
     @contextmanager
     def _averaging(self) -> Iterator[None]:

@@ -57,7 +57,8 @@ ALGORITHM_RULES = {
         "Move anything with an effect to `apply`; let `match` depend on event, State and settings.",
     ),
     "test_match_only_declared_events": Rule(
-        "`match` is false at each event that metadata.events does not list.",
+        "`match` is false at each event that metadata.events does not list, and no name in its code is one slip away "
+        "from an event's.",
         "Loops that ask at every event, subclasses with more events, and readers of the metadata would see it run "
         "where it has nothing to do.",
         "Compare the event in `match`, as in `return event is Event.AFTER_LOSS`, or list the event.",

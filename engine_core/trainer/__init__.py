@@ -7,8 +7,8 @@ from .interruption import ending_together, is_between_batches
 from .metrics import Measurement, as_numbers, check_metrics, load_state, look_at_values, state_of
 from .optimizers import at_evaluation
 from .precision import Precision, in_float32
-from .resume import clock_in, copy_weights, load_weights, surgery_of, versions_of
-from .trainer import Trainer
+from .resume import clock_in, copy_weights, load_weights, versions_of
+from .trainer import Trainer, describe
 
 __all__ = [
     "Measurement",
@@ -19,6 +19,7 @@ __all__ = [
     "check_metrics",
     "clock_in",
     "copy_weights",
+    "describe",
     "ending_together",
     "find_average",
     "in_float32",
@@ -30,7 +31,6 @@ __all__ = [
     "new_name",
     "own_generators",
     "state_of",
-    "surgery_of",
     "versions_of",
     "why_inexact",
 ]

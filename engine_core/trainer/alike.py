@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..callback import is_used_on
+from ..changes import changes, leaves
 from ..errors import ArgumentError
 from ..ranks import Ranks
 from .data import compare_extents
@@ -33,14 +34,8 @@ def check_settings(session: Session) -> None:
             type(callback).__name__ for callback in session.state.callbacks if is_used_on(1, callback)
         ),
     }
-    algorithms = {
-        entry["name"]: entry["settings"] | {"from": entry["distribution"], "version": entry["version"]}
-        for entry in run["algorithms"]
-    }
-    _check(
-        session.state.ranks,
-        {"version": run["versions"], "Trainer": settings, "algorithm": algorithms, "order at": run["order"]},
-    )
+    described = {section: run[section] for section in ("versions", "algorithms", "order")}
+    _check(session.state.ranks, {**described, "Trainer": settings})
 
 
 def check_model(session: Session) -> None:
@@ -71,12 +66,10 @@ def check_loaders(session: Session) -> None:
 
 
 def _check(ranks: Ranks, own: Mapping[str, Any]) -> None:
-    mine = dict(_leaves("", own))
-    first = ranks.first(mine)
+    mine = {path: str(value) for path, value in leaves(own)}
     found = [
-        f"{name} is {mine.get(name, 'absent')} on rank {ranks.rank} and {first.get(name, 'absent')} on rank 0"
-        for name in {**first, **mine}
-        if mine.get(name) != first.get(name)
+        f"{path} is {here} on rank {ranks.rank} and {first} on rank 0"
+        for path, first, here in changes(ranks.first(mine), mine)
     ]
     told = [line for lines in ranks.each(found) for line in lines]
     if told:
@@ -84,12 +77,3 @@ def _check(ranks: Ranks, own: Mapping[str, Any]) -> None:
         raise ArgumentError(
             "the ranks of a run have to be alike, and they differ:\n  " + "\n  ".join(told[:_MOST]) + more
         )
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield what is in nested mappings, each under its path in words."""
-    if isinstance(value, Mapping) and value:
-        for key, part in value.items():
-            yield from _leaves(f"{name} {key}".strip(), part)
-    else:
-        yield name, str(value)

@@ -36,28 +36,3 @@ def mark_of_evaluated(engine: Engine) -> int:
     average = find_average(engine)
     weights = [*model.parameters(), *model.buffers(), *(average.weights.values() if average is not None else ())]
     return mark_of_tensors(weights)
-
-
-def averaged_buffers(engine: Engine) -> list[torch.Tensor]:
-    """Return the averages of buffers themselves, as far as the engine's averaging algorithm gives them."""
-    averaging = (member.algorithm for member in engine.lineup[0] if is_averaging(member.algorithm))
-    return [tensor for algorithm in averaging for tensor in getattr(algorithm, "averaged_buffers", tuple)()]
-
-
-def place_of_average(average: Average, states: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, for a manifest, the algorithm and where in its saved state the average is: the tensor of each weight.
-
-    Args:
-        states: the algorithms' states by name as `flatten` returned them; none of their tensors is copied.
-    """
-    tensors = _tensors_named(average.weights.keys(), states.get(average.algorithm))
-    return {"algorithm": average.algorithm, "registered": average.registered, "tensors": tensors}
-
-
-def _tensors_named(names: Any, state: Any) -> dict[str, str]:
-    """Return the names of the tensors in the first mapping of a flattened state that has exactly these keys."""
-    if not isinstance(state, dict):
-        return {}
-    if state.keys() == set(names):
-        return {name: value["name"] for name, value in state.items() if isinstance(value, dict) and "name" in value}
-    return next((found for value in state.values() if (found := _tensors_named(names, value))), {})

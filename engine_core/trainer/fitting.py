@@ -65,6 +65,6 @@ def _lengths_of(session: Session, end: Time) -> dict[str, Any]:
     lengths: dict[str, Any] = {"eval_interval": session.eval_interval}
     if end != session.state.max_duration:
         lengths["fit's duration"] = end
-    for scheduler, interval, _ in session.schedulers:
+    for scheduler, interval, *_ in session.schedulers:
         lengths[f"{type(scheduler).__name__}'s interval"] = interval
     return lengths

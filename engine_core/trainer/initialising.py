@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
-from ..parallel import kept_as_in, spread_model
+from ..parallel import shard_state_like, spread_model
 from ..randomness import seed_generators
 from ..surgery import follow_parameters
 from .alike import check_model, check_settings, check_training
 from .optimizers import check_of_loss, check_trained, make_optimizers, make_schedulers
-from .resume import hyperparameters_of, modes_of
+from .resume import hyperparameters_of, modes_of, shapes_of
 from .session import Session
 
 
@@ -47,7 +47,7 @@ def initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence
     session.schedulers = make_schedulers(schedulers, state)
     state.schedulers = [schedule.scheduler for schedule in session.schedulers]
     check_training(session)
-    session.given_modes = modes_of(state)
+    session.given_modes, session.given_shapes = modes_of(state), shapes_of(state.model)
     session.engine.logger.log_hyperparameters(hyperparameters_of(session))
     if state.rank:
         seed_generators(state.derive_seed("rank"))
@@ -58,7 +58,7 @@ def _follow_sharded(optimizers: Sequence[Any], before: dict[str, Any], after: di
     for optimizer in optimizers:
         for name, parameter in before.items():
             if after[name] is not parameter and parameter in optimizer.state:
-                optimizer.state[after[name]] = kept_as_in(optimizer.state[parameter], after[name])
+                optimizer.state[after[name]] = shard_state_like(optimizer.state[parameter], after[name])
     follow_parameters(optimizers, before, after)
 
 

@@ -60,7 +60,6 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             if status.owed is not None:
                 checkpoint(status.owed.then)
         session.agree_on_end()  # FIT_END sees what was asked for in the last evaluation, as on one process
-        session.mean_buffers()  # for what is made of the model afterwards
         session.left_in_eval = not session.is_training()  # what FIT_END does to it is for others
         seam.fit_end()
 
@@ -176,6 +175,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             scaler.update()
         if profiler is not None:
             profiler.end("optimizer")
+        if together is not None:
+            wrapping.mean_buffers()
 
     def gradients() -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Add up the gradients of the microbatches, unscale and clip them; return the batch's loss and its parts."""
@@ -286,7 +287,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if state.schedulers_rest:
             return
         try:
-            for scheduler, interval, _ in session.schedulers:
+            for scheduler, interval, *_ in session.schedulers:
                 if interval.passed(before, after):
                     scheduler.step()
         except Exception as error:

@@ -14,7 +14,7 @@ import torch
 from ..batch import move_batch
 from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
 from ..ranks import Ranks
-from ..registry import lacking
+from ..registry import missing_methods
 from ..state import State
 
 
@@ -92,7 +92,7 @@ def load_state(metric: Any, seen: Mapping[str, Any], device: torch.device | str)
 
 
 def _has_own_state(metric: Any) -> bool:
-    return not lacking(metric, "state_dict", "load_state_dict")
+    return not missing_methods(metric, "state_dict", "load_state_dict")
 
 
 def _is_of_torchmetrics(metric: Any) -> bool:
@@ -177,14 +177,14 @@ def check_metrics(
     for name, metric in named.items():
         if isinstance(metric, type):
             raise ArgumentTypeError(f"metric {name!r} is the class {metric.__name__}; write {metric.__name__}(...)")
-        if absent := lacking(metric, "update", "compute", "reset"):
+        if absent := missing_methods(metric, "update", "compute", "reset"):
             raise ArgumentTypeError(
                 f"metric {name!r} ({type(metric).__name__}) has {absent}; "
                 "a metric has update(outputs, targets), compute() and reset()"
             )
         if name == "loss":
             raise ArgumentError("a metric can't be called 'loss': '<label>/loss' is the loss function's; rename it")
-        is_merged = _is_of_torchmetrics(metric) or not lacking(metric, "merge_state")
+        is_merged = _is_of_torchmetrics(metric) or not missing_methods(metric, "merge_state")
         if ranks is not None and ranks.size > 1 and not is_merged:
             raise ArgumentError(
                 f"metric {name!r} ({type(metric).__name__}) sees the rows of one rank, and nothing says how to bring "

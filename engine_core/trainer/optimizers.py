@@ -15,7 +15,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DurationWarning, Untraine
 from ..messages import counted, enumerated, warn
 from ..parallel import is_sharded
 from ..state import State
-from ..time import Interval, Time, TimeUnit, is_length
+from ..time import Interval, Time, is_length
 
 
 def check_optimizers(given: Any) -> list[Any]:
@@ -187,15 +187,15 @@ _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}  # by name, since importin
 
 
 class Schedule(NamedTuple):
-    """A scheduler, the interval at which it steps, and lengths of this run, each in its steps when it was made.
+    """A scheduler, the interval at which it steps, and how often it steps in the whole training as known when made.
 
-    The first of these is the whole training's; then come fractions of it that were given as arguments. They are empty
-    where the whole is not known.
+    `own` is the length that it then had from lengths among a partial's arguments, if there were any.
     """
 
     scheduler: Any
     interval: Interval
-    lengths: tuple[tuple[Time, int], ...]
+    steps: int | None
+    own: float | None
 
 
 _WHOLE = Time("1dur")
@@ -216,21 +216,22 @@ def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list
     """Return the schedulers; a callable gets the optimizer, so there has to be exactly one."""
     made, optimizers = [], state.optimizers
     for item, interval in items:
-        scheduler, fractions = item, list[tuple[Time, int]]()
+        scheduler, own = item, None
         if _makes_scheduler(item):
             if len(optimizers) != 1:
                 raise ArgumentError(
                     f"schedulers: a callable gets the optimizer, and there are {len(optimizers)}; "
                     "make optimizers and schedulers yourself"
                 )
-            scheduler, fractions = _make_scheduler(item, interval, state)
+            scheduler, has_lengths = _make_scheduler(item, interval, state)
+            own = _length_of(scheduler)[1] if has_lengths else None
         try:
-            lengths = ((_WHOLE, _steps_in(state, _WHOLE, interval)), *fractions)
+            steps = _steps_in(state, _WHOLE, interval)
         except ArgumentError:
-            lengths = ()
-        made.append(Schedule(_check_scheduler(scheduler), interval, lengths))
-        own = getattr(scheduler, "optimizer", None)
-        if isinstance(own, torch.optim.Optimizer) and all(own is not optimizer for optimizer in optimizers):
+            steps = None
+        made.append(Schedule(_check_scheduler(scheduler), interval, steps, own))
+        scheduled = getattr(scheduler, "optimizer", None)
+        if isinstance(scheduled, torch.optim.Optimizer) and all(scheduled is not each for each in optimizers):
             raise ArgumentError(
                 f"schedulers: {type(scheduler).__name__} schedules an optimizer that is not among the Trainer's; "
                 "make it for an optimizer that you give to the Trainer"
@@ -238,12 +239,12 @@ def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list
     return made
 
 
-def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, list[tuple[Time, int]]]:
-    """Return what the callable makes, and the fractions of the training among the arguments of a partial, in steps.
+def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, bool]:
+    """Return what the callable makes, and whether lengths were among the arguments of a partial.
 
     Arguments that are lengths become numbers of steps, and one that is called `steps` gets that of the whole training.
     """
-    given, fractions = functools.partial(item), []  # of a partial, this is a copy
+    given, lengths = functools.partial(item), []  # of a partial, this is a copy
     title = f"schedulers: {getattr(given.func, '__qualname__', type(given.func).__name__)}"
 
     def in_steps(value: Any, name: str) -> Any:
@@ -252,18 +253,15 @@ def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, l
         if not is_length(value):
             return value
         try:
-            length = Time(value)
-            steps = _steps_in(state, length, interval)
+            lengths.append(Time(value))
+            return _steps_in(state, lengths[-1], interval)
         except ArgumentError as error:
             raise ArgumentError(f"{title}: {name}={str(value)!r}: {error}") from None
-        if length.unit is TimeUnit.DURATION:
-            fractions.append((length, steps))
-        return steps
 
     keywords = {"steps": "1dur"} if _takes_steps(item) else {}
     keywords = {name: in_steps(value, name) for name, value in {**keywords, **given.keywords}.items()}
     arguments = [in_steps(value, f"argument {place}") for place, value in enumerate(given.args)]
-    return given.func(*arguments, state.optimizers[0], **keywords), fractions
+    return given.func(*arguments, state.optimizers[0], **keywords), bool(lengths)
 
 
 def _takes_steps(function: Any) -> bool:
@@ -285,50 +283,40 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
 def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state: State) -> frozenset[str]:
     """Warn of schedulers whose own length is not the whole training's, unless this is `known`; return what was found.
 
-    Of a SequentialLR the last scheduler is looked at, which has the steps after the last milestone.
+    Schedulers inside of another one are not looked at: how they share its steps is theirs to know.
     """
     found = set()
-    for schedule, interval, lengths in schedules:
+    for scheduler, interval, made_for, made_with in schedules:
+        name, own = _length_of(scheduler)
+        if made_for is None or own is None:
+            continue
         try:
-            steps = [_steps_in(state, length, interval) for length, _ in lengths]
+            steps = _steps_in(state, _WHOLE, interval)
         except ArgumentError:  # a later fit has given max_duration another unit
             continue
-        for scheduler, before in _until_the_end(schedule) if lengths else ():
-            rest = steps[0] - before
-            made_for = [lengths[0][1] - before, *(made for _, made in lengths[1:])]
-            for name in ("T_max", "total_steps"):
-                own = getattr(scheduler, name, None)
-                if not isinstance(own, (int, float)) or own in (rest, *steps[1:]) or rest <= 0:
-                    continue
-                if state.loaded_from is not None:
-                    why = "it was resumed, and keeps the length that was saved"
-                elif own in made_for:
-                    why = "it keeps the length that it was made with"
-                elif before:
-                    why = f"its turn comes after {counted(before, 'step', 'steps')}, so give it {name}={rest}"
-                else:
-                    why = (
-                        f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
-                    )
-                found.add(
-                    f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it "
-                    f"{counted(rest, 'time', 'times')}, every {interval.length}: {why}"
-                )
+        if own == (made_with if made_with is not None and steps == made_for else steps):
+            continue
+        if state.loaded_from is not None:
+            why = "it was resumed, and keeps the length that was saved"
+        elif own in (made_with, made_for):
+            why = "it keeps the length that it was made with"
+        else:
+            why = f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
+        found.add(
+            f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it "
+            f"{counted(steps, 'time', 'times')}, every {interval.length}: {why}"
+        )
     for message in sorted(found - known):
         warn(message, DurationWarning)
     return frozenset(found)
 
 
-def _until_the_end(scheduler: Any, before: int = 0) -> Iterator[tuple[Any, int]]:
-    """Yield the schedulers that step until training ends, each with the steps before its first."""
-    inner: Any = getattr(scheduler, "_schedulers", None)
-    if inner and isinstance(scheduler, torch.optim.lr_scheduler.ChainedScheduler):
-        for each in inner:
-            yield from _until_the_end(each, before)
-    elif inner and isinstance(scheduler, torch.optim.lr_scheduler.SequentialLR):
-        yield from _until_the_end(inner[-1], before + max(scheduler._milestones, default=0))  # noqa: SLF001  or ask it
-    else:
-        yield scheduler, before
+def _length_of(scheduler: Any) -> tuple[str, float | None]:
+    """Return the name of a scheduler's length, and the length."""
+    for name in ("T_max", "total_steps"):
+        if isinstance(own := getattr(scheduler, name, None), (int, float)):
+            return name, own
+    return "", None
 
 
 def _is_timed(item: Any) -> bool:

@@ -18,7 +18,6 @@ from ..parallel import DDP, FSDP, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .agreement import Agreement
-from .averages import averaged_buffers
 from .data import Feed, deal
 from .evaluation import law_of, run_eval
 from .interruption import interruption
@@ -39,6 +38,7 @@ class Session:
         schedulers: torch schedulers, each with the interval at which it steps, and lengths of this run in its steps.
         batches: the loader in mid-epoch, or None between epochs.
         given_modes: what parameters and modules were given as, see `resume.modes`.
+        given_shapes: the shapes that parameters and buffers were given in, see `resume.weights`.
         left_in_eval: was the model in eval mode before FIT_END, or when the run was saved, as a callback had put it?
         attempt: one more than that of the checkpoint that was resumed, 0 in a fresh run.
         misfits: what was said about schedulers whose length is not the run's when the latest fit began.
@@ -69,6 +69,7 @@ class Session:
     schedulers: Sequence[Schedule] = field(default=(), init=False)
     together: Agreement | None = field(default=None, init=False)
     given_modes: dict[str, Any] = field(default_factory=dict, init=False)
+    given_shapes: dict[str, Any] = field(default_factory=dict, init=False)
     left_in_eval: bool = field(default=False, init=False)
     attempt: int = field(default=0, init=False)
     batches: Iterator[Any] | None = field(default=None, init=False)
@@ -160,15 +161,10 @@ class Session:
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
         """Return this rank's part of each batch of an evaluation, see `data.deal`."""
         is_local = self.parallel is not None and self.parallel.data == "local"
-        self.wrapping.mean_buffers()  # after EVAL_START, which may put in averages of a rank
         try:
             yield from deal(loader, self.state, self.device, is_local=is_local, in_step=in_step)
         finally:
             self.wrapping.rest()
-
-    def mean_buffers(self) -> None:
-        """Let running statistics of the model and of an average be the mean over ranks."""
-        self.wrapping.mean_buffers(averaged_buffers(self.engine))
 
     def agree_on_end(self) -> None:
         """Let what any rank has asked for count on all of them."""
@@ -189,7 +185,6 @@ class Session:
         """Raise what a signal asks for, with the model as the run leaves it."""
         number = self.state.interrupted_by
         if number is not None:
-            self.mean_buffers()
             raise interruption(number, self.state.timestamp.batch)
 
     def look_at_schedules(self) -> None:

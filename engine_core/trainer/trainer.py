@@ -42,7 +42,7 @@ from .metrics import check_metrics
 from .optimizers import begin_training, check_optimizers, check_schedulers
 from .precision import Precision
 from .prediction import predictions
-from .resume import Loading, find_resumed, start_over
+from .resume import Loading, describe_run, find_resumed, start_over
 from .session import Session
 
 
@@ -311,3 +311,8 @@ class Trainer:
             warn(f"fit('{length}') {past}", DurationWarning)
             state.max_duration = end
         return end
+
+
+def describe(trainer: Trainer) -> dict[str, Any]:
+    """Return what a run is, as data: settings, versions, algorithms and their order, as checkpoints keep it."""
+    return describe_run(trainer._session)  # noqa: SLF001  no method, as users have no need of it

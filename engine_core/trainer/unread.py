@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..algorithm import is_averaging
 from ..callback import method_of
 from ..engine import Engine
 from ..errors import UnreadItemWarning
@@ -63,9 +64,9 @@ def _unread(state: State, engine: Engine) -> list[int]:
 
 
 def _readers(engine: Engine) -> Iterator[Any]:
-    """Yield what may read an item: whatever is called while there is a batch, besides the callbacks of this package."""
+    """Yield what may read an item: what is called while there is a batch and neither averages weights nor is ours."""
     for member in engine.lineup[0]:
-        if set(member.events) - _BEFORE_BATCHES:
+        if set(member.events) - _BEFORE_BATCHES and not is_averaging(member.algorithm):
             yield member.algorithm
     for listener in (*engine.state.callbacks, *engine.logger.destinations):
         is_own = type(listener).__module__.partition(".")[0] == "engine_core"

@@ -49,8 +49,12 @@ def config(uri: str, tmp_path: Path) -> str:
 def in_files(folder: Path) -> list[tuple[str, int, float]]:
     """Return the numbers that `run_files` has."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    values = [line for line in lines if line.pop("kind") == "values"]
     return [
-        (name, line["step"], value) for line in lines for name, value in line.items() if name not in ("step", "seconds")
+        (name, line["step"], value)
+        for line in values
+        for name, value in line.items()
+        if name not in ("step", "seconds")
     ]
 
 

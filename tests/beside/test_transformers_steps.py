@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Objective
-from engine_core.callbacks.gradient_norm import GradientNorm
 from engine_core.testing import RecordingDestination
 from engine_core.testing.probes import at_events
 from engine_core_transformers.offers import offers_of
+from insight_plugin import GradientNorm
 
 from . import cases
 from .cases import LEARNING_RATE, MOMENTUM, differences, make_algorithms, train_ours, weights_of_words

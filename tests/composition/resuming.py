@@ -34,6 +34,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from engine_core import Callback, Event, LoggerDestination, Trainer, hookimpl
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.registry import Registry
+from engine_core.state import length_of
 
 ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
 FORMS: dict[str, list[dict[str, Any]]] = {
@@ -388,13 +389,15 @@ def trainer_of(settings: Mapping[str, Any], folder: Path, stop: Any, **begin: An
     parts = tuple(torch.cat(each)[:ROWS] for each in zip(*BATCHES[:1], strict=True))
     held_out = tuple(part[:9] for part in BATCHES[-1])
     size, journal, load = settings["batch_size"], Journal(), Registry.scan().load
-    scheduler = SCHEDULERS[settings["scheduler"]]
+    loader = loader_of(settings["data"], parts, size, drop_last=settings["drop_last"])
+    # A training in batches has a length in epochs only where the loader has one.
+    scheduled = settings["scheduled"] if length_of(loader) is not None else "1ba"
     made = Trainer(
         nn.Sequential(*layers),
-        loader_of(settings["data"], parts, size, drop_last=settings["drop_last"]),
+        loader,
         loss_fn=nn.CrossEntropyLoss(),
         optimizers=OPTIMIZERS[settings["optimizer"]],
-        schedulers=() if settings["scheduler"] == "none" else (scheduler, settings["scheduled"]),
+        schedulers=() if settings["scheduler"] == "none" else (SCHEDULERS[settings["scheduler"]], scheduled),
         metrics=METRICS[settings["metrics"]](),
         eval_dataloader={
             f"eval{place}": loader_of(each, held_out, 4, drop_last=False)

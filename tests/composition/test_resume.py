@@ -14,7 +14,7 @@ import pytest
 PROGRAM = Path(__file__).with_name("resuming.py")
 PHASES = ("whole", "stopped", "resumed", "again")
 pytestmark = pytest.mark.full
-DRAWS, DRAWS_OF_TWO = range(60), range(10)
+DRAWS, DRAWS_OF_TWO = range(60), range(20)
 ON_TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 

@@ -67,12 +67,17 @@ def write_run(folder, *, manifest=MANIFEST, metrics=METRICS, events=EVENTS, resu
     """Write a run; what is None is left out."""
     folder = Path(folder)
     folder.mkdir(parents=True)
-    for name, content in (("manifest.json", manifest), ("results.json", results), ("timing.json", timing)):
+    values = [{"kind": "values", **line} for line in metrics or ()]
+    told = list(events or ())
+    if results is not None and timing is not None:
+        results = {**results, "timing": timing}
+    elif timing is not None:
+        told.insert(-1, {"kind": "timing", "step": 0, "epoch": 0, "seconds": 0.5, **timing})
+    for name, content in (("manifest.json", manifest), ("results.json", results)):
         if content is not None:
             (folder / name).write_text(json.dumps(content))
-    for name, lines in (("metrics.jsonl", metrics), ("events.jsonl", events)):
-        if lines is not None:
-            (folder / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    if values or told:
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*values, *told]))
     return folder
 
 

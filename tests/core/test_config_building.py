@@ -18,7 +18,7 @@ from engine_core.config import (
     check_plugins,
     make_factory,
 )
-from engine_core.config.reading import Place, SourceFile
+from engine_core.config.reading import Node, Place, SourceFile
 
 PARTS = """
     from engine_core import Algorithm, Callback, LoggerDestination
@@ -52,7 +52,7 @@ PARTS = """
 
     number = 3
 """
-PLACE = Place(SourceFile("run.yaml", {("model",): 7}), ("model",))
+PLACE = Place(SourceFile("run.yaml", Node({"model": Node(None, 7)})), ("model",))
 
 
 @pytest.fixture

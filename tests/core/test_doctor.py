@@ -141,10 +141,24 @@ def test_a_disabled_plugin_is_not_imported_and_is_not_a_problem(diagnose, monkey
 
 
 def test_what_metadata_shows_is_a_problem_too_and_what_is_broken_is_not_imported(install):
-    install("acme-plugin", {"algorithms": {"acme": "acme_module:Acme"}})
+    install("acme-plugin", {"algorithms": {"acme": "acme_module:Acme"}}, {"acme_module": "1 / 0"}, metadata=False)
     (record,) = (r for r in Registry.scan().records if r.name == "acme")
     assert examine([record]) == [Diagnosis(record, (record.reason,))]
     assert record.status == "broken"
+
+
+def test_what_a_distribution_lacks_and_an_entry_point_in_the_module_of_another_are_problems(install, tmp_path):
+    install("acme-plugin", {"algorithms": {"acme": "acme_module:Acme"}}, {"acme_module": GOOD})
+    install("claim", {"algorithms": {"claimed": "acme_module:Acme"}})
+    site = tmp_path / "site-packages"
+    (site / "acme_plugin-1.0.dist-info" / "RECORD").write_text("acme_module.py,,\n")
+    with (site / "claim-1.0.dist-info" / "METADATA").open("a") as metadata:
+        metadata.write("Requires-Dist: acme-maths>=2\n")
+    (found,) = examine([r for r in Registry.scan(refresh=True).records if r.name == "claimed"])
+    assert found.problems == (
+        "it requires acme-maths>=2, which is not installed; run: pip install 'acme-maths>=2'",
+        "its entry point lies in 'acme_module', a module of acme-plugin; report it to the authors of claim",
+    )
 
 
 def test_a_name_that_two_claim_is_a_problem_of_both_and_both_are_imported(install):

@@ -91,8 +91,8 @@ class WrongMethod(Callback):
 
 CALLBACKS = {
     "class": (Cb, "callback 0 is the class Cb; write Cb()"),
-    "name": ("profiler", "callback 0 ('profiler') has no method named after an event"),
-    "number": (3, "callback 0 (3) has no method named after an event"),
+    "name": ("profiler", "callback 0 ('profiler' of type str) has no method named after an event"),
+    "number": (3, "callback 0 (3 of type int) has no method named after an event"),
     "method": (WrongMethod(), "WrongMethod.batch_end has to take (state, logger): too many positional arguments"),
 }
 

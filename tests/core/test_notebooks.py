@@ -94,7 +94,7 @@ def test_a_run_is_its_page_in_a_frame_of_its_own(tmp_path):
     assert frame[2] == "first"
     assert html.unescape(frame[1]) == render([run])
     assert isinstance(run, reading.RunData)
-    assert repr(run) == repr(reading.read_run(tmp_path / "run"))
+    assert repr(run) == repr(reading.RunReader(tmp_path / "run").read())
     assert repr(run).startswith("RunData(folder=")
 
 

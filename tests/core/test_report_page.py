@@ -18,9 +18,11 @@ SECTIONS = ["summary", "curves", "time", "algorithms", "order", "checkpoints", "
 
 
 def save_checkpoint(folder, name="ep1-ba2", attempt=0):
-    (folder / "checkpoints" / name).mkdir(parents=True)
-    (folder / "checkpoints" / name / "model.safetensors").write_bytes(b"x" * 2000)
-    manifest = {"schema": 1, "attempt": attempt, "files": {"model.safetensors": {"bytes": 2000}}}
+    files = ("model.safetensors", "average/model.safetensors")
+    for file in files:
+        (folder / "checkpoints" / name / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints" / name / file).write_bytes(b"x" * 1000)
+    manifest = {"schema": 3, "attempt": attempt, "files": {file: {"bytes": 1000} for file in files}}
     checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (folder / "checkpoints" / name / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
 
@@ -153,7 +155,7 @@ def test_checkpoints_of_a_batch_are_in_the_order_of_attempts(tmp_path):
     assert [saved.epoch for saved in read_run(folder).checkpoints] == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("change", [("2000", "2001"), ('"attempt": 0', '"attempt": 1'), ("{", ""), ("checksum", "sum")])
+@pytest.mark.parametrize("change", [("1000", "1001"), ('"attempt": 0', '"attempt": 1'), ("{", ""), ("checksum", "sum")])
 def test_a_checkpoint_whose_manifest_was_changed_is_damaged(tmp_path, change):
     folder = write_run(tmp_path / "run")
     save_checkpoint(folder)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from engine_core.errors import ArgumentError
 from engine_core.report import read_run
-from engine_core.report.series import Stretch, runs_of, strip_of
-from engine_core.report.thinning import thin
+from engine_core.report.series import Stretch, runs_of, strip_of, thin
 
 from .left_runs import EVENTS, MANIFEST, METRICS, RESULTS, append, write_run
 
@@ -106,10 +105,10 @@ def test_a_damaged_line_is_counted_and_the_others_are_read(tmp_path, line):
     assert run.series["train/loss"].y == [2.0, 1.0, 0.75]
 
 
-def test_two_damaged_lines_of_the_diary_are_counted(tmp_path):
+def test_two_damaged_lines_are_counted(tmp_path):
     folder = write_run(tmp_path / "run")
-    append(folder / "events.jsonl", "x\ny\n")
-    assert read_run(folder).warnings == ["2 lines of events.jsonl can't be read and are left out"]
+    append(folder / "metrics.jsonl", "x\ny\n")
+    assert read_run(folder).warnings == ["2 lines of metrics.jsonl can't be read and are left out"]
 
 
 def test_a_value_that_is_not_finite_is_a_gap_and_told(tmp_path):
@@ -185,7 +184,7 @@ def test_warnings_of_the_run_and_how_it_failed_are_told(tmp_path):
     assert run.warnings == ["UserWarning: odd", "the last attempt failed after 1 batch"]
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "results.json", "timing.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "results.json"])
 def test_a_link_in_a_run_is_not_followed(tmp_path, name):
     folder = write_run(tmp_path / "run")
     (folder / name).rename(tmp_path / name)
@@ -210,19 +209,9 @@ def test_a_file_that_is_too_large_is_skipped_and_told(tmp_path):
     assert run.series == {}
 
 
-@pytest.mark.parametrize(
-    ("content", "warning"),
-    [
-        ("{", "is damaged and is left out"),
-        ("[1]", "is damaged and is left out: it holds no mapping"),
-        ('{"schema": 2, "spans": {}}', "has schema 2, and 1 is read: left out"),
-    ],
-)
-def test_a_damaged_or_newer_timing_is_left_out_and_told(tmp_path, content, warning):
-    folder = write_run(tmp_path / "run")
-    (folder / "timing.json").write_text(content)
-    run = read_run(folder)
-    assert (run.timing, run.warnings) == (None, [f"timing.json {warning}"])
+def test_a_newer_timing_is_left_out_and_told(tmp_path):
+    run = read_run(write_run(tmp_path / "run", timing={"schema": 2, "spans": {}}))
+    assert (run.timing, run.warnings) == (None, ["the timing has schema 2, and 1 is read: left out"])
 
 
 @pytest.mark.parametrize("spans", [[], None, {"a": 1}, {"a": {"count": "x"}}, {"a": {"count": -1, "seconds": 1}}])

@@ -1,5 +1,6 @@
 """`RunFiles`: what is logged is in the files at once, and the CSV's columns may grow."""
 
+import csv
 import json
 
 import pytest
@@ -18,7 +19,7 @@ def files(tmp_path):
 
 def lines(files):
     read = [json.loads(line) for line in (files.folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in read]
+    return [{key: value for key, value in line.items() if key not in ("kind", "seconds")} for line in read]
 
 
 def test_a_line_is_there_before_the_file_is_closed(files):
@@ -48,6 +49,22 @@ def test_a_value_that_is_logged_twice_in_a_step_gets_another_row(files):
     files.log_metrics({"eval/loss": 2.0}, 1)
     files.close()
     assert (files.folder / "metrics.csv").read_text().splitlines() == ["step,eval/loss", "1,1.0", "1,2.0"]
+
+
+def test_what_a_reader_of_csv_would_refuse_is_only_in_json_and_the_table_says_so(files):
+    logged = {"kept": "\udc80" * 20_000, "text": "\udc80" * 21_846, "list": [*range(30_000)], "n" * 131_073: 1}
+    files.log_metrics(logged, 0)
+    files.close()
+    assert lines(files) == [{"step": 0, **logged}]
+    with (files.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert row == {
+        "step": "0",
+        "kept": r"\udc80" * 20_000,
+        "text": "21,846 characters, see metrics.jsonl",
+        "list": "198,890 characters, see metrics.jsonl",
+        "131,073 characters, see metrics.jsonl": "1",
+    }
 
 
 def test_values_that_are_not_finite_are_null_in_json(files):

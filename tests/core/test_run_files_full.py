@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from engine_core import State
-from engine_core.errors import ArgumentError
 from engine_core.loggers.run_files import RunFiles
 from engine_core.loggers.whole_lines import MOST_DUE_BYTES
 
@@ -145,13 +144,3 @@ def test_a_name_that_is_not_a_string_becomes_one(tmp_path):
     files.log_metrics({("a", 1): 2}, 0)
     files.close()
     assert files.latest == {"('a', 1)": 2}
-
-
-@pytest.mark.parametrize("part", [{"due": [1]}, {"due": "a"}])
-def test_what_could_not_wait_is_refused(part, tmp_path):
-    files = RunFiles(tmp_path)
-    files.log_metrics({"loss": 1}, 0)
-    state = files.state_dict()
-    files.close()
-    with pytest.raises(ArgumentError, match=r"due=.* in the state of RunFiles is not something it saved"):
-        RunFiles(tmp_path).load_state_dict({**state, **part})

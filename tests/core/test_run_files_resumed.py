@@ -6,7 +6,6 @@ from unittest.mock import ANY
 import pytest
 
 from engine_core import Logger, State, Timestamp
-from engine_core.errors import ArgumentError
 from engine_core.loggers.run_files import RunFiles
 
 
@@ -140,24 +139,12 @@ def test_what_is_null_in_a_line_is_nan_in_the_table(tmp_path):
     assert table(tmp_path) == whole == ["step,a,b", "0,nan,1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("bytes", "12"),
-        ("bytes", -1),
-        ("bytes", True),
-        ("lost", "3"),
-        ("digest", None),
-        ("latest", [1]),
-        ("runs", {"MixUp/INIT": "2"}),
-        ("runs", 3),
-    ],
-)
-def test_a_state_that_run_files_never_saved_is_refused(name, value, tmp_path):
+@pytest.mark.parametrize("part", [{"bytes": "x"}, {"lost": None}, {"due": 3}, {"latest": 1}, {"runs": {"A/INIT": "x"}}])
+def test_nothing_is_taken_of_a_state_that_was_never_saved(part, tmp_path):
     state = logged(tmp_path, range(4))[1]
     files = RunFiles(tmp_path)
-    with pytest.raises(ArgumentError, match=rf"^{name}.* in the state of RunFiles is not something it saved"):
-        files.load_state_dict({**state, name: value})
+    with pytest.raises((TypeError, ValueError)):  # which the Trainer blames on the checkpoint
+        files.load_state_dict({**state, **part})
     assert (files.latest, files.runs) == ({}, {})
     start(files)
     files.close()

@@ -117,4 +117,5 @@ def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callba
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_an_adapter_is_thin_because_the_seam_does_the_work(trainer):
     files = [path for name, path in sources().items() if name.startswith(f"engine-core-{trainer}/")]
+    files = [path for path in files if path.name != "written.py"]  # the events within a step that the user wrote
     assert 0 < sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= LINES_OF_AN_ADAPTER

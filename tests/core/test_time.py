@@ -160,7 +160,7 @@ def test_the_ratio_of_two_times_is_a_number():
 
 
 def test_a_time_is_immutable():
-    with pytest.raises(AttributeError, match="immutable"):
+    with pytest.raises(AttributeError, match="cannot assign"):
         Time("10ep").value = 5
 
 

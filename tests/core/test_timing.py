@@ -31,11 +31,11 @@ class Cb(Callback):
 
 def run(tmp_path, *events, callbacks=(), **files):
     """Run events with a profiler; return its sums, or None without."""
-    files = files or {"timing": tmp_path / "new" / "timing.json"}
-    with Engine(State(callbacks=[Profiler(**files), *callbacks], algorithms=[Sleeps()]), Logger()) as engine:
+    profiler = Profiler(**files)
+    with Engine(State(callbacks=[profiler, *callbacks], algorithms=[Sleeps()]), Logger()) as engine:
         for event in ("init", *events):
             engine.run_event(event)
-    return json.loads(files["timing"].read_text()) if files["timing"].exists() else None
+    return profiler.timing
 
 
 def test_spans_are_counted_and_their_times_added_up_with_and_without_those_inside(tmp_path):
@@ -62,14 +62,14 @@ def test_nothing_is_written_by_a_run_that_did_not_train(tmp_path):
 
 
 def test_the_trace_and_the_sums_can_both_be_had(tmp_path):
-    timing = run(tmp_path, "fit_start", "fit_end", path=tmp_path / "trace.json", timing=tmp_path / "timing.json")
+    timing = run(tmp_path, "fit_start", "fit_end", path=tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert [span["name"] for span in trace] == [*timing["spans"]] == ["event/fit"]
     assert trace[0]["dur"] / 1e6 == pytest.approx(timing["spans"]["event/fit"]["seconds"], abs=1e-6)
 
 
-def test_a_resumed_run_says_where_it_began_and_a_step_back_is_not_a_resume(tmp_path):
-    state = State(callbacks=[Profiler(timing=tmp_path / "timing.json")])
+def test_a_resumed_run_says_where_it_began_and_a_step_back_is_not_a_resume():
+    state = State(callbacks=[profiler := Profiler()])
     with Engine(state, Logger()) as engine:
         engine.run_event("init")
         state.timestamp = Timestamp(batch=7)
@@ -79,12 +79,11 @@ def test_a_resumed_run_says_where_it_began_and_a_step_back_is_not_a_resume(tmp_p
         state.timestamp = Timestamp(batch=3)
         engine.run_event("after_load")
         engine.run_event("fit_end")
-    timing = json.loads((tmp_path / "timing.json").read_text())
-    assert (timing["resumed_at"], timing["batches"]) == (7, 1)
+    assert (profiler.timing["resumed_at"], profiler.timing["batches"]) == (7, 1)
 
 
-def test_spans_of_all_threads_are_added_up(tmp_path):
-    profiler = Profiler(timing=tmp_path / "timing.json")
+def test_spans_of_all_threads_are_added_up():
+    profiler = Profiler()
 
     def work():
         with profiler.span("work"):
@@ -99,11 +98,11 @@ def test_spans_of_all_threads_are_added_up(tmp_path):
             thread.join()
         work()
         engine.run_event("fit_end")
-    assert json.loads((tmp_path / "timing.json").read_text())["spans"]["work"]["count"] == 4
+    assert profiler.timing["spans"]["work"]["count"] == 4
 
 
-def test_sums_take_no_more_memory_the_longer_a_run_is(tmp_path):
-    profiler = Profiler(timing=tmp_path / "timing.json")
+def test_sums_take_no_more_memory_the_longer_a_run_is():
+    profiler = Profiler()
     with Engine(State(callbacks=[profiler]), Logger()) as engine:
         engine.run_event("init")
         for _ in range(1000):

@@ -83,7 +83,7 @@ def test_a_run_that_has_logged_nothing_is_an_empty_page_that_waits(tmp_path, lis
         stream = listen(server)
         assert data_of(server)["charts"] == []
         write_run(tmp_path / "other")
-        for name in ("metrics.jsonl", "events.jsonl", "results.json"):
+        for name in ("metrics.jsonl", "results.json"):
             (folder / name).write_bytes((tmp_path / "other" / name).read_bytes())
         heard = []
         while "end" not in heard:
@@ -100,9 +100,9 @@ def test_a_stream_is_silent_while_nothing_grows_and_tells_the_end_once(tmp_path,
         with pytest.raises(TimeoutError):
             listen(server, timeout_s=0.5).next()
         ended = listen(server)
-        append(folder / "events.jsonl", json.dumps({"kind": "fail", "step": 3, "seconds": 5.0}) + "\n")
+        append(folder / "metrics.jsonl", json.dumps({"kind": "fail", "step": 3, "seconds": 5.0}) + "\n")
         assert [ended.next(), ended.next()] == ["changed", "end"]
-        append(folder / "events.jsonl", json.dumps({"kind": "resume", "step": 2, "seconds": 6.0}) + "\n")
+        append(folder / "metrics.jsonl", json.dumps({"kind": "resume", "step": 2, "seconds": 6.0}) + "\n")
         assert ended.next() == "changed"
         assert data_of(server)["ended"] is False
 

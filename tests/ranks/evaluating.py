@@ -17,10 +17,10 @@ from torch.utils import data as torch_data
 from torchmetrics import classification as of_classes
 
 from engine_core import Callback, LoggerDestination, Trainer
-from engine_core.callbacks.json_lines import JsonLines
-from engine_core.callbacks.train_metrics import TrainMetrics
+from engine_core.callbacks.reporter import RunReporter
 from engine_core.errors import EngineError
 from engine_core.parallel import DDP, join
+from insight_plugin import TrainMetrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 from evaluation_parts import (
@@ -114,7 +114,7 @@ def train(**settings):
         "gradient_norm",
         "loss_guard",
         ("early_stopper", {"metric": "max:eval/accuracy", "patience": 2}),
-        JsonLines(lines.append),
+        RunReporter(lines.append),
     ]
     with Trainer(
         model,

@@ -20,7 +20,7 @@ from torch.utils import data
 
 from engine_core import Algorithm, Callback, Event, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.checkpoint import parts, store
+from engine_core.checkpoint import store, writing
 from engine_core.parallel import DDP
 
 EVENTS = [event.value for event in Event if event is not Event.AFTER_LOAD]
@@ -71,7 +71,7 @@ class Failing(Callback):
 
 def save_slowly(case):
     """Let the first file of this rank take longer than the others wait for a message."""
-    module, name = (store, "write_content") if case == "slow save" else (parts, "write_own")
+    module, name = (store, "write_content") if case == "slow save" else (writing, "write_own")
     save = getattr(module, name)
 
     def slow(*arguments):

@@ -25,7 +25,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from engine_core import Algorithm, Callback, Event, LoggerDestination, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
-from engine_core.checkpoint import parts, store
+from engine_core.checkpoint import store, writing
 from engine_core.errors import CheckpointError
 from engine_core.parallel import DDP, FSDP, join
 from engine_core.randomness import OwnGenerator
@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "a loader with a state": {"stateful": True, "shuffle": True, "num_workers": 2},
     "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3},
     "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
+    "running statistics": {"norm": True, "algorithms": [("ema", {"decay": 0.9})], "shuffle": True},
     "noise for each row": {"noise": True, "shuffle": True},
     "rows of its own": {"way": "local", "dropout": 0.3},
     "sharded": {"way": "fsdp", "adam": True, "algorithms": [("ema", {"decay": 0.9})], "dropout": 0.3, "shuffle": True},
@@ -106,7 +107,8 @@ def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) ->
     rate, logs = case.pop("dropout", 0.0), Logs()
     torch.manual_seed(0)
     x, y = torch.randn(ROWS, 6), torch.randint(0, 4, (ROWS,))
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(rate), nn.Linear(16, 4))
+    norms = [nn.BatchNorm1d(16)] if case.pop("norm", False) else []
+    model = nn.Sequential(nn.Linear(6, 16), *norms, nn.Tanh(), nn.Dropout(rate), nn.Linear(16, 4))
     way, adam, noise = case.pop("way", "ddp"), case.pop("adam", False), case.pop("noise", False)
     rows: Any = torch_data.TensorDataset(x, y, torch.arange(ROWS))
     if way == "local":
@@ -173,7 +175,7 @@ def whole(folder: Path, ranks: Ranks) -> dict[str, Any]:
     guarded = run(folder / "spoiled", ranks, [spoiled, LossGuard("rollback")], noise=True, interval="3ba")
     found["rolled back"] = [spoiled.drawn, guarded["warned"], guarded["weights"]]
     found["units"] = [units(ranks, unit) for unit in UNITS]
-    for rank, failing in enumerate([(store.Store, "begin"), (parts, "write_own")]):
+    for rank, failing in enumerate([(store.Store, "begin"), (writing, "write_own")]):
         with no_room(*failing) if ranks.rank == rank else nullcontext():
             found[f"no room on rank {rank}"] = [run(folder / f"no room {rank}", ranks, **CASES["sharded"])]
     return found
@@ -257,7 +259,7 @@ class Killed(Callback):
             def die(*_: Any, **__: Any) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            setattr(parts, ("complete", "_tell")[state.rank], die)
+            setattr(writing, ("checksum_of", "_tell")[state.rank], die)
 
 
 def main() -> None:

@@ -136,7 +136,7 @@ class Watch(Callback):
         assert state.snapshot is not None
         before = whole_weights(state.model)
         _forward(state)  # leaves the weights of the model itself whole
-        content: Any = state.snapshot(whole=True).content if state.ranks.is_sharded else state.snapshot().content
+        content: Any = state.snapshot(whole=True) if state.ranks.is_sharded else state.snapshot()
         self.saved_wrongly += sum(not torch.equal(content.model[name], value) for name, value in before.items())
         kept = [len(names) for entry in content.state["optimizers"] for names in entry["parameters"] if all(names)]
         self.saved_wrongly += kept != [len(list(state.model.parameters()))]  # type: ignore[union-attr]

@@ -64,7 +64,8 @@ def names_in(folder: Path) -> set[str]:
 
 def metrics_in(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if "time" not in key and key != "seconds"} for row in rows]
+    values = [row for row in rows if row["kind"] == "values"]
+    return [{key: value for key, value in row.items() if "time" not in key and key != "seconds"} for row in values]
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])

@@ -73,7 +73,7 @@ def test_a_rank_that_ends_by_a_signal_leaves_another_the_time_to_write_the_check
 def test_ranks_that_differ_get_one_error_which_names_rank_and_difference(ended):
     said = "the ranks of a run have to be alike, and they differ:"
     assert [rank["clip"].splitlines() for rank in ended] == [
-        [said, "  Trainer grad_clip_norm is 2.0 on rank 1 and 1.0 on rank 0"]
+        [said, "  Trainer.grad_clip_norm is 2.0 on rank 1 and 1.0 on rank 0"]
     ] * 2
 
 

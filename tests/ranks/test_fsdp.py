@@ -110,16 +110,16 @@ def test_the_policy_of_mixed_precision_reaches_torch() -> None:
     assert math.isfinite(found["loss"])
 
 
-def test_running_statistics_are_the_mean_of_the_ranks_and_counts_those_of_rank_0() -> None:
+def test_running_statistics_are_the_mean_of_the_ranks_and_all_other_buffers_those_of_rank_0() -> None:
     ranks = together()["with_batch_norm"]["ranks"]
     own, seen = ([rank[part] for rank in ranks] for part in ("own", "seen"))
     assert own[0]["1.running_mean"] != own[1]["1.running_mean"]
     for name in ("1.running_mean", "1.running_var"):
         mean = [(a + b) / 2 for a, b in zip(own[0][name], own[1][name], strict=True)]
         assert seen[0][name] == seen[1][name] == pytest.approx(mean)
-    count = "1.num_batches_tracked"
-    assert own[1][count] > own[0][count]
-    assert seen[0][count] == seen[1][count] == own[0][count]
+    for name in ("1.num_batches_tracked", "queue"):
+        assert own[1][name] != own[0][name]
+        assert seen[0][name] == seen[1][name] == own[0][name]
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
@@ -130,6 +130,7 @@ def test_averages_of_running_statistics_are_the_mean_of_the_ranks_when_evaluated
     assert first["seen"] == second["seen"]
     assert first["seen"] != together()["with_batch_norm"]["ranks"][0]["seen"]
     assert first["saved"] == second["saved"]
+    assert first["saved"]["queue"] == first["own"]["queue"]
     for name, values in first["seen"].items():
         assert first["left"][name] == second["left"][name] == pytest.approx(values)
 

@@ -69,13 +69,14 @@ def with_unused() -> dict[str, Any]:
 
 
 class Statistics(Callback):
-    """Keeps the running statistics of this rank before an evaluation, of all in it, and what is saved and left."""
+    """Keeps the running statistics of this rank before a step, of all in an evaluation, and what is saved and left."""
 
     every_rank = True
 
-    def batch_end(self, state: State, logger: Any) -> None:
+    def after_backward(self, state: State, logger: Any) -> None:
         self.own = _buffers(state)
         self.own["1.num_batches_tracked"] += state.rank  # as if ranks had counted differently
+        self.own["queue"] = nn.functional.normalize(torch.tensor([1.0, state.rank]), dim=0)  # of a rank's own rows
         state.model.load_state_dict(self.own, strict=False)  # type: ignore[union-attr]
 
     def eval_batch_start(self, state: State, logger: Any) -> None:
@@ -102,9 +103,10 @@ def _evaluated(state: State) -> dict[str, torch.Tensor]:
 
 
 def with_batch_norm(algorithms: Any = (), parallel: Any = "auto") -> dict[str, Any]:
-    """Return the statistics of each rank before and in an evaluation, and the warnings of each."""
+    """Return the statistics of each rank before a step and in an evaluation, and the warnings of each."""
     torch.manual_seed(0)
     model, seen = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), Statistics()
+    model.register_buffer("queue", torch.zeros(2))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         more = {"callbacks": [seen], "eval_dataloader": [(INPUTS, TARGETS)], "parallel": parallel}

@@ -68,7 +68,7 @@ def test_it_begins_before_anything_is_logged_and_says_when_the_run_ended(follow,
     opened.page.select_option("#axis", "t")  # the controls came with the first chart
     opened.page.locator("figure .plot").first.press("End")
     assert opened.said().startswith("14.75 seconds: ")
-    append(folder / "events.jsonl", json.dumps({**EVENTS[-1], "step": STEPS}) + "\n")
+    append(folder / "metrics.jsonl", json.dumps({**EVENTS[-1], "step": STEPS}) + "\n")
     (folder / "results.json").write_text(json.dumps({"batches": STEPS}))
     opened.until("document.getElementById('follow').textContent === 'the run has ended'")
     opened.until("document.querySelector('.badge').textContent === 'finished'")

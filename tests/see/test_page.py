@@ -160,10 +160,10 @@ def test_a_resume_is_a_dotted_line(show, tmp_path):
     for name, resumes in (("with", True), ("without", False)):
         run = full_run(tmp_path / name)
         if not resumes:
-            (run / "events.jsonl").write_text(
+            (run / "metrics.jsonl").write_text(
                 "".join(
                     line
-                    for line in (run / "events.jsonl").read_text().splitlines(keepends=True)
+                    for line in (run / "metrics.jsonl").read_text().splitlines(keepends=True)
                     if '"resume"' not in line
                 )
             )

@@ -1,4 +1,4 @@
-"""A checkpoint of several processes, for tests: their shares, and a folder that they have written."""
+"""A checkpoint of several processes, for tests: their parts, and a folder that they have written."""
 
 import threading
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine_core.checkpoint import Content, Piece, Share, Writers, cut, write_share
+from engine_core.checkpoint import Checkpoint, TensorSlice, Writers, slice_rows, write_content
 
 MODEL: dict[str, torch.Tensor] = {
     "weight": torch.randn(5, 4),
@@ -17,30 +17,34 @@ MODEL: dict[str, torch.Tensor] = {
 }
 TENSORS: dict[str, torch.Tensor] = {
     "loss.weight": torch.randn(3),
-    "algorithms.EMA.average.weight": torch.randn(5, 4),
+    "average.weight": torch.randn(5, 4),
     "optimizers.0.exp_avg": torch.randn(5, 4),
     "optimizers.0.step": torch.tensor(7.0),
 }
-AVERAGE = {"algorithm": "EMA", "registered": "ema", "tensors": {"weight": "algorithms.EMA.average.weight"}}
-CONTENT = Content(MODEL, {"clock": {"epoch": 0, "batch": 3}}, TENSORS, {"seed": 7, "average": AVERAGE})
+AVERAGE = {"algorithm": "EMA", "registered": "ema"}
+STATE = {
+    "average": {"weight": {"$": "tensor", "name": "average.weight"}},
+    "clock": {"epoch": 0, "batch": 3},
+}
+CONTENT = Checkpoint(MODEL, STATE, TENSORS, {"seed": 7, "average": AVERAGE})
 
 
-def share_of(content: Content, rank: int, size: int) -> Share:
+def part_of(content: Checkpoint, rank: int, size: int) -> Checkpoint:
     """Return what a rank holds: rows of each tensor, and columns of one."""
-    model: dict[str, torch.Tensor | Piece] = {name: cut(value, rank, size) for name, value in content.model.items()}
+    model = {name: slice_rows(value, rank, size) for name, value in content.model.items()}
     if "weight" in content.model:
-        columns: Any = cut(content.model["weight"].t(), rank, size)
-        model["weight"] = Piece(columns.tensor.t(), columns.offset[::-1], columns.shape[::-1])
-    tensors = {name: cut(value, rank, size) for name, value in content.tensors.items()}
-    return Share(model, content.state if rank == 0 else {}, tensors, content.manifest)
+        columns: Any = slice_rows(content.model["weight"].t(), rank, size)
+        model["weight"] = TensorSlice(columns.tensor.t(), columns.offset[::-1], columns.shape[::-1])
+    tensors = {name: slice_rows(value, rank, size) for name, value in content.tensors.items()}
+    return Checkpoint(model, content.state if rank == 0 else {}, tensors, content.manifest)
 
 
-def write(folder: Path, content: Content = CONTENT, size: int = 4) -> None:
+def write(folder: Path, content: Checkpoint = CONTENT, size: int = 4) -> None:
     """Write a sharded checkpoint, by a thread for each rank."""
     begun = folder.with_name(f".{folder.name}.begun.new")
     begun.mkdir(parents=True)
-    shares = [(folder, share_of(content, rank, size), Writers(rank, size, begun.name)) for rank in range(size)]
-    threads = [threading.Thread(target=write_share, args=share) for share in shares]
+    parts = [(folder, part_of(content, rank, size), Writers(rank, size, begun.name)) for rank in range(size)]
+    threads = [threading.Thread(target=write_content, args=part) for part in parts]
     for thread in threads:
         thread.start()
     for thread in threads:

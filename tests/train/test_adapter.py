@@ -10,7 +10,6 @@ from engine_core import Callback, LoggerDestination
 from engine_core.embed import adapter, check_names, make_loop
 from engine_core.errors import ArgumentError, ArgumentTypeError, PluginError, UnsupportedError
 from engine_core.needs import EVERYTHING
-from engine_core.registry.distributions import Installed
 
 OFFERS = EVERYTHING.without("freezing", why="it is settled; use another")
 
@@ -55,8 +54,8 @@ def test_what_is_not_installed_and_what_the_loop_lacks_is_refused() -> None:
 def test_names_that_are_there_pass_and_those_that_are_gone_are_named_with_version_and_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    installed = Installed("my-adapter", "1", "", None, ("torch", "Some_Trainer<3,>=2; python_version>'3'"), "", (), ())
-    monkeypatch.setattr(adapter, "installed_distributions", lambda prefix: [installed])
+    requires = ["torch", "Some_Trainer<3,>=2; python_version>'3'"]
+    monkeypatch.setattr(adapter, "required_by", {"my-adapter": requires}.get)
     monkeypatch.setattr(adapter, "installed_version", {"some-trainer": "4.0"}.get)
     there = ["collections:OrderedDict.move_to_end", "os.path:join"]
     check_names("my-adapter", "some-trainer", there)

@@ -9,7 +9,7 @@ import struct
 import pytest
 import torch
 
-from engine_core.checkpoint import Content, read_content, read_manifest, write_content
+from engine_core.checkpoint import Checkpoint, read_content, read_manifest, write_content
 from engine_core.errors import CheckpointError
 
 from . import shards
@@ -22,7 +22,7 @@ MODEL = {
     "count": torch.tensor(3),
     "none": torch.empty(0),
 }
-CONTENT = Content(MODEL, {"clock": {"batch": 3}}, {"momentum": torch.randn(3, 4)}, {"seed": 7})
+CONTENT = Checkpoint(MODEL, {"clock": {"batch": 3}}, {"momentum": torch.randn(3, 4)}, {"seed": 7})
 
 
 SHARDS = [
@@ -54,7 +54,7 @@ def test_what_was_written_is_read(folder):
 
 
 def test_a_checkpoint_takes_the_place_of_another_of_its_name(folder):
-    write_content(folder, Content(MODEL, {"clock": {"batch": 4}}, {}))
+    write_content(folder, Checkpoint(MODEL, {"clock": {"batch": 4}}, {}))
     assert read_content(folder).state == {"clock": {"batch": 4}}
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -82,11 +82,11 @@ def test_a_file_that_is_cut_short_missing_or_a_link_is_named(folder, name, tmp_p
         with pytest.raises(CheckpointError, match=name):
             read_content(folder)
     path.unlink()
-    with pytest.raises(CheckpointError, match=f"{name}' is missing"):
+    with pytest.raises(CheckpointError, match=f"{name}' (is missing|can't be read: No such file)"):
         read_content(folder)
     (tmp_path / "elsewhere").write_bytes(whole)
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match=f"{name}' is a link or not a file"):
+    with pytest.raises(CheckpointError, match=f"{name}' can't be read: .* is a link"):
         read_content(folder)
 
 
@@ -112,7 +112,7 @@ def forge(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 3}, "has schema 3, and this version .* reads schemas 1 and 2: install"),
+        ({"schema": 4}, "has schema 4, and this version .* reads schemas 1 to 3: install"),
         ({"schema": 0}, "has schema 0"),
         ({"schema": "1"}, "lacks schema or checksum"),
         ({"schema": True}, "lacks schema or checksum"),
@@ -138,11 +138,9 @@ HOSTILE_JSON = {
     "a pickle": b"\x80\x04\x95cos\nsystem\n",
     "no object": b"[1, 2]",
     "nested without end": b"[" * 100_000,
-    "a key twice": b'{"clock": 1, "clock": 2}',
-    "no number of JSON": b'{"clock": NaN}',
     "a number of ten thousand digits": b'{"clock": ' + b"9" * 10_000 + b"}",
     "letters": '{"clock": "\u00e9"}'.encode("latin-1"),
-    "too much": b" " * (2**24 + 1),
+    "too much": b" " * (2**26 + 1),
 }
 
 
@@ -207,7 +205,7 @@ def test_anything_but_a_checkpoint_is_refused(make, tmp_path):
         path.write_text("")
     elif make == "an empty folder":
         path.mkdir()
-    with pytest.raises(CheckpointError, match=r"does not exist|is a file|manifest\.json' is missing"):
+    with pytest.raises(CheckpointError, match=r"does not exist|is a file|manifest\.json' can't be read: No such file"):
         read_content(path)
 
 
@@ -220,7 +218,7 @@ def test_a_disk_that_fails_leaves_what_was_there(folder, call, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(target or "engine_core.checkpoint.tensor_file._blocks", fail)
         with pytest.raises(CheckpointError, match=r"can't be written: .*No space left"):
-            write_content(folder, Content({}, {}, {}))
+            write_content(folder, Checkpoint({}, {}, {}))
     assert read_content(folder).state == CONTENT.state
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -239,7 +237,7 @@ def test_the_former_checkpoint_is_there_until_the_new_one_is(folder, monkeypatch
         patched.setattr("pathlib.Path.rename", killed)
         patched.setattr("shutil.rmtree", lambda path, **_: looked.append(path.name))
         with pytest.raises(KeyboardInterrupt):
-            write_content(folder, Content({}, {}, {}))
+            write_content(folder, Checkpoint({}, {}, {}))
     assert True in looked
     assert replaced.name not in looked
     assert read_content(replaced).state == CONTENT.state
@@ -255,12 +253,12 @@ def test_a_second_rename_that_fails_undoes_the_first(folder, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.rename", fail)
     with pytest.raises(CheckpointError, match="Input/output error"):
-        write_content(folder, Content({}, {}, {}))
+        write_content(folder, Checkpoint({}, {}, {}))
     assert read_content(folder).state == CONTENT.state
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 def test_json_that_could_not_be_read_again_is_not_written(tmp_path):
     with pytest.raises(CheckpointError, match=r"state\.json would take .* bytes"):
-        write_content(tmp_path / "ep0-ba0", Content({}, {"x": "a" * 2**24}, {}))
+        write_content(tmp_path / "ep0-ba0", Checkpoint({}, {"x": "a" * 2**26}, {}))
     assert list(tmp_path.iterdir()) == []

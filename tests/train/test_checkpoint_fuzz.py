@@ -28,6 +28,7 @@ from engine_core.errors import EngineError
 
 from . import shards
 from .parts import batches, net, rows, trainer
+from .test_checkpoint_schemas import SAVED
 from .test_resume import OPTIMIZERS, SCHEDULERS, Counts, Noise, loader
 
 MUTATIONS = 100
@@ -134,7 +135,15 @@ def whole(callbacks: Any = (), **settings: Any) -> Any:
     return trainer(loader(), net(0.3), **given, **settings)
 
 
-RUNS = {"plain": plain, "whole": whole, "sharded": plain}
+def former(**settings: Any) -> Any:
+    """Return a run that resumes what a former version saved, without its average."""
+    noise, counts = type("Noise", (CheckedNoise,), {})(), type("Counts", (CheckedCounts,), {})()
+    given: dict[str, Any] = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
+    given |= {"algorithms": noise, "callbacks": counts, "eval_dataloader": [rows(9)], "load_strict": False}
+    return trainer(loader(), net(0.3), **{"max_duration": "3ep", **given, **settings})
+
+
+RUNS = {"plain": plain, "whole": whole, "sharded": plain, "schema-1": former, "schema-2": former}
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +151,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     """Return the files of a checkpoint in mid-epoch, for each kind of run, of a run that has been resumed once."""
     saved = {}
     for kind, make in RUNS.items():
+        if kind.startswith("schema"):
+            saved[kind] = files_in(SAVED / kind)
+            continue
         folder = tmp_path_factory.mktemp(kind)
         with make([CheckpointSaver(folder, "5ba")], seed=4) as made:
             made.fit("5ba")
@@ -151,9 +163,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
         if kind == "sharded":
             content, checkpoint = read_content(checkpoint), folder / "sharded"
             shards.write(checkpoint, content, 2)
-        files = [path for path in checkpoint.rglob("*") if path.is_file()]
-        saved[kind] = {path.relative_to(checkpoint).as_posix(): path.read_bytes() for path in files}
+        saved[kind] = files_in(checkpoint)
     return saved
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
+from engine_core.embed import what_is_missing
 from engine_core.errors import CheckpointError
-from engine_core.trainer.resume.differences import differences, what_is_missing
+from engine_core.trainer.resume.differences import differences
 
 from .parts import trainer
 from .test_checkpoint_fuzz import sign
@@ -30,8 +31,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_missing_plugin_is_pinned_for_pip() -> None:
-    assert what_is_missing(ENTRY) == (
-        "the saved run had BlurPool (a-plugin 1.2): pip install a-plugin==1.2, and add 'blurpool' to algorithms"
+    assert what_is_missing(**ENTRY) == (
+        "the checkpoint was saved with BlurPool (a-plugin 1.2), and this run does not have it: "
+        "pip install a-plugin==1.2, and add 'blurpool' to the algorithms, or load the weights alone"
     )
 
 
@@ -51,13 +53,13 @@ def test_a_missing_plugin_is_pinned_for_pip() -> None:
     ],
 )
 def test_only_the_name_and_version_of_a_distribution_get_into_a_command(name: str, value: Any) -> None:
-    assert "pip install" not in what_is_missing({**ENTRY, name: value})
+    assert "pip install" not in what_is_missing(**{**ENTRY, name: value})
 
 
 @pytest.mark.parametrize("text", [f"x{EVIL}", "1.2\n\n"])
 @pytest.mark.parametrize("name", ENTRY)
 def test_a_missing_plugin_is_reported_in_one_line_without_control_characters(name: str, text: str) -> None:
-    assert what_is_missing({**ENTRY, name: text}).isprintable()
+    assert what_is_missing(**{**ENTRY, name: text}).isprintable()
 
 
 def test_differences_contain_no_control_characters_either() -> None:

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from engine_core.checkpoint import Content, Store, read_content, resolve
+from engine_core.checkpoint import Checkpoint, Store, read_content, resolve
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
-EMPTY = Content({}, {}, {})
+EMPTY = Checkpoint({}, {}, {})
 
 LOCKS = """
 import multiprocessing, sys, time

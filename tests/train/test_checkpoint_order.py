@@ -21,7 +21,7 @@ def _clock_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each checkpoint have an earlier time than all before it."""
     now = [1_000_000]
 
-    def written(folder: Path, content: Any) -> None:
+    def written(folder: Path, content: Any, *_: Any) -> None:
         write_content(folder, content)
         now[0] -= 100
         os.utime(folder / "manifest.json", (now[0], now[0]))

@@ -194,7 +194,7 @@ def test_what_is_written_is_reported_after_the_write_in_progress(
     told: list[list[str]] = []
     saver = CheckpointSaver(tmp_path, "1ba", keep_last=2)
 
-    def late(folder: Path, content: Any) -> None:
+    def late(folder: Path, content: Any, *_: Any) -> None:
         time.sleep(0.05)
         write_content(folder, content)
 
@@ -258,7 +258,7 @@ def test_two_checkpoints_are_never_written_at_once(tmp_path: Path, monkeypatch: 
     writing, most = [0], [0]
     lock = threading.Lock()
 
-    def slow(folder: Path, content: Any) -> None:
+    def slow(folder: Path, content: Any, *_: Any) -> None:
         with lock:
             writing[0] += 1
             most[0] = max(most[0], writing[0])
@@ -277,7 +277,7 @@ def test_training_continues_while_the_run_is_written_as_it_was(tmp_path: Path, m
     """The write waits until training has moved on; if training waited for it, that would never happen."""
     further, weights = threading.Event(), dict[int, Any]()
 
-    def late(folder: Path, content: Any) -> None:
+    def late(folder: Path, content: Any, *_: Any) -> None:
         assert further.wait(20)
         write_content(folder, content)
 

@@ -6,12 +6,12 @@ import tracemalloc
 
 import pytest
 
-from engine_core.checkpoint import Content, Store, read_content, resolve
+from engine_core.checkpoint import Checkpoint, Store, read_content, resolve
 from engine_core.checkpoint.store import has_checkpoint, read_resolved
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
-EMPTY = Content({}, {}, {})
+EMPTY = Checkpoint({}, {}, {})
 
 
 def at(epoch, batch):
@@ -27,7 +27,7 @@ def saved(folder, *positions):
     store = Store(folder)
     for second, position in enumerate(positions):
         at, attempt = position if isinstance(position[0], Timestamp) else (position, 0)
-        path = store.save(at, Content({}, {}, {}, {"attempt": attempt}))
+        path = store.save(at, Checkpoint({}, {}, {}, {"attempt": attempt}))
         os.utime(path / "manifest.json", (100 - second, 100 - second))
     return store
 
@@ -134,12 +134,12 @@ def test_only_as_much_of_latest_as_a_name_takes_is_read(tmp_path):
 
 def test_a_reader_moves_on_to_the_latest_of_a_live_run_that_removes_what_it_reads(tmp_path):
     store, read = Store(tmp_path), []
-    store.save(at(0, 0), Content({}, {"batch": 0}, {}))
+    store.save(at(0, 0), Checkpoint({}, {"batch": 0}, {}))
 
     def read_beside_a_writer(checkpoint):
         read.append(checkpoint.name)
         if len(read) < 4:
-            store.save(at(0, len(read)), Content({}, {"batch": len(read)}, {}))
+            store.save(at(0, len(read)), Checkpoint({}, {"batch": len(read)}, {}))
             store.keep([])
         return read_content(checkpoint)
 

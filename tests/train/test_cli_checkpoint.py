@@ -137,7 +137,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def logged(folder: Path) -> Any:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+    values = [line for line in lines if line["kind"] == "values"]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in values]
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run

@@ -1,4 +1,4 @@
-"""`engine-core train --set`: what changed is trained and recorded, and an option that says otherwise is refused."""
+"""`engine-core train --set`: what changed is trained and recorded, and an option that says otherwise overrides it."""
 
 import json
 
@@ -49,15 +49,14 @@ def run(install, tmp_path, monkeypatch):
 def test_what_was_set_is_trained_with_and_recorded_as_given(run, tmp_path):
     given = ["optimizer.args.lr=1e-3", "algorithms+=hum", "algorithms[hum].args.volume=3", "trainer.seed=null"]
     result = run(*(word for text in given for word in ("--set", text)), "--seed", "5", "--max-duration", "1ba")
-    assert result.exit_code == 2  # null is not 5
-    given.pop()
-    result = run(*(word for text in given for word in ("--set", text)), "--seed", "7", "--max-duration", "1ba")
     assert result.exit_code == 0, result.output
     manifest = read_manifest(tmp_path / "out")
+    assert manifest.config["trainer"]["seed"] == 5
     assert manifest.overrides == tuple(given)
     assert manifest.config["optimizer"]["args"] == {"lr": 0.001}
     assert manifest.config["algorithms"] == [{"name": "hum", "args": {"volume": 3}}]
-    first = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[0])
+    lines = map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines())
+    first = next(line for line in lines if line["kind"] == "values")
     assert first["train/lr/0"] == 0.001
 
 
@@ -68,29 +67,6 @@ def test_a_manifest_from_before_has_no_overrides(run, tmp_path):
     assert content.pop("overrides") == []
     file.write_text(json.dumps(content))
     assert read_manifest(file).overrides == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "option", "said"),
-    [
-        ("trainer.seed=1", ["--seed", "2"], "--set trainer.seed=1 contradicts --seed 2; leave one of them out"),
-        ("trainer.seed=null", ["--seed", "2"], "--set trainer.seed=null contradicts --seed 2; leave one of them out"),
-        (
-            "trainer.load_path=a",
-            ["--load", "b"],
-            "--set trainer.load_path=a contradicts --load b; leave one of them out",
-        ),
-        (
-            "trainer.autoresume=false",
-            ["--autoresume"],
-            "--set trainer.autoresume=false contradicts --autoresume; leave one of them out",
-        ),
-    ],
-)
-def test_one_that_contradicts_an_option_is_refused(run, tmp_path, text, option, said):
-    result = run("--set", text, *option)
-    assert (result.exit_code, result.output.splitlines()[-1]) == (2, f"Error: {said}")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

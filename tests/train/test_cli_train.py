@@ -105,7 +105,8 @@ def read(path):
 
 def logged(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    values = [line for line in lines if line["kind"] == "values"]
+    return [{key: value for key, value in line.items() if key not in ("kind", "seconds")} for line in values]
 
 
 def test_the_results_hold_metrics_time_and_counts(run, tmp_path):
@@ -219,12 +220,12 @@ def test_the_profile_is_a_chrome_trace(run, tmp_path):
     trace = read(tmp_path / "trace.json")
     events = trace["traceEvents"] if isinstance(trace, dict) else trace
     assert "algorithm/Doze/batch_end" in {event.get("name") for event in events}
-    assert "event/fit" in read(tmp_path / "out" / "timing.json")["spans"]
+    assert "event/fit" in read(tmp_path / "out" / "results.json")["timing"]["spans"]
 
 
 def test_timing_adds_up_the_parts_of_a_step_the_optimizers_among_them(run, tmp_path):
     assert run("--out", "out", "--timing").exit_code == 0
-    timing = read(tmp_path / "out" / "timing.json")
+    timing = read(tmp_path / "out" / "results.json")["timing"]
     assert timing["batches"] == timing["spans"]["event/batch"]["count"] == timing["spans"]["optimizer"]["count"] > 0
     assert not (tmp_path / "trace.json").exists()
 

@@ -1,4 +1,4 @@
-"""The diary of a run, `events.jsonl`: the facts of `--json`, how often algorithms ran, and warnings."""
+"""The events of a run in `metrics.jsonl`: those of `--json`, how often algorithms ran, and warnings."""
 
 import inspect
 import json
@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from engine_core.cli import main
 from engine_core.config import load_config
 from engine_core.errors import CheckpointWarning, DestinationWarning
+from engine_core.loggers import whole_lines
+from engine_core.report import read_run
 from engine_core.run import diary, train
 
 MODULE = """
@@ -75,7 +77,12 @@ def config(install, tmp_path, monkeypatch):
 
 
 def read(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
+    """Return the events."""
+    return [line for line in lines_in(tmp_path) if line["kind"] != "values"]
+
+
+def lines_in(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
 
 
 def told(tmp_path):
@@ -87,8 +94,8 @@ def test_it_has_the_lines_of_json_to_the_letter_and_epochs_with_how_often_each_a
     config()
     separate = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
     printed = CliRunner(**separate).invoke(main, ["train", "run.yaml", "--out", "out", "--json"]).stdout.splitlines()
-    lines = (tmp_path / "out" / "events.jsonl").read_text().splitlines()
-    assert [line for line in lines if json.loads(line)["kind"] != "epoch"] == printed
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert [line for line in lines if json.loads(line)["kind"] not in ("epoch", "values")] == printed
     assert told(tmp_path) == [
         ("start", 0, 0),
         ("epoch", 6, 1),
@@ -102,7 +109,7 @@ def test_it_has_the_lines_of_json_to_the_letter_and_epochs_with_how_often_each_a
 
 def test_its_seconds_are_on_the_clock_of_the_metrics(config, tmp_path):
     train(config(), tmp_path / "out")
-    logged = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in lines_in(tmp_path) if line["kind"] == "values"]
     assert [line["seconds"] for line in read(tmp_path)] == sorted(line["seconds"] for line in read(tmp_path))
     for line in read(tmp_path)[1:-1]:
         assert abs(line["seconds"] - max(x["seconds"] for x in logged if x["step"] <= line["step"])) < 0.5
@@ -169,24 +176,39 @@ def test_after_two_hundred_warnings_it_says_that_the_rest_is_left_out(config, tm
 
 def test_a_run_that_is_refused_writes_nothing_into_the_folder_of_another(config, tmp_path):
     train(config(), tmp_path / "out")
-    before = (tmp_path / "out" / "events.jsonl").read_bytes()
+    before = (tmp_path / "out" / "metrics.jsonl").read_bytes()
     with pytest.raises(Exception, match="out"):
         train(config(), tmp_path / "out")
-    assert (tmp_path / "out" / "events.jsonl").read_bytes() == before
+    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_full_disk_costs_lines_and_says_so_and_the_run_goes_on(config, tmp_path, monkeypatch):
-    write = diary.Lines._append
-
     def append(lines, line):
-        if lines.path.name != "events.jsonl":
-            return write(lines, line)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(diary.Lines, "_append", append)
+    monkeypatch.setattr(whole_lines.Lines, "_append", append)
     with (
-        pytest.warns(DestinationWarning, match=r"^logger destination events.jsonl can't be written in .*No space"),
-        pytest.warns(CheckpointWarning, match=r"events.jsonl is not whole: 6 of its lines are lost"),
+        pytest.warns(DestinationWarning, match=r"^logger destination RunFiles can't write in .*No space"),
+        pytest.warns(CheckpointWarning, match=r"is not whole: \d+ lines for metrics.jsonl are lost"),
     ):
         results = train(config(), tmp_path / "out")
     assert results.batches == 12
+
+
+def test_a_run_that_did_not_finish_tells_how_long_its_parts_took(config, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        train(config(CRASHES), tmp_path / "out", timing=True)
+    kinds = [line["kind"] for line in read(tmp_path)]
+    assert kinds == ["start", "epoch", "evaluation", "timing", "fail"]
+    assert read(tmp_path)[-2]["spans"]["event/batch"]["count"] == read_run(tmp_path / "out").timing.batches == 9
+
+
+def test_a_second_attempt_drops_the_values_after_the_checkpoint_and_keeps_the_events(config, tmp_path, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        train(config(CRASHES), tmp_path / "out")
+    first = lines_in(tmp_path)
+    monkeypatch.setattr(sys.modules["note"].Crash, "crashes", False)
+    train(config(CRASHES.replace("seed: 7", "seed: 7, autoresume: true")), tmp_path / "out")
+    steps = [line["step"] for line in lines_in(tmp_path) if "train/loss" in line]
+    assert steps == [*range(12)]
+    assert [line for line in first if line["kind"] != "values"] == read(tmp_path)[:4]

@@ -43,7 +43,7 @@ def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
         ({"format": 2}, r"has format 2, and this version reads up to 1"),
         ({"format": "x"}, r"has format 'x'"),
         ({"algorithms": {"Blur": {}}}, r"was saved with Blur, and this run does not have it"),
-        ({"required": ["Blur", "Squeeze"]}, r"was saved with Blur and Squeeze"),
+        ({"required": ["Blur", "Squeeze"]}, r"was saved with Blur, .*; the checkpoint was saved with Squeeze, "),
     ],
 )
 def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says: str) -> None:

@@ -75,7 +75,7 @@ def test_a_run_that_can_not_be_made_is_a_failure_in_json_too(train):
     (line,) = done.stdout.splitlines()
     told = json.loads(line)
     assert (done.exit_code, told["kind"], told["status"], told["exit_code"]) == (2, "fail", "failed", 2)
-    assert train("--json", "--keep-last", "2", "--no-checkpoints").stdout.count('"kind": "fail"') == 1
+    assert train("--json", "--keep-last", "0").stdout.count('"kind": "fail"') == 1
 
 
 def test_a_time_limit_says_so_and_how_to_resume(train):

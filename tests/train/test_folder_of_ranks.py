@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.callbacks.savable import check_folder
-from engine_core.checkpoint import Content, cut_content
+from engine_core.callbacks.checkpoint_saver import check_folder
+from engine_core.checkpoint import Checkpoint, cut_content
 from engine_core.errors import CheckpointError
 from engine_core.ranks import Ranks
 from engine_core.testing.ranks import ThreadRanks
@@ -62,17 +62,16 @@ def test_one_process_looks_at_nothing(tmp_path):
 
 
 def test_only_what_ranks_have_alike_is_cut_among_them():
-    average = {"tensors": {"weight": "algorithms.EMA.average.weight"}}
     tensors = {
         name: torch.arange(4.0)
-        for name in ("generators.torch", "optimizers.0.exp_avg", "algorithms.EMA.average.weight", "algorithms.N.own")
+        for name in ("generators.torch", "optimizers.0.exp_avg", "average.weight", "algorithms.N.own")
     }
-    share = cut_content(Content({"weight": torch.arange(4.0)}, {}, tensors, {"average": average}), rank=1, size=2)
+    share = cut_content(Checkpoint({"weight": torch.arange(4.0)}, {}, tensors), rank=1, size=2)
     cut = {name: len(getattr(value, "tensor", value)) for name, value in {**share.model, **share.tensors}.items()}
     assert cut == {
         "weight": 2,
         "generators.torch": 4,
         "optimizers.0.exp_avg": 2,
-        "algorithms.EMA.average.weight": 2,
+        "average.weight": 2,
         "algorithms.N.own": 4,
     }

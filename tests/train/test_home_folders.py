@@ -51,7 +51,7 @@ def fits(**settings: Any) -> None:
 WRITES: dict[str, tuple[Callable[[], object], str]] = {
     "savers": (lambda: fits(callbacks=CheckpointSaver("~/saved")), "saved"),
     "loggers": (lambda: fits(loggers=RunFiles("~/logged")), "logged"),
-    "the profiler": (lambda: fits(callbacks=Profiler("~/trace.json", "~/timing.json")), "timing.json"),
+    "the profiler": (lambda: fits(callbacks=Profiler("~/trace.json")), "trace.json"),
     "a config's run": (lambda: train(load_config("~/config.yaml"), "~/made"), "made"),
     "train --out": (lambda: command("train", "~/config.yaml", "--out=~/made"), "made"),
     "train --profile": (

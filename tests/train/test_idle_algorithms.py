@@ -9,8 +9,6 @@ from engine_core.errors import IdleAlgorithmWarning
 
 from .parts import batches, trainer
 
-ELSEWHERE = ("init", "after_lss")
-
 
 class Idle(Algorithm):
     metadata = AlgorithmMetadata(events=("after_loss",), writes=())
@@ -177,28 +175,3 @@ def test_an_instance_with_metadata_of_its_own_is_named_with_its_own_events():
             self.metadata = self.metadata.replace(events=events)
 
     assert told(make(ByArgument("epoch_end"))) == [f"ByArgument was asked 2 times at EPOCH_END and never matched{REST}"]
-
-
-def test_the_reason_is_given_if_it_can_be_seen():
-    class FromElsewhere(Idle):
-        def match(self, event, state):
-            return event in ELSEWHERE
-
-    class FromAnArgument(Idle):
-        def __init__(self):
-            self.event = "after_lss"
-
-        def match(self, event, state):
-            return event == self.event
-
-    class Swapped(Idle):
-        def match(self, state, event):
-            return event == "after_loss"
-
-    near = "it mentions 'after_lss'; did you mean 'after_loss'?"
-    swapped = "its match takes (state, event), and is called with (event, state)"
-    assert told(make(FromElsewhere(), FromAnArgument(), Swapped())) == [
-        f"FromElsewhere was asked 4 times at AFTER_LOSS and never matched: {near}{REST}",
-        f"FromAnArgument was asked 4 times at AFTER_LOSS and never matched: {near}{REST}",
-        f"Swapped was asked 4 times at AFTER_LOSS and never matched: {swapped}{REST}",
-    ]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from engine_core import State
-from engine_core.callbacks.train_metrics import TrainMetrics
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
 from engine_core.testing import ThreadRanks
@@ -186,11 +185,8 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize(
-    "given", [lambda: {"metrics": {"mine": Own()}}, lambda: {"callbacks": TrainMetrics({"mine": Own()})}]
-)
-def test_any_other_metric_is_refused_when_the_trainer_is_made(given: Any) -> None:
+def test_any_other_metric_is_refused_when_the_trainer_is_made() -> None:
     with pytest.raises(ArgumentError) as error:
-        ThreadRanks.run(lambda ranks: trainer(parallel=ranks, **given()))
+        ThreadRanks.run(lambda ranks: trainer(parallel=ranks, metrics={"mine": Own()}))
     assert str(error.value) == REFUSED
-    trainer(**given()).close()
+    trainer(metrics={"mine": Own()}).close()

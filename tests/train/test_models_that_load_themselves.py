@@ -15,8 +15,8 @@ from engine_core.errors import CheckpointError, CheckpointWarning
 from .parts import batches, same, trainer
 
 
-class Sized(nn.Module):
-    """A buffer that the first batch sizes, and that loads in the size that was saved."""
+class Late(nn.Module):
+    """A buffer that the first batch sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,10 +29,26 @@ class Sized(nn.Module):
         self.seen += x.detach().mean(0)
         return self.layer(x - 0.01 * self.seen)
 
+
+class Sized(Late):
+    """The buffer loads in the size that was saved."""
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         if f"{prefix}seen" in state_dict:
             self.seen = torch.zeros_like(state_dict[f"{prefix}seen"])
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+class Hooked(Late):
+    """So it does by a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_pre_hook(self._size)
+
+    @staticmethod
+    def _size(module: Any, state_dict: Any, prefix: str, *others: Any) -> None:
+        module.seen = torch.zeros_like(state_dict[f"{prefix}seen"])
 
 
 class Observed(nn.Module):
@@ -86,7 +102,12 @@ def make(model: Callable[[], Any], folder: Path, **settings: Any) -> Any:
     return trainer(batches(6, 6), model(), seed=1, callbacks=CheckpointSaver(folder, "1ba"), **given)
 
 
-KINDS = {"sized": (Sized, Sized), "observed": (Observed, Observed), "renamed": (Before, Named)}
+KINDS = {
+    "sized": (Sized, Sized),
+    "hooked": (Hooked, Hooked),
+    "observed": (Observed, Observed),
+    "renamed": (Before, Named),
+}
 each_kind = pytest.mark.parametrize(("old", "new"), KINDS.values(), ids=KINDS)
 quantizing = pytest.mark.filterwarnings("ignore:.*torch.ao.quantization.*:DeprecationWarning")
 
@@ -145,6 +166,42 @@ def test_leniently_it_loads_what_the_model_takes(tmp_path: Path) -> None:
         make(lambda: model, tmp_path / "other", load_path=tmp_path, load_weights_only=True, load_strict=False).close()
     assert "seen" not in str(told[0].message)
     assert same(model.seen, one.state.model.seen)
+
+
+class Later(Late):
+    """Another one is made then, one is not saved, and a layer is lazy, which torch loads without a shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("least", None)
+        self.register_buffer("now", torch.zeros(0), persistent=False)
+        self.layer = nn.LazyLinear(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.now, self.least = x.detach(), x.detach().amin()
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_what_training_sized_is_named_once_when_no_new_model_can_load_a_checkpoint(tmp_path: Path) -> None:
+    def batched() -> Any:
+        model = Later()
+        model(batches(6)[0][0])
+        return model
+
+    with pytest.warns(CheckpointWarning) as told, make(Later, tmp_path) as one:
+        one.fit("3ba")
+    (named,) = [str(warning.message) for warning in told]
+    assert named == (
+        "training gave 'seen' and 'least' of the model other shapes than they came with, so no checkpoint of this run "
+        "loads into a new model: create them in their final shapes, run one batch before you give the model to the "
+        "Trainer, or define _load_from_state_dict"
+    )
+    with pytest.raises(CheckpointError, match=r"'seen' is \(4,\) in the checkpoint and \(0,\) in the model"):
+        make(Later, tmp_path / "other", load_path=tmp_path)
+    with make(batched, tmp_path / "another", load_path=tmp_path) as other:
+        other.fit()
+    assert other.state.timestamp.batch == 4
 
 
 class Choosy(Before):

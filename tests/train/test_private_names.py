@@ -14,7 +14,6 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader
 
 from engine_core.parallel.checks import LOWEST_FOR_FSDP
-from engine_core.surgery.hooks import FLAG, KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
@@ -43,23 +42,21 @@ def test_the_page_lists_exactly_the_private_names_that_the_code_uses() -> None:
     assert {name.partition(".")[0] for name in re.findall(r"`(_\w[\w.]*)`", SECTION)} == used()
 
 
-def stepped() -> tuple[torch.optim.Optimizer, object]:
+def stepped() -> torch.optim.Optimizer:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
-    parts = [torch.optim.lr_scheduler.ConstantLR(optimizer) for _ in range(2)]
-    schedulers = torch.optim.lr_scheduler.SequentialLR(optimizer, parts, milestones=[1])
+    torch.optim.lr_scheduler.ConstantLR(optimizer)
     optimizer.step()
-    return optimizer, schedulers
+    return optimizer
 
 
 MAKERS: dict[str, Callable[[], object]] = {
-    "_modules _parameters _buffers _compiled_call_impl": lambda: nn.Linear(1, 1),
-    " ".join([*KINDS, *(name for extras in KINDS.values() for name in extras), FLAG]): lambda: nn.Linear(1, 1),
+    "_modules _parameters _buffers _forward_pre_hooks _forward_hooks _backward_pre_hooks": lambda: nn.Linear(1, 1),
+    "_load_from_state_dict _load_state_dict_pre_hooks": lambda: nn.Linear(1, 1),
     "_base _version _backward_hooks _post_accumulate_grad_hooks": lambda: torch.zeros(1),
     "_indices _values": lambda: torch.zeros(1).to_sparse(),
     "_C.DisableTorchFunctionSubclass": lambda: torch,
     "_unsafe_preserve_version_counter": lambda: torch.autograd,
-    "_optimizer_step_pre_hooks _optimizer_step_post_hooks _opt_called": lambda: stepped()[0],
-    "_schedulers _milestones": lambda: stepped()[1],
+    "_optimizer_step_pre_hooks _optimizer_step_post_hooks _opt_called": stepped,
     "_iterator": lambda: DataLoader([0]),
     "_index_sampler": lambda: iter(DataLoader([0])),
     "_get_default_store": lambda: distributed.distributed_c10d,

@@ -88,7 +88,10 @@ def test_error_lists_all_that_differs_in_one_message_and_says_how_to_accept_it(s
 
 
 def test_error_names_the_missing_too(saved: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"the saved run had Noise-2: add 'noise'[\s\S]*std is 0\.5, was 0\.1"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"saved with Noise-2, and .*: add 'noise'[\s\S]*std is 0\.5, was 0\.1",
+    ):
         run(load_path=saved, load_changed="error", algorithms=[Noise(0.5)], seed=None)
 
 

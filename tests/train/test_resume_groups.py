@@ -125,13 +125,34 @@ def test_a_group_that_no_callback_adds_again_is_refused_with_the_place_to_add_it
     )
 
 
+@pytest.mark.parametrize("saved", [torch.optim.SGD, torch.optim.AdamW])
+def test_an_optimizer_of_another_class_that_a_callback_sets_is_refused_by_both_names(
+    saved: Any, tmp_path: Path
+) -> None:
+    def replace(state: Any) -> None:
+        state.optimizers = [torch.optim.Adam(state.model.parameters(), lr=0.1)]
+
+    def resumed(**settings: Any) -> Any:
+        return made(tmp_path / "second", at("after_load", replace), optimizers=saved, load_path=tmp_path, **settings)
+
+    with made(tmp_path, optimizers=saved) as first:
+        first.fit("1ba")
+    with pytest.raises(CheckpointError) as refused:
+        resumed()
+    assert str(refused.value) == (
+        f"optimizers[0] is Adam and can't load the saved state of {saved.__name__}: change it back, or start a new run "
+        "from the saved weights (load_path with load_weights_only=True)"
+    )
+    resumed(load_weights_only=True).close()
+
+
 @pytest.mark.filterwarnings("ignore:no optimizer trains")
 def test_a_rollback_to_before_a_group_was_added_keeps_the_group(tmp_path: Path) -> None:
     kept, after = [], []
 
     def roll_back(state: Any) -> None:
         if state.timestamp.batch == 1:
-            kept.append(state.snapshot().content)
+            kept.append(state.snapshot())
         elif state.timestamp.batch == 3:
             state.go_back(kept[0])
             after.append(of(made_))

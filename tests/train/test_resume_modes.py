@@ -13,7 +13,7 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, write_content
 from engine_core.errors import CheckpointError, CheckpointWarning
 
-from .parts import at, batches, net, same, trainer
+from .parts import at, batches, linear, net, same, trainer
 
 
 def made(folder: Path, model: Any = None, change: Any = None, **settings: Any) -> Any:
@@ -93,6 +93,17 @@ def test_a_model_that_comes_otherwise_is_told_and_resumes_as_saved(tmp_path: Pat
     assert [str(w.message).partition(": ")[2] for w in warned] == told
     assert other[0].weight.requires_grad
     assert other[1].training
+
+
+@pytest.mark.parametrize(
+    ("model", "what"), [(net, "the model, '0', '1' and 3 more in the model"), (linear, "the model")]
+)
+def test_a_whole_model_is_told_by_that_name(model: Any, what: str, tmp_path: Path) -> None:
+    with made(tmp_path, model()) as one:
+        one.fit("1ba")
+    with pytest.raises(CheckpointError) as refused:
+        made(tmp_path, model().eval(), load_path=tmp_path, load_changed="error")
+    assert f"\n  training of {what} was given as False but resumes as saved" in str(refused.value)
 
 
 def test_a_checkpoint_of_before_has_no_modes_and_loads(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from engine_core import Engine, Logger, State, Timestamp, Trainer
-from engine_core.callbacks import facts, progress
-from engine_core.callbacks.facts import Facts
-from engine_core.callbacks.json_lines import JsonLines
+from engine_core.callbacks import progress, reporter
 from engine_core.callbacks.progress import ProgressBar
+from engine_core.callbacks.reporter import RunReporter
 
 from .parts import Memory, at, batches, trainer
 
@@ -69,7 +68,7 @@ class Half:
 
 def test_a_second_evaluation_at_the_same_step_is_no_better_than_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
-    settings = {"eval_dataloader": batches(3), "metrics": {"accuracy": Half()}, "callbacks": JsonLines(lines.append)}
+    settings = {"eval_dataloader": batches(3), "metrics": {"accuracy": Half()}, "callbacks": RunReporter(lines.append)}
     with trainer(progress_bar="lines", **settings) as made:
         made.eval()
         made.eval()
@@ -86,7 +85,7 @@ def test_an_evaluation_with_the_last_batch_of_an_epoch_is_one_after_that_epoch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines: list[str] = []
-    settings = {"eval_dataloader": batches(3, 3, 3), "eval_interval": "2ba", "callbacks": JsonLines(lines.append)}
+    settings = {"eval_dataloader": batches(3, 3, 3), "eval_interval": "2ba", "callbacks": RunReporter(lines.append)}
     made = trainer(batches(4, 4), max_duration="3ep", progress_bar="lines", **settings)
     assert [row.partition("  ")[0] for row in rows_of(made, capsys)] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     told = [fact for fact in map(json.loads, lines) if fact["kind"] == "evaluation"]
@@ -94,18 +93,18 @@ def test_an_evaluation_with_the_last_batch_of_an_epoch_is_one_after_that_epoch(
     assert told[0]["best"]["eval/loss"]["epoch"] == 1
 
 
-class Kept(Facts):
+class Kept(RunReporter):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[dict[str, Any]] = []
 
-    def tell(self, fact: dict[str, Any], state: State) -> None:
-        self.told.append(fact)
+    def emit(self, event: dict[str, Any]) -> None:
+        self.told.append(event)
 
 
 def test_the_time_runs_from_the_first_fit_and_over_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr(facts, "time", SimpleNamespace(perf_counter=lambda: now.s))
+    monkeypatch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: now.s))
     saved: dict[str, Any] = {}
     for seconds in ([0, 0, 2, 3], [3, 3, 5, 6]):
         kept = Kept()

@@ -61,7 +61,7 @@ def failing_once(name: str) -> Any:
     """Return a `write_content` that fails the first time that a checkpoint of this name is written."""
     failed = []
 
-    def write(folder: Path, content: Any) -> None:
+    def write(folder: Path, content: Any, *_: Any) -> None:
         if folder.name == name and not failed:
             failed.append(name)
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core import Loss, Objective, Time
+from engine_core import Batches, Loss, Objective, Time
 from engine_core.arguments import check_flag, check_number, check_whole
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
@@ -74,6 +74,21 @@ def test_what_a_loss_counts(of: Callable[[int], Any]) -> None:
     with trainer() as whole:
         whole.fit()
     torch.testing.assert_close(run.state.model.weight, whole.state.model.weight)
+
+
+@pytest.mark.parametrize("of", WHOLE)
+def test_places_in_a_batch(of: Callable[[int], Any]) -> None:
+    objective = Objective(torch.nn.CrossEntropyLoss(), inputs=of(0), targets=(of(1), of(2)))
+    assert (objective.inputs, objective.targets) == (0, (1, 2)) and {*map(type, objective.targets)} == {int}
+    batches = Batches(dim={1: of(1)}, shared=[of(2)], per_row=(of(3), "x"))
+    assert repr(batches) == "Batches(shared=(2,), per_row=(3, 'x'), dim={1: 1})"
+    assert batches.rows((torch.zeros(2, 3), torch.zeros(5, 2), 1.0, ["a", "b"])) == 2
+    assert repr(Batches(samples=np.bool_(1))) == "Batches(samples=True)"
+    for wrong in (np.True_, np.float64(1), np.array([1])):
+        with pytest.raises(TypeError, match="has to name items of the batch by index"):
+            Objective(torch.nn.CrossEntropyLoss(), targets=wrong)
+        with pytest.raises(TypeError, match="a path is an index from 0 on"):
+            Batches(dim={1: wrong})
 
 
 def test_a_configs() -> None:

@@ -10,10 +10,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from engine_core import Engine, Logger, State
 from engine_core.callback import is_used_on
-from engine_core.callbacks import facts, progress
-from engine_core.callbacks.facts import header_of
+from engine_core.callbacks import progress, reporter
 from engine_core.callbacks.progress import ProgressBar
-from engine_core.callbacks.wording import header_lines
+from engine_core.callbacks.reporter import header_lines, header_of
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
 
@@ -37,7 +36,7 @@ folder      none
 def _twelve_seconds(monkeypatch):
     """Stop the clock that rows show."""
     now_s = iter([0.0])  # at FIT_START
-    monkeypatch.setattr(facts, "time", SimpleNamespace(perf_counter=lambda: next(now_s, 12.0)))
+    monkeypatch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: next(now_s, 12.0)))
 
 
 def mean_of_targets(outputs, targets):

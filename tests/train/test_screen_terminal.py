@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine_core import Engine, Logger, State
-from engine_core.callbacks import facts, progress
+from engine_core.callbacks import progress, reporter
 from engine_core.callbacks.progress import ProgressBar
 
 from .screens import terminal
@@ -27,7 +27,7 @@ class Clock:
 
     def __init__(self, patch):
         self.s = 0.0
-        patch.setattr(facts, "time", SimpleNamespace(perf_counter=lambda: self.s))
+        patch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: self.s))
         patch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: self.s))
 
 

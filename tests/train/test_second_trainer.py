@@ -11,33 +11,15 @@ import torch
 from engine_core import Callback
 from engine_core.callbacks.audit import Audit
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.callbacks.gradient_norm import GradientNorm
-from engine_core.callbacks.json_lines import JsonLines
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.callbacks.profiler import Profiler
+from engine_core.callbacks.reporter import RunReporter
 from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
 from engine_core.callbacks.time_limit import TimeLimit
-from engine_core.callbacks.train_metrics import TrainMetrics
 
 from .parts import Memory, batches, rows, trainer
 
 LINES: list[str] = []
-
-
-class Mean:
-    """The mean of the targets."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.seen: list[float] = []
-
-    def update(self, outputs: Any, targets: Any) -> None:
-        self.seen += targets.tolist()
-
-    def compute(self) -> float:
-        return sum(self.seen) / len(self.seen)
 
 
 MAKES: dict[str, Callable[[Path], Callback]] = {
@@ -46,13 +28,11 @@ MAKES: dict[str, Callable[[Path], Callback]] = {
         str(folder / "saved"), "1ba", keep_last=2, keep_best=1, metric="eval/loss"
     ),
     "early_stopper": lambda _: EarlyStopper("eval/loss", patience=2),
-    "gradient_norm": lambda _: GradientNorm(),
-    "json_lines": lambda _: JsonLines(LINES.append),
+    "json_lines": lambda _: RunReporter(LINES.append),
     "loss_guard": lambda _: LossGuard(limit=3),
-    "profiler": lambda folder: Profiler(timing=str(folder / "timing.json")),
+    "profiler": lambda folder: Profiler(str(folder / "trace.json")),
     "threshold_stopper": lambda _: ThresholdStopper("eval/loss", 0.0),
     "time_limit": lambda _: TimeLimit("1h", then="stop"),
-    "train_metrics": lambda _: TrainMetrics({"mean": Mean()}),
 }
 
 

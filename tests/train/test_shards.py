@@ -14,31 +14,29 @@ from torch.distributed import checkpoint as dcp
 from engine_core import load_model
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import (
-    Content,
-    Piece,
-    Share,
+    Checkpoint,
     Store,
+    TensorSlice,
     Writers,
-    cut,
     export_weights,
     flatten,
     has_checkpoint,
     open_content,
-    parts,
     read_content,
     read_manifest,
     read_weights,
     resolve,
     restore,
+    slice_rows,
     write_content,
-    write_share,
+    writing,
 )
 from engine_core.checkpoint.tensor_file import save
 from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.time import Timestamp
 
 from .parts import linear, same, trainer
-from .shards import AVERAGE, CONTENT, MODEL, TENSORS, share_of, write
+from .shards import CONTENT, MODEL, TENSORS, part_of, write
 
 needs_reader = pytest.mark.skipif(not hasattr(dcp, "HuggingFaceStorageReader"), reason="this torch lacks the reader")
 
@@ -62,7 +60,7 @@ def test_what_several_processes_wrote_is_read_as_one_would_have_written_it(size:
     assert alike(content.model, MODEL)
     assert alike(content.tensors, TENSORS)
     assert content.state == CONTENT.state
-    assert content.manifest == {**CONTENT.manifest, "schema": 2, "shards": size}
+    assert content.manifest == {**CONTENT.manifest, "schema": 3, "shards": size}
     assert [path.name for path in tmp_path.iterdir()] == ["ep0-ba3"]
 
 
@@ -73,21 +71,24 @@ def test_each_process_has_a_file_of_each_kind_and_the_manifest_lists_all(folder:
     assert there == sorted([*files, "manifest.json", "state.json"])
     assert sorted(read_manifest(folder)["files"]) == sorted([*files, "state.json"])
     shapes = json.loads((folder / "state.json").read_text())["shapes"]
-    once = {f"state/{name}" for name in TENSORS} - {f"state/{AVERAGE['tensors']['weight']}"}
+    once = {f"state/{name}" for name in TENSORS} - {"state/average.weight"}
     names = {kind: set(own) for kind, own in shapes.items()}
     assert names == {"model": set(MODEL), "state": once, "average/model": {"weight"}}
 
 
-def test_an_unsharded_checkpoint_keeps_the_schema_that_older_versions_read(tmp_path: Path) -> None:
+def test_one_process_has_the_same_files_without_numbers(tmp_path: Path) -> None:
     write_content(tmp_path / "ep0-ba3", CONTENT)
-    assert read_manifest(tmp_path / "ep0-ba3")["schema"] == 1
+    assert sorted(read_manifest(tmp_path / "ep0-ba3")["files"]) == [
+        "average/model.safetensors",
+        "model.safetensors",
+        "state.json",
+        "state.safetensors",
+    ]
 
 
 @needs_reader
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-@pytest.mark.parametrize(
-    ("within", "expected"), [("", MODEL), ("average", {"weight": TENSORS[AVERAGE["tensors"]["weight"]]})]
-)
+@pytest.mark.parametrize(("within", "expected"), [("", MODEL), ("average", {"weight": TENSORS["average.weight"]})])
 def test_torchs_reader_loads_weights_and_averages_by_their_names(within: str, expected: Any, folder: Path) -> None:
     loaded = {name: torch.full_like(value, 9) for name, value in expected.items()}
     dcp.load(loaded, storage_reader=dcp.HuggingFaceStorageReader(str(folder / within)))
@@ -96,7 +97,7 @@ def test_torchs_reader_loads_weights_and_averages_by_their_names(within: str, ex
 
 @needs_reader
 def test_a_state_and_a_model_with_one_name_are_not_mixed_up_by_torchs_reader(tmp_path: Path) -> None:
-    content = Content({"loss.weight": torch.ones(4)}, {}, {"loss.weight": torch.zeros(4)})
+    content = Checkpoint({"loss.weight": torch.ones(4)}, {}, {"loss.weight": torch.zeros(4)})
     write(tmp_path / "ep0-ba1", content, 2)
     chunks = dcp.HuggingFaceStorageReader(str(tmp_path / "ep0-ba1")).read_metadata().state_dict_metadata
     assert {name: len(entry.chunks) for name, entry in chunks.items()} == {"loss.weight": 2, "state/loss.weight": 2}  # type: ignore[union-attr]
@@ -107,8 +108,8 @@ def test_any_number_of_processes_reads_its_own_part_of_each_tensor(size: int, fo
     for rank in range(size):
         opened = open_content(folder, in_part=True)
         for name, tensor in MODEL.items():
-            piece = cut(tensor, rank, size)
-            if isinstance(piece, Piece):
+            piece = slice_rows(tensor, rank, size)
+            if isinstance(piece, TensorSlice):
                 stored = opened.model[name]
                 assert (stored.shape, stored.dtype) == (tuple(tensor.shape), tensor.dtype)
                 assert same(stored.read(piece.offset, tuple(piece.tensor.shape)), piece.tensor)
@@ -136,10 +137,12 @@ def test_pieces_of_an_optimizers_state_have_one_name_on_all_ranks_and_come_back_
     begun = Store(tmp_path).begin(Timestamp(batch=3))
     for rank in (1, 0):
         tensors: dict[str, Any] = {}
-        state = flatten({"optimizers": [{name: cut(value, rank, 2) for name, value in whole.items()}]}, "", tensors)
-        share = Share({}, {"own": state} if rank == 0 else {}, tensors, {})
+        state = flatten(
+            {"optimizers": [{name: slice_rows(value, rank, 2) for name, value in whole.items()}]}, "", tensors
+        )
+        part = Checkpoint({}, {"own": state} if rank == 0 else {}, tensors, {})
         assert not has_checkpoint(tmp_path)
-        Store(tmp_path).save_share(Timestamp(batch=3), share, Writers(rank, 2, begun))
+        Store(tmp_path).save(Timestamp(batch=3), part, Writers(rank, 2, begun))
     assert resolve(tmp_path / "latest") == tmp_path / "ep0-ba3"
     content = read_content(tmp_path / "ep0-ba3")
     restored = restore(content.state["own"], content.tensors)
@@ -164,8 +167,8 @@ def test_a_run_resumes_from_a_sharded_checkpoint_and_its_model_is_loaded_as_from
 
 @pytest.mark.parametrize("weights", ["evaluated", "trained"])
 def test_weights_are_read_and_exported_as_one_file(weights: str, folder: Path, tmp_path: Path) -> None:
-    expected = {**MODEL, "weight": TENSORS[AVERAGE["tensors"]["weight"]]} if weights == "evaluated" else MODEL
-    assert alike(read_weights(folder, weights).tensors, expected)
+    expected = {**MODEL, "weight": TENSORS["average.weight"]} if weights == "evaluated" else MODEL
+    assert alike(read_weights(folder, weights)[0], expected)
     export_weights(folder, tmp_path / "exported.safetensors", weights)
     save_file(expected, tmp_path / "expected.safetensors")
     assert (tmp_path / "exported.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
@@ -193,13 +196,13 @@ def test_a_file_of_tensors_is_what_safetensors_writes(tmp_path: Path) -> None:
 def save_alone(rank: int, folder: Path, **writers: Any) -> None:
     store = Store(folder)
     begun = store.begin(Timestamp(batch=3)) if rank == 0 else ".ep0-ba3.gone.new"
-    store.save_share(Timestamp(batch=3), share_of(CONTENT, rank, 3), Writers(rank, 3, begun, **writers))
+    store.save(Timestamp(batch=3), part_of(CONTENT, rank, 3), Writers(rank, 3, begun, **writers))
 
 
 def test_rank_0_waits_no_longer_than_it_has_to_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"ep0-ba3'.*: 0\.05 s are up, and ranks 1, 2 had not written a share"):
+    with pytest.raises(CheckpointError, match=r"ep0-ba3'.*: 0\.05 s are up, and ranks 1, 2 had not written a part"):
         save_alone(0, tmp_path, timeout_s=0.05)
-    with pytest.raises(CheckpointError, match="a process has ended, and ranks 1, 2 had not written a share"):
+    with pytest.raises(CheckpointError, match="a process has ended, and ranks 1, 2 had not written a part"):
         save_alone(0, tmp_path, is_lost=lambda: True)
     assert list(tmp_path.iterdir()) == []
 
@@ -216,29 +219,29 @@ def test_a_rank_that_can_not_even_tell_rank_0_why_warns_of_it(tmp_path: Path, mo
         raise OSError(28, "No space left on device")
 
     begun = Store(tmp_path).begin(Timestamp(batch=3))
-    monkeypatch.setattr(parts, "write_own", full)
-    monkeypatch.setattr(parts, "_tell", full)
+    monkeypatch.setattr(writing, "write_own", full)
+    monkeypatch.setattr(writing, "_tell", full)
     with (
-        pytest.warns(CheckpointWarning, match=r"the share of rank 1 can't be written in .*No space left on device"),
+        pytest.warns(CheckpointWarning, match=r"the part of rank 1 can't be written in .*No space left on device"),
         pytest.raises(CheckpointError, match="No space left on device"),
     ):
-        parts.write_share(tmp_path / "ep0-ba3", share_of(CONTENT, 1, 2), Writers(1, 2, begun))
+        write_content(tmp_path / "ep0-ba3", part_of(CONTENT, 1, 2), Writers(1, 2, begun))
 
 
 def test_a_rank_that_cannot_write_ends_the_wait_of_rank_0(tmp_path: Path) -> None:
     store, told = Store(tmp_path), []
     begun = store.begin(Timestamp(batch=3))
-    bad = Share({"weight": Piece(torch.zeros(1, dtype=torch.complex128), (0,), (2,))}, {}, {}, {})
+    bad = Checkpoint({"weight": TensorSlice(torch.zeros(1, dtype=torch.complex128), (0,), (2,))}, {}, {}, {})
 
     def fail() -> None:
-        with pytest.raises(CheckpointError, match="the share of rank 1 can't be written") as caught:
-            store.save_share(Timestamp(batch=3), bad, Writers(1, 2, begun))
+        with pytest.raises(CheckpointError, match="the part of rank 1 can't be written") as caught:
+            store.save(Timestamp(batch=3), bad, Writers(1, 2, begun))
         told.append(str(caught.value))
 
     thread = threading.Thread(target=fail)
     thread.start()
-    with pytest.raises(CheckpointError, match="rank 1 can't write its share: 'weight' is a tensor of dtype"):
-        store.save_share(Timestamp(batch=3), share_of(CONTENT, 0, 2), Writers(0, 2, begun))
+    with pytest.raises(CheckpointError, match="rank 1 can't write its part: 'weight' is a tensor of dtype"):
+        store.save(Timestamp(batch=3), part_of(CONTENT, 0, 2), Writers(0, 2, begun))
     thread.join()
     assert len(told) == 1
 
@@ -246,13 +249,13 @@ def test_a_rank_that_cannot_write_ends_the_wait_of_rank_0(tmp_path: Path) -> Non
 def test_pieces_that_are_not_whole_together_are_not_saved(tmp_path: Path) -> None:
     begun = Store(tmp_path).begin(Timestamp(batch=3))
     for rank in (1, 0):
-        share = Share({"weight": Piece(torch.ones(2), (0,), (4,))}, {}, {}, {})
+        part = Checkpoint({"weight": TensorSlice(torch.ones(2), (0,), (4,))}, {}, {}, {})
         writers = Writers(rank, 2, begun)
         if rank:
-            write_share(tmp_path / "ep0-ba3", share, writers)
+            write_content(tmp_path / "ep0-ba3", part, writers)
         else:
-            with pytest.raises(CheckpointError, match=r"'weight' of shape \[4\] has pieces that overlap"):
-                write_share(tmp_path / "ep0-ba3", share, writers)
+            with pytest.raises(CheckpointError, match=r"'weight' of shape \[4\] has slices that overlap"):
+                write_content(tmp_path / "ep0-ba3", part, writers)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,15 +10,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from engine_core.checkpoint import Content, open_content, read_content, read_manifest
+from engine_core.checkpoint import Checkpoint, open_content, read_content, read_manifest, read_weights
 from engine_core.errors import CheckpointError
 
 from .shards import write
 from .test_checkpoint_files import forge
 
 MODEL = {"weight": torch.randn(4, 2), "bias": torch.randn(2)}
-AVERAGE: dict[str, Any] = {"algorithm": "EMA", "registered": "ema", "tensors": {"weight": "average.weight"}}
-CONTENT = Content(MODEL, {"clock": {"batch": 3}}, {"average.weight": torch.randn(4, 2)}, {"average": AVERAGE})
+STATE = {"average": {"weight": {"$": "tensor", "name": "average.weight"}}}
+TENSORS = {"average.weight": torch.randn(4, 2)}
+CONTENT = Checkpoint(MODEL, STATE, TENSORS, {"average": {"algorithm": "EMA", "registered": "ema"}})
 SECOND = "model-00002-of-00002.safetensors"
 
 
@@ -56,15 +57,15 @@ def change_second(folder: Path, about: str | None = None, **tensors: torch.Tenso
     ("offset", "message"),
     [
         ([0, 1], None),
-        ([0, 0], "pieces that overlap: .4, 1. at .0, 0. and .4, 1. at .0, 0."),
-        ([0, -1], "a piece outside of it: .4, 1. at .0, -1."),
-        ([0, 2], "a piece outside of it"),
-        ([1, 1], "a piece outside of it"),
-        ([0, 2**63], "a piece outside of it"),
-        ([0, 10**400], "a piece outside of it"),
-        ([0], "a piece outside of it"),
-        ([0, 0, 1], "a piece outside of it"),
-        ([], "a piece outside of it"),
+        ([0, 0], "slices that overlap: .4, 1. at .0, 0. and .4, 1. at .0, 0."),
+        ([0, -1], "a slice outside of it: .4, 1. at .0, -1."),
+        ([0, 2], "a slice outside of it"),
+        ([1, 1], "a slice outside of it"),
+        ([0, 2**63], "a slice outside of it"),
+        ([0, 10**400], "a slice outside of it"),
+        ([0], "a slice outside of it"),
+        ([0, 0, 1], "a slice outside of it"),
+        ([], "a slice outside of it"),
         ([False, True], f"the header of .*{SECOND}' has for 'weight'"),
         (["0", "1"], f"the header of .*{SECOND}' has for 'weight'"),
         ([0, 1.0], f"the header of .*{SECOND}' has for 'weight'"),
@@ -89,20 +90,20 @@ def test_an_offset_that_no_piece_has_is_refused(offset: Any, message: str | None
 )  # fmt: skip
 def test_a_header_without_a_place_for_each_piece_is_refused(about: str, folder: Path, refused: Any) -> None:
     change_second(folder, about)
-    refused(f"the header of .*{SECOND}' does not say where its pieces belong")
+    refused(f"the header of .*{SECOND}' does not say where its slices belong")
 
 
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"weight": None}, "'weight' of shape .4, 2. is not whole: its 1 pieces hold 4 of 8 elements"),
-        ({"weight": torch.ones(3, 1)}, "is not whole: its 2 pieces hold 7 of 8"),
-        ({"weight": torch.ones(4, 0)}, "is not whole: its 2 pieces hold 4 of 8"),
-        ({"weight": torch.ones(5, 1)}, "a piece outside of it"),
-        ({"weight": torch.ones(4)}, "a piece outside of it"),
-        ({"weight": torch.ones(4, 1).double()}, "'weight' has pieces of dtypes torch.float32, torch.float64"),
-        ({"weight": torch.ones(4, 1).int()}, "'weight' has pieces of dtypes torch.float32, torch.int32"),
-        ({"other": torch.ones(2)}, f"{SECOND}' has 'other', whose shape state.json does not say"),
+        ({"weight": None}, "'weight' of shape .4, 2. is not whole: its 1 slices hold 4 of 8 elements"),
+        ({"weight": torch.ones(3, 1)}, "is not whole: its 2 slices hold 7 of 8"),
+        ({"weight": torch.ones(4, 0)}, "is not whole: its 2 slices hold 4 of 8"),
+        ({"weight": torch.ones(5, 1)}, "a slice outside of it"),
+        ({"weight": torch.ones(4)}, "a slice outside of it"),
+        ({"weight": torch.ones(4, 1).double()}, "'weight' has slices of dtypes torch.float32, torch.float64"),
+        ({"weight": torch.ones(4, 1).int()}, "'weight' has slices of dtypes torch.float32, torch.int32"),
+        ({"other": torch.ones(2)}, f"{SECOND}' has 'other', whose shape is not said"),
     ],
 )
 def test_pieces_that_do_not_make_up_the_tensor_are_refused(
@@ -116,13 +117,13 @@ def test_a_number_that_is_there_twice_is_refused(tmp_path: Path, refused: Any, f
     state = json.loads((folder / "state.json").read_text())
     state["shapes"]["model"]["count"] = []
     (folder / "state.json").write_text(json.dumps(state))
-    refused("'count' of shape .. is not whole: its 0 pieces hold 0 of 1 elements")
+    refused("'count' of shape .. is not whole: its 0 slices hold 0 of 1 elements")
     for file in (SECOND, SECOND.replace("2-", "1-", 1)):
         with safe_open(folder / file, framework="pt") as opened:
             offsets = {**json.loads(opened.metadata()["DCP_SHARDING_INFO"]), "count": {"saved_offsets": []}}
         about = {"DCP_SHARDING_INFO": json.dumps(offsets)}
         save_file({**load_file(folder / file), "count": torch.tensor(3)}, folder / file, about)
-    refused("'count' of shape .. is not whole: its 2 pieces hold 2 of 1 elements")
+    refused("'count' of shape .. is not whole: its 2 slices hold 2 of 1 elements")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_a_shape_that_the_tensor_does_not_have_is_refused(shape: Any, folder: Pa
 def test_shapes_that_are_missing_are_refused(shapes: Any, folder: Path, refused: Any) -> None:
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "shapes": shapes}))
-    refused(r"does not say what shapes|whose shape state\.json does not say")
+    refused(r"does not say what shapes|whose shape is not said")
 
 
 @pytest.mark.parametrize("shards", [None, 0, -1, True, "2", 2.0, 10**5, 10**400, [2]])
@@ -168,14 +169,31 @@ def test_a_shard_that_is_missing_is_named(folder: Path, refused: Any) -> None:
     ("average", "message"),
     [
         (None, "does not list the files"),
-        ([], "does not say where its average is"),
+        ([], r"manifest.json' has \[\] for its average"),
         ({"tensors": {"weight": ["x"]}}, "does not say where its average is"),
         ({"tensors": {}}, "the files of the average differ in 'weight'"),
         ({"tensors": {"bias": "x"}}, "the files of the average differ in 'bias'"),
     ],
 )
 def test_an_average_that_is_not_in_its_files_is_refused(average: Any, message: str, refused: Any) -> None:
-    refused(message, average=average)
+    refused(message, average=average, schema=2)
+
+
+@pytest.mark.parametrize(
+    ("average", "message"),
+    [
+        (7, "has 7 for the average"),
+        ({"weight": 7}, "has {'weight': 7} for the average"),
+        ({"weight": {"$": "tensor", "name": "x"}}, "names the tensor 'x', which is in no file"),
+        ({"other": {"$": "tensor", "name": "average.weight"}}, "has 'other', which is not a weight of the model"),
+    ],
+)
+def test_a_state_that_names_another_average_is_refused(average: Any, message: str, folder: Path) -> None:
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "average": average}))
+    forge(folder)
+    with pytest.raises(CheckpointError, match=message):
+        read_weights(folder)
 
 
 @pytest.mark.parametrize("make", ["a file", "an empty folder", "a file beside the averages", "a link"])

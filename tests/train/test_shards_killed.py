@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine_core.checkpoint import Content, Store, Writers, read_content, resolve
+from engine_core.checkpoint import Checkpoint, Store, Writers, read_content, resolve
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
-from .shards import MODEL, TENSORS, share_of
+from .shards import MODEL, TENSORS, part_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked, which is POSIX's")
 
@@ -20,8 +20,8 @@ STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"}
 SAVED, REFUSED = 0, 3
 
 
-def content_of(version: int) -> Content:
-    return Content({name: value + version for name, value in MODEL.items()}, {"version": version}, TENSORS)
+def content_of(version: int) -> Checkpoint:
+    return Checkpoint({name: value + version for name, value in MODEL.items()}, {"version": version}, TENSORS)
 
 
 def die_at(step: int) -> None:
@@ -39,7 +39,7 @@ def die_at(step: int) -> None:
 
 def save_in_a_process(folder: Path, version: int, writers: Writers, step: int | None) -> int:
     """Save this rank's share in a forked process, which is killed at a step; return its id."""
-    share = share_of(content_of(version), writers.rank, writers.size)
+    share = part_of(content_of(version), writers.rank, writers.size)
     pid = os.fork()
     if pid:
         return pid
@@ -47,7 +47,7 @@ def save_in_a_process(folder: Path, version: int, writers: Writers, step: int | 
     try:
         if step is not None:
             die_at(step)
-        Store(folder).save_share(Timestamp(batch=1), share, writers)
+        Store(folder).save(Timestamp(batch=1), share, writers)
         code = SAVED
     except CheckpointError:
         code = REFUSED

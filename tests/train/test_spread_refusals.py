@@ -93,9 +93,9 @@ class Two(Ranks):
 
 def test_ranks_that_differ_are_told_what_differs():
     with pytest.raises(ValueError, match="the ranks of a run have to be alike, and they differ:") as raised:
-        alike._check(Two({"algorithm a lr": "1", "model b": "2"}), {"algorithm": {"a": {"lr": 3}}, "version": "1"})
+        alike._check(Two({"Trainer.lr": "1", "model.b": "2"}), {"Trainer": {"lr": 3}, "version": "1"})
     assert str(raised.value).splitlines()[1:] == [
-        "  algorithm a lr is 3 on rank 1 and 1 on rank 0",
-        "  model b is absent on rank 1 and 2 on rank 0",
+        "  Trainer.lr is 3 on rank 1 and 1 on rank 0",
+        "  model.b is absent on rank 1 and 2 on rank 0",
         "  version is 1 on rank 1 and absent on rank 0",
     ]

@@ -98,17 +98,17 @@ def test_ranks_take_turns_and_each_draws_as_a_process_of_its_own():
 
 
 class Counting(nn.Module):
-    """A linear layer that keeps a number of its rank's rows, as BatchNorm does, and how often it was called."""
+    """A linear layer that keeps a statistic of its rank's rows, as BatchNorm does, and how often it was called."""
 
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(2, 1)
-        self.register_buffer("rows", torch.zeros(()))
+        self.register_buffer("running_mean", torch.zeros(()))
         self.register_buffer("calls", torch.tensor(0))
 
     def forward(self, inputs):
         if self.training:
-            self.rows, self.calls = torch.tensor(float(len(inputs))), self.calls + 1
+            self.running_mean, self.calls = torch.tensor(float(len(inputs))), self.calls + 1
         return self.linear(inputs)
 
 
@@ -135,11 +135,28 @@ def test_a_run_in_threads_is_that_of_one_process():
     one, *expected = train(None)
 
     assert told == same == pytest.approx(expected)
-    assert [first["rows"].item(), second["rows"].item(), one["rows"].item()] == [1.5, 1.5, 3.0]
+    assert [of["running_mean"].item() for of in (first, second, one)] == [1.5, 1.5, 3.0]
     assert [first["calls"].item(), second["calls"].item()] == [one["calls"].item()] * 2
     for name in ("linear.weight", "linear.bias"):
         assert torch.equal(first[name], second[name])
         torch.testing.assert_close(first[name], one[name])
+
+
+@pytest.mark.parametrize("wrap", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
+def test_statistics_become_the_mean_of_the_ranks_and_unit_vectors_those_of_rank_0(wrap):
+    def program(ranks):
+        model = nn.Sequential(wrap(nn.Linear(2, 2)), nn.BatchNorm1d(2))
+        wrapping = ranks.wrap(model)
+        for buffer in model.buffers():
+            buffer.copy_(torch.eye(2)[ranks.rank] if buffer.dim() else buffer)
+        wrapping.mean_buffers()
+        return {name: buffer.tolist() for name, buffer in model.named_buffers() if buffer.dim()}
+
+    first, second = ThreadRanks.run(program)
+
+    assert first == second
+    assert [name[-1] for name, value in first.items() if value == [1.0, 0.0]] == ["u", "v"]
+    assert [name for name, value in first.items() if value == [0.5, 0.5]] == ["1.running_mean", "1.running_var"]
 
 
 def test_a_model_may_have_an_expanded_buffer():

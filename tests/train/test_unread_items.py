@@ -47,6 +47,15 @@ class ReadsAnything(Reads):
         pass
 
 
+class Averages(ReadsAnything):
+    """Evaluates with an average of the weights."""
+
+    metadata = AlgorithmMetadata(events=("batch_end", "eval_start", "eval_end"))
+
+    def averaged_state_dict(self) -> None:
+        return None
+
+
 class Given(Reads):
     """Calls a function that may read anything."""
 
@@ -91,7 +100,8 @@ def test_one_warning_names_the_item_and_what_to_write() -> None:
     [
         {"algorithms": [Reads(0)]},
         {"algorithms": [Surgery()]},
-        {"callbacks": ["gradient_norm", "loss_guard"]},
+        {"algorithms": [Averages()]},
+        {"callbacks": ["loss_guard"]},
         {"loggers": [Memory()]},
         {"microbatch_size": 4},
         {"metrics": {}, "eval_dataloader": [rows(4)]},

@@ -72,14 +72,6 @@ def test_a_saver_of_the_config_stands_alone_unless_more_is_said(train, tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "config", "problem"),
     [
-        (["--no-checkpoints", "--keep-last", "2"], "", "--no-checkpoints and --keep-last contradict each other"),
-        (
-            ["--no-checkpoints", "--set", "checkpoints.keep_last=2"],
-            "",
-            "checkpoints.keep_last=2 contradicts --no",
-        ),
-        (["--keep-last", "3", "--set", "checkpoints.keep_last=2"], "", "contradicts --keep-last 3; leave one of them"),
-        (["--keep-last", "3", "--set", "checkpoints=false"], "", "--set checkpoints=false contradicts --keep-last"),
         (["--no-checkpoints"], "callbacks: [{name: time_limit, args: {limit: 1h}}]", "the time limit can't pause"),
         (["--keep-best", "dev/los"], "", "no evaluation has a result 'dev/los'; did you mean 'dev/loss'?"),
         (["--keep-best", "dev/gap"], GAP, "run.yaml: metric='dev/gap': neither the metric nor its name says which"),

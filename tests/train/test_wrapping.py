@@ -84,13 +84,26 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
     def lose(*_: object, **__: object) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    for name in ("all_reduce", "broadcast"):
-        with monkeypatch.context() as patched:
-            patched.setattr(dist, name, lose)
-            with pytest.raises(RankError, match=r"^rank 0 ends because rank 1 failed: ValueError: boom$"):
-                wrapping.mean_buffers()
+    monkeypatch.setattr(dist, "all_reduce", lose)
+    with pytest.raises(RankError, match=r"^rank 0 ends because rank 1 failed: ValueError: boom$"):
+        wrapping.mean_buffers()
     monkeypatch.setattr(failures, "_of_group", None)
     own.close()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_table_that_does_not_change_is_sent_once_and_one_that_does_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, two = nn.Linear(2, 2), Ranks()
+    net.register_buffer("mask", torch.ones(4))
+    two.size = 2
+    wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
+    sent: list[int] = []
+    monkeypatch.setattr(dist, "broadcast", lambda bytes_, src: sent.append(len(bytes_)))
+    for change in (None, None, net.mask.add_, None, None, lambda _: setattr(net, "mask", torch.zeros(4))):
+        if change is not None:
+            change(1.0)
+        wrapping.mean_buffers()
+    assert sent == [16] * 3
 
 
 @pytest.mark.usefixtures("group")

@@ -14,7 +14,7 @@ class Case:
     Args:
         name: of the distribution; the plugin itself has the same name with underscores.
         because: why it can't be loaded, and what to do; `<file>`, `<name>` and `<fix>` stand for what all cases share.
-        doubt: what metadata alone shows.
+        doubt: what the doctor finds in the metadata too.
     """
 
     name: str

@@ -13,6 +13,10 @@ ACME = Plugin("acme-plugin", algorithm("Acme"), "1.0", ENTRY_POINTS)
 DEEP = Plugin(
     "deep-plugin", "import torch\n" + algorithm("Deep"), "1.0", {"algorithms": {"deep": "Deep"}}, ("torch>=2.4",)
 )
+GONE = (
+    "ModuleNotFoundError: No module named 'acme_plugin'; acme-plugin lacks a module of its own; install it again, or "
+    "run: pip uninstall acme-plugin"
+)
 
 
 @pytest.fixture
@@ -20,8 +24,12 @@ def environment(make_environment):
     return make_environment([ACME, HONEST])
 
 
-def assert_refused(environment, version, reason):
-    """Check that list, doctor and run say why `acme` can't be loaded, and that all else works."""
+def assert_refused(environment, version, reason, *, when_imported=False):
+    """Check that doctor and run say why `acme` can't be loaded, and the list too if metadata shows it; all else works.
+
+    Args:
+        when_imported: does it show only then?
+    """
     listed, examined, as_json, asked_for, honest = together(
         lambda: environment.engine_core("plugins", "list"),
         lambda: environment.engine_core("plugins", "doctor"),
@@ -29,9 +37,10 @@ def assert_refused(environment, version, reason):
         lambda: environment.train("acme"),
         lambda: (beside := environment.beside("honest")).train("honest").code == 0 and beside.has_trained(),
     )
-    for done, code in ((listed, 0), (examined, 1)):
-        assert environment.about(done, "acme") == [f"algorithms acme acme-plugin {version} broken", reason]
-        assert (done.code, done.stderr) == (code, "")
+    row, known = f"algorithms acme acme-plugin {version}", [] if when_imported else [reason]
+    assert environment.about(listed, "acme") == [f"{row} {'available' if when_imported else 'broken'}", *known]
+    assert environment.about(examined, "acme") == [f"{row} broken{' # s no' if when_imported else ''}", reason]
+    assert (listed.code, listed.stderr, examined.code, examined.stderr) == (0, "", 1, "")
     (acme,) = environment.records(as_json, "acme")
     assert acme == {
         "kind": "algorithms",
@@ -42,7 +51,7 @@ def assert_refused(environment, version, reason):
         "status": "broken",
         "reason": reason,
         "problems": [reason],
-        "imports_torch": None,
+        "imports_torch": False if when_imported else None,
     }
     refusal = f"algorithm 'acme' of acme-plugin {version} can't be loaded from 'acme_plugin:Acme': {reason}"
     assert asked_for == Done(2, "", f"Error: run.yaml:6: algorithms[0]: {refusal}\n")
@@ -59,45 +68,21 @@ def test_a_stale_dist_info_is_refused_and_pip_removes_it(environment):
     assert_refused(
         environment,
         "1.0",
-        "there is no module 'acme_plugin': only a stale <site>/acme_plugin-1.0.dist-info is left of "
-        "acme-plugin; install it again, or run: pip uninstall acme-plugin",
+        GONE,
+        when_imported=True,
     )
     environment.pip("uninstall", "--yes", "acme-plugin")
     assert environment.about(environment.engine_core("plugins", "list"), "acme") == []
 
 
-def test_a_stale_dist_info_that_pip_cannot_remove_has_to_be_deleted(environment):
-    (environment.site / "acme_plugin.py").unlink()
-    left = environment.site / "acme_plugin-1.0.dist-info"
-    (left / "RECORD").unlink()
-    assert environment.about(environment.engine_core("plugins", "list"), "acme") == [
-        "algorithms acme acme-plugin 1.0 broken",
-        (
-            "there is no module 'acme_plugin': only a stale <site>/acme_plugin-1.0.dist-info is left of "
-            "acme-plugin; install it again, or delete that folder"
-        ),
-    ]
-    shutil.rmtree(left)
-    environment.install(ACME)
-    assert_trains(environment, "acme")
-
-
-def test_a_dist_info_without_metadata_is_reported_and_works(environment):
+def test_a_dist_info_without_metadata_is_refused_and_the_remedy_works(environment):
     left = environment.site / "acme_plugin-1.0.dist-info"
     (left / "METADATA").unlink()
-    doubt = (
-        "its version is not known, since <site>/acme_plugin-1.0.dist-info has lost its METADATA; delete that folder "
-        "and install acme-plugin again"
-    )
-    for command, imported in (("list", ""), ("doctor", " # s no")):
-        done = environment.engine_core("plugins", command)
-        assert environment.about(done, "acme") == [f"algorithms acme acme-plugin ? available{imported}", doubt]
-    assert_trains(environment, "acme")
+    remedy = "delete that folder, and install the distribution again"
+    assert_refused(environment, "?", f"<site>/acme_plugin-1.0.dist-info has lost its METADATA; {remedy}")
     shutil.rmtree(left)
     environment.install(ACME)
-    assert environment.about(environment.engine_core("plugins", "list"), "acme") == [
-        "algorithms acme acme-plugin 1.0 available"
-    ]
+    assert_trains(environment, "acme")
 
 
 def test_two_versions_side_by_side_are_refused_and_the_remedy_works(environment, tmp_path):
@@ -109,8 +94,8 @@ def test_two_versions_side_by_side_are_refused_and_the_remedy_works(environment,
     assert_refused(
         environment,
         version,
-        "1.0 and 1.1 of acme-plugin lie side by side in <site>, and it is unclear which of them owns the modules; run "
-        "`pip uninstall acme-plugin` until none is left, then install one",
+        "acme_plugin-1.0.dist-info and acme_plugin-1.1.dist-info lie side by side in <site>, and it is unclear which "
+        "of them owns the modules; run `pip uninstall acme-plugin` until none is left, then install one",
     )
     environment.pip("uninstall", "--yes", "acme-plugin")
     environment.pip("uninstall", "--yes", "acme-plugin")
@@ -159,8 +144,8 @@ def test_an_editable_install_whose_folder_is_gone_is_refused(editable):
     assert_refused(
         environment,
         "1.0",
-        f"there is no module 'acme_plugin': acme-plugin is an editable install of {source.as_uri()}; bring that back "
-        "and install it again, or run: pip uninstall acme-plugin",
+        GONE,
+        when_imported=True,
     )
     environment.pip("uninstall", "--yes", "acme-plugin")
     assert environment.about(environment.engine_core("plugins", "list"), "acme") == []

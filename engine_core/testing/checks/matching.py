@@ -13,6 +13,7 @@ from ...event import Event
 from ...messages import readable
 from ...randomness import preserve_generators
 from ...state import State
+from ..declared import misspelt_events
 from ..kit import AlgorithmKit, Fault
 from ..probes import Prober
 from ..runs import copied, difference, events_of, state_of, train
@@ -60,8 +61,10 @@ def test_match_is_pure(kit: AlgorithmKit) -> Fault | None:
 
 
 def test_match_only_declared_events(kit: AlgorithmKit) -> Fault | None:
-    """Ask for all events that are not listed, at each event of a run and with an empty State."""
+    """Look at its code, and ask for all events that are not listed, at each event of a run and with an empty State."""
     algorithm: Any = kit.make_algorithm()
+    for misspelt in misspelt_events(type(algorithm)):
+        return Fault(misspelt)
     undeclared = [event for event in Event if event not in events_of(algorithm)]
     if not undeclared:
         pytest.skip("its metadata lists all events")

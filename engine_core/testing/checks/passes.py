@@ -18,9 +18,9 @@ from ...metadata import AlgorithmMetadata, PassMetadata
 from ...passes import metadata_of
 from ...registry import Registry
 from ...state import State
+from ..declared import invalid
 from ..generators import generator_states, moved_since
 from ..kit import Fault, PassKit
-from .declarations import invalid
 from .timing import least_seconds, patiently
 
 PURE_S, IMPURE_S = 1e-3, 50e-6

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .manifest import describe_run, hyperparameters_of, surgery_of, versions_of
+from .manifest import describe_run, hyperparameters_of, versions_of
 from .modes import modes_of
 from .restoring import go_back
 from .resuming import Loading, clock_in, find_resumed, start_over
 from .snapshot import copy_weights, take_snapshot
-from .weights import load_weights
+from .weights import load_weights, shapes_of
 
 __all__ = [
     "Loading",
@@ -19,8 +19,8 @@ __all__ = [
     "hyperparameters_of",
     "load_weights",
     "modes_of",
+    "shapes_of",
     "start_over",
-    "surgery_of",
     "take_snapshot",
     "versions_of",
 ]

@@ -8,28 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
-
+from ...changes import ABSENT, changes
+from ...embed import what_is_missing
 from ...errors import CheckpointError
-from ...messages import escaped, readable
+from ...messages import readable
 from ...registry import Origin
 
 
-def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the saved manifest's entries for algorithms that this run lacks."""
+def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any], *, required: bool = False) -> list[str]:
+    """Return a message for each algorithm of the saved run that this one lacks, or that is also required on load."""
     names = {entry["name"] for entry in now["algorithms"]}
-    return [entry for entry in saved["algorithms"] if entry["name"] not in names]
-
-
-def what_is_missing(entry: Mapping[str, Any]) -> str:
-    """Return a message with a missing algorithm, its distribution and version, and what to do."""
-    shipped, version = entry["distribution"], entry["version"]
-    pinned = _pinned(shipped, version)
-    origin = f" ({shipped} {version})" if pinned else f" (of {shipped!r:.80} {version!r:.80})" if shipped else ""
-    remedy = f"pip install {pinned}, and " if pinned else ""
-    name, registered = readable(str(entry["name"])), readable(str(entry["registered"]))
-    return escaped(f"the saved run had {name}{origin}: {remedy}add {registered!r} to algorithms")
+    return [
+        what_is_missing(*(entry[key] for key in ("name", "registered", "distribution", "version")))
+        for entry in saved["algorithms"]
+        if entry["name"] not in names and (entry["required_on_load"] or not required)
+    ]
 
 
 def other_optimizers(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -81,20 +74,11 @@ def _versions(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: ".".join(str(v).split(".")[:2]) if name == "python" else v for name, v in versions}
 
 
-def _pinned(distribution: Any, version: Any) -> str | None:
-    """Return the requirement for pip, if this is just a name and a version and nothing else that pip would act on."""
-    try:
-        requirement = Requirement(f"{distribution}=={Version(version)}")
-    except (InvalidRequirement, InvalidVersion, TypeError):
-        return None
-    return str(requirement) if requirement.name == distribution else None
-
-
 def _changed(owner: str, saved: Mapping[str, Any], now: Mapping[str, Any], *names: str) -> Iterator[str]:
     """Yield a message for each name, of those given or else of all, whose value changed."""
-    for name in names or now:
-        if name in now and name in saved and saved[name] != now[name]:
-            yield f"{owner}{readable(name)} is {now[name]!r}, was {saved[name]!r:.200}"
+    for name, was, has in changes(saved, now):
+        if ABSENT not in (was, has) and (not names or name in names):
+            yield f"{owner}{readable(name)} is {has!r}, was {was!r:.200}"
 
 
 def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -102,11 +86,11 @@ def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> It
     alike = [name for name in ("optimizers", "schedulers") if len(saved.get(name, [])) == len(now.get(name, []))]
     yield from _changed("", saved, now, *alike, "loss_fn", "objective", "evaluators")
     given = [manifest.get("hyperparameters", []) for manifest in (saved, now)]
-    for place, (then, values) in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
-        for name, value in values.items():
-            if name in then and then[name] != value:
-                then_given = f"{name}={then[name]!r:.200}"
-                yield f"optimizers[{place}] was given {name}={value!r} but resumes as saved: it was given {then_given}"
+    for place, values in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
+        for name, was, has in changes(*values):
+            if ABSENT not in (was, has):
+                then = f"it was given {name}={was!r:.200}"
+                yield f"optimizers[{place}] was given {name}={has!r} but resumes as saved: {then}"
 
 
 def _changes_of_data(saved: Any, now: Any) -> Iterator[str]:
@@ -129,9 +113,11 @@ def _changes_of(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> 
 
 def _reordered(saved: Mapping[str, Any], now: Mapping[str, Any], common: set[str]) -> Iterator[str]:
     """Yield each event at which the algorithms that both runs have differ, or differ in order."""
-    was, has = _values(saved, "order"), _values(now, "order")
-    for event in dict.fromkeys([*was, *has]):
-        before, after = ([name for name in order.get(event, []) if name in common] for order in (was, has))
-        if before != after:
-            runs, ran = (", ".join(names) or "empty" for names in (after, before))
+    orders = (
+        {event: ", ".join(name for name in names if name in common) or "empty" for event, names in order.items()}
+        for order in (_values(saved, "order"), _values(now, "order"))
+    )
+    for event, *both in changes(*orders):
+        ran, runs = ("empty" if order is ABSENT else order for order in both)
+        if ran != runs:
             yield f"the order at {readable(event)} is {runs}; it was {ran}"

@@ -37,7 +37,8 @@ def describe_run(session: Session) -> dict[str, Any]:
         "training": _training_of(session),
         "clock": {"epoch": state.timestamp.epoch, "batch": state.timestamp.batch},
         "attempt": session.attempt,
-        **spread_of_run(session),
+        "world_size": state.world_size,
+        "parallel": None if state.world_size == 1 or session.parallel is None else session.parallel.name,
         "versions": versions_of([*state.algorithms, *state.callbacks], passes.registry),
         "machine": _machine_of(session.device),
         "algorithms": [
@@ -51,7 +52,7 @@ def describe_run(session: Session) -> dict[str, Any]:
             }
             for member, record in records
         ],
-        "surgery": surgery_of(engine),
+        "surgery": _surgery_of(engine),
         "order": {event: names for event, names in explained.items() if names},
         # YAML has infinities and dates, and JSON has neither
         "config": json.loads(json.dumps(state.config, default=str), parse_constant=str),
@@ -59,13 +60,7 @@ def describe_run(session: Session) -> dict[str, Any]:
     }
 
 
-def spread_of_run(session: Session) -> dict[str, Any]:
-    """Return over how many processes the run is spread, and how."""
-    size, parallel = session.state.world_size, session.parallel
-    return {"world_size": size, "parallel": None if size == 1 or parallel is None else parallel.name}
-
-
-def surgery_of(engine: Engine) -> list[dict[str, Any]]:
+def _surgery_of(engine: Engine) -> list[dict[str, Any]]:
     """Return what is needed to change a model again as the algorithms tagged `surgery` did at INIT, in their order.
 
     `place` is where an algorithm is in the user's list; `omitted` names its arguments that JSON can't hold.

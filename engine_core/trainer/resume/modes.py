@@ -39,11 +39,12 @@ def differing_modes(saved: Any, now: Modes) -> Iterator[str]:
         for attribute, values in attributes.items():
             then = _saved_in(saved, label, attribute)
             for value in (False, True):
-                names = [repr(k) for k, v in values.items() if v is value and then.get(k, v) is not v]
-                if names:
+                found = [k for k, v in values.items() if v is value and then.get(k, v) is not v]
+                if found:
+                    names = enumerated([repr(k) if k else f"the {label}" for k in found])
                     yield (
-                        f"{attribute} of {enumerated(names)} in the {label} was given as {value} but resumes as saved: "
-                        f"it was given as {not value}"
+                        f"{attribute} of {names}{f' in the {label}' if any(found) else ''} was given as {value} but "
+                        f"resumes as saved: it was given as {not value}"
                     )
 
 

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from ...checkpoint import Checkpoint
+from ...embed import load_part
 from ...errors import CheckpointError
-from ...parallel import as_in, kept_as_in
+from ...parallel import shard_like, shard_state_like
 from ..optimizers import pass_for_stepped
 from ..session import Session
-from .compatibility import check_alike
+from .differences import other_optimizers
+from .manifest import describe_run
 from .snapshot import names_in
 
+_LARGEST = torch.finfo(torch.float32).max
 _HINT = "; a callback that adds parameter groups or optimizers in training has to add them in its after_load too"
 
 
-def load_optimizers(session: Session, saved: Mapping[str, Any], weights: Mapping[str, Any]) -> Callable[[], None]:
+def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpoint) -> Callable[[], None]:
     """Load what the run has; return what loads the rest after AFTER_LOAD, and raises if then anything differs.
 
     The groups that the run has come first, so that callbacks find them as saved and may change them.
 
     Args:
-        weights: the saved weights, by name.
+        saved: the state in the content, restored.
     """
-    state, entries = session.state, saved["optimizers"]
+    state, entries, weights = session.state, saved["optimizers"], content.model
     known = list[tuple[Any, int]]()  # optimizers, with how many groups of each are loaded
     for label, optimizer, entry in _labelled("optimizers", state.optimizers, entries):
         names = names_in(optimizer, state.model)
@@ -43,6 +48,8 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], weights: Mapping
     def load_rest() -> None:
         if is_complete and [id(one) for one, _ in known] == [*map(id, state.optimizers)]:  # none was replaced
             return
+        if others := other_optimizers(content.manifest, describe_run(session)):
+            raise CheckpointError("; ".join(others))
         for label, optimizer, entry in _paired("optimizers", state.optimizers, entries):
             names = names_in(optimizer, state.model)
             _check_names(label, _difference(names, entry["parameters"], state.model, weights), _HINT)
@@ -73,7 +80,7 @@ def _check_names(label: str, difference: str | None, hint: str = "") -> None:
 def _load_schedulers(session: Session, saved: list[Any]) -> None:
     for label, scheduler, own in _paired("schedulers", session.state.schedulers, saved):
         check_alike(scheduler.state_dict(), own, f"the state of {label}")
-        load(label, scheduler.load_state_dict, own)
+        load_part(label, scheduler.load_state_dict, own)
 
 
 def _labelled(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
@@ -121,9 +128,9 @@ def _load_groups(session: Session, label: str, optimizer: Any, entry: Any, first
             for place, group in enumerate(own["param_groups"])
         ]
         saved = {**saved, "state": kept | loaded, "param_groups": groups}
-    load(label, optimizer.load_state_dict, saved)
+    load_part(label, optimizer.load_state_dict, saved)
     _keep_dtypes(optimizer, saved["state"])
-    load(label, partial(_load_point, session.state.model), entry.get("training_point", {}))
+    load_part(label, partial(_load_point, session.state.model), entry.get("training_point", {}))
     pass_for_stepped(optimizer)
 
 
@@ -131,14 +138,14 @@ def _load_groups(session: Session, label: str, optimizer: Any, entry: Any, first
 def _load_point(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     own = dict(model.named_parameters())
     for name, value in weights.items():
-        own[name].copy_(as_in(value, own[name]))
+        own[name].copy_(shard_like(value, own[name]))
 
 
 def _of_rank(saved: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the saved state as this rank holds its own: of what is kept for a sharded parameter its part."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = {k: kept_as_in(v, parameters[k]) for k, v in saved["state"].items() if k < len(parameters)}
-    groups = [{name: as_in(value, None) for name, value in group.items()} for group in saved["param_groups"]]
+    state = {k: shard_state_like(v, parameters[k]) for k, v in saved["state"].items() if k < len(parameters)}
+    groups = [{name: shard_like(value, None) for name, value in group.items()} for group in saved["param_groups"]]
     return {**saved, "state": state, "param_groups": groups}
 
 
@@ -152,9 +159,35 @@ def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[s
                 own[name] = value.to(own[name].device)
 
 
-def load(label: str, load_state_dict: Callable[[Any], Any], state: Any) -> None:
-    """Load a part's state, and name the part if it refuses."""
-    try:
-        load_state_dict(state)
-    except Exception as error:
-        raise CheckpointError(f"{label} can't load its state from the checkpoint: {error}") from error
+def check_alike(own: Any, saved: Any, what: str) -> None:
+    """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine."""
+    if isinstance(own, Mapping) and isinstance(saved, Mapping):
+        other = next(iter(own.values()), None) if _counts(own) else None  # a Counter's items are all alike
+        for key, value in saved.items():
+            check_alike(own.get(key, other), value, f"{what}.{key}")
+    elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)):
+        for place, (one, other) in enumerate(zip(own, saved, strict=False)):
+            check_alike(one, other, f"{what}[{place}]")
+    elif own is not None and not _is_alike(own, saved):
+        raise CheckpointError(f"{what} is {saved!r:.80} in the checkpoint but {own!r:.80} in this run")
+
+
+def _counts(own: Mapping[Any, Any]) -> bool:
+    return all(type(key) is int and type(value) is int for key, value in own.items())
+
+
+def _is_alike(own: Any, saved: Any) -> bool:
+    if saved is None or _is_number(own):
+        return saved is None or _is_number(saved)
+    return type(saved) is type(own) if isinstance(own, (bool, str)) else isinstance(saved, type(own))
+
+
+def _is_number(value: Any) -> bool:
+    """Is it a number that a float of torch can hold, or a tensor of one element?"""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**63
+    if not isinstance(value, float) or math.isnan(value):
+        return False
+    return math.isinf(value) or abs(value) <= _LARGEST  # beyond, an optimizer's step overflows some steps later

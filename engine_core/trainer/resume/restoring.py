@@ -6,24 +6,23 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ...checkpoint import Content, Opened, restore
-from ...embed import algorithms_of
+from ... import embed
+from ...checkpoint import Checkpoint, restore
+from ...embed import algorithms_of, load_part, put_states_back
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
-from ...parallel import as_in
+from ...parallel import shard_like
 from ...randomness import GlobalGenerators, load_generator, seed_generators
-from ...time import Timestamp
 from ..data import keeps_position, own_generators, restart_workers
 from ..optimizers import begin_training
 from ..session import Session
 from .modes import put_modes_back
-from .of_ranks import part_of_rank, states_of_rank
-from .optimizing import load, load_optimizers, reload_optimizers
-from .snapshot import listeners_of, state_of_loss, weights_of
+from .optimizing import load_optimizers, reload_optimizers
+from .snapshot import part_of_rank, state_of_loss, states_of_rank, weights_of
 from .weights import is_by_weights, load_weights
 
 
-def put_back(session: Session, content: Content | Opened, *, strict: bool) -> Callable[[], None]:
+def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable[[], None]:
     """Restore all of a saved run except the train loader and the global generators.
 
     Return what loads the parts of optimizers and schedulers that the run has only after AFTER_LOAD.
@@ -38,7 +37,7 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> Ca
     # First: if not all weights fit, what was learned about the former ones is left out too.
     if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
         of_weights = []
-        load_rest = load_optimizers(session, saved, content.model)
+        load_rest = load_optimizers(session, saved, content)
     else:
         load_rest = _nothing
     put_modes_back(state, saved.get("modes", {}).get("now", {}))  # older versions saved none
@@ -47,16 +46,14 @@ def put_back(session: Session, content: Content | Opened, *, strict: bool) -> Ca
     _load_loss(state.loss_fn, saved["loss"])
     own = {**saved, **(part_of_rank(saved.get("ranks") or [], state.ranks) or {})}
     _load_evaluators(state.evaluators, own["evaluators"])
-    state.timestamp = _clock_of(saved["clock"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
     state.results.load(saved.get("results", {}))  # older versions saved none
     session.status.load_state_dict({**saved, "evaluation": own.get("evaluation")})
     session.readings.load_state_dict(saved)
     algorithms = _states_in(saved, "algorithms", session)
-    _load_named(
-        "algorithm", algorithms_of(session.engine), {k: own for k, own in algorithms.items() if k not in of_weights}
-    )
-    _load_named("callback", listeners_of(session), _states_in(saved, "listeners", session))
+    algorithms = {name: own for name, own in algorithms.items() if name not in of_weights}
+    callbacks = _states_in(saved, "listeners", session)
+    embed.put_back(session.engine, {"clock": saved["clock"], "algorithms": algorithms, "callbacks": callbacks})
     return load_rest
 
 
@@ -68,9 +65,9 @@ def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[st
     return states_of_rank(saved.get("ranks", []), session.state.ranks, kind, saved[kind])
 
 
-def _restored(session: Session, content: Content | Opened) -> Any:
+def _restored(session: Session, content: Checkpoint) -> Any:
     """Return the saved state, with tensors as this rank holds its own: of a sharded one its part."""
-    saved = restore(content.state, content.tensors)
+    saved = restore({**content.state, "average": {}}, content.tensors)  # which is in the algorithm's state too
     if not session.state.ranks.is_sharded:
         return saved
     weights = weights_of(session.state.model)
@@ -86,10 +83,10 @@ def _by_name(value: Any, weights: Mapping[str, Any], name: str = "") -> Any:
     if type(value) in (list, tuple):
         return type(value)(_by_name(item, weights) for item in value)
     own = weights.get(name)
-    return as_in(value, own if own is not None and getattr(value, "shape", None) == own.shape else None)
+    return shard_like(value, own if own is not None and getattr(value, "shape", None) == own.shape else None)
 
 
-def resume_feed(session: Session, content: Content | Opened) -> None:
+def resume_feed(session: Session, content: Checkpoint) -> None:
     """Restore the position in the epoch, if the run was saved within one, and then the global generators."""
     needed = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
     saved, state = _by_name(restore(needed, content.tensors), {}), session.state
@@ -118,7 +115,7 @@ def resume_feed(session: Session, content: Content | Opened) -> None:
         GlobalGenerators.of_state(own["generators"], session.device).restore()
 
 
-def go_back(session: Session, content: Content) -> None:
+def go_back(session: Session, content: Checkpoint) -> None:
     """Roll back to a checkpoint: weights, loss function, states of optimizers, scaler and algorithms.
 
     Clock, schedules, loader and generators stay as they are, so that training continues on different data.
@@ -136,7 +133,7 @@ def go_back(session: Session, content: Content) -> None:
             group.update(kept)
     _load_scaler(session, saved["scaler"])
     _load_loss(session.state.loss_fn, saved["loss"])
-    _load_named("algorithm", algorithms_of(session.engine), _states_in(saved, "algorithms", session))
+    put_states_back(session.engine, _states_in(saved, "algorithms", session))
 
 
 _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
@@ -149,7 +146,7 @@ def _load_loss(loss_fn: Any, saved: Mapping[str, Any]) -> None:
         where = "the checkpoint" if differing[0] in saved else "this run"
         raise CheckpointError(f"the loss functions differ: only that of {where} has {differing[0]!r}")
     if own:
-        load("the loss function", loss_fn.load_state_dict, saved)
+        load_part("the loss function", loss_fn.load_state_dict, saved)
 
 
 def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -160,16 +157,7 @@ def _load_evaluators(evaluators: Mapping[str, Any], saved: Mapping[str, Any]) ->
         if not keeps_position(loader):
             restart_workers(loader, persists=position["persists"] is True)  # before: it draws
         for generator, state in zip(own_generators(loader), position["own"], strict=False):
-            load(f"the generator of the evaluation loader {label!r}", partial(load_generator, generator), state)
-
-
-def _clock_of(saved: Mapping[str, Any]) -> Timestamp:
-    clock = Timestamp(**saved)
-    for name, value in clock._asdict().items():
-        kinds: Any = (int, float) if name.startswith("elapsed") else int
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 2**63:
-            raise CheckpointError(f"the clock in the checkpoint has {name}={value!r:.80}")
-    return clock
+            load_part(f"the generator of the evaluation loader {label!r}", partial(load_generator, generator), state)
 
 
 def _load_scaler(session: Session, saved: Any) -> None:
@@ -181,9 +169,3 @@ def _load_scaler(session: Session, saved: Any) -> None:
         )
     if scaler is not None:
         scaler.load_state_dict(saved)
-
-
-def _load_named(kind: str, owners: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    for name, state in states.items():
-        if name in owners:
-            load(f"{kind} {name}", owners[name].load_state_dict, state)

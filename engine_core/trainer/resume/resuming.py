@@ -13,9 +13,9 @@ from ...algorithm import unique_names
 from ...arguments import check_flag, path_of
 from ...callback import saver_folders
 from ...checkpoint import (
-    Content,
-    Opened,
+    Checkpoint,
     attempt_of,
+    clock_of,
     has_checkpoint,
     open_content,
     read_content,
@@ -28,7 +28,7 @@ from ...messages import is_of_user, warn
 from ...randomness import check_seed
 from ...ranks import Ranks
 from ..session import Session
-from .differences import differences, missing_algorithms, other_length, other_optimizers, what_is_missing
+from .differences import differences, missing_algorithms, other_length, other_optimizers
 from .manifest import describe_run
 from .modes import differing_modes
 from .restoring import put_back, resume_feed
@@ -41,7 +41,7 @@ _POLICIES = ("error", "warn", "adopt")
 class Resumed:
     """A checkpoint to start from, and how to load it."""
 
-    content: Content | Opened
+    content: Checkpoint
     weights_only: bool
     strict: bool
     changed: str
@@ -85,14 +85,13 @@ class Resumed:
     def _check_same_run(self, session: Session, seed: int | None) -> list[str]:
         """Return the differences to warn about, or raise a CheckpointError for those that load_changed forbids."""
         saved, now = self.content.manifest, describe_run(session)
-        missing = missing_algorithms(saved, now)
         others = other_optimizers(saved, now)
-        fatal = [what_is_missing(entry) for entry in missing if entry["required_on_load"] or self.strict] + others
+        fatal = missing_algorithms(saved, now, required=not self.strict) + others
         kept = f"it keeps the seed {saved['seed']} of the saved run; seed={seed} is ignored"
         seeds = [] if seed in (None, saved["seed"]) else [kept]
         given = self.content.state.get("modes", {}).get("given", {})  # older versions saved none
         modes = differing_modes(given, session.given_modes)
-        changes = [*map(what_is_missing, missing), *others, *differences(saved, now), *modes]
+        changes = [*missing_algorithms(saved, now), *others, *differences(saved, now), *modes]
         # Checked first: this error lists the fatal differences too.
         if self.changed == "error" and (found := [*seeds, *changes, *other_length(saved, now)]):
             lines = "".join(f"\n  {change}" for change in found)
@@ -154,7 +153,7 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
             "autoresume needs a CheckpointSaver among the callbacks, to resume from its folder: "
             "add callbacks=[('checkpoint_saver', {'folder': 'checkpoints'})]"
         )
-    read: dict[str, Content | Opened] = {}
+    read: dict[str, Checkpoint] = {}
     # Of a sharded model each rank reads its part, when it is loaded.
     load: Any = partial(open_content, in_part=True) if ranks.is_sharded else read_content
 
@@ -178,7 +177,7 @@ def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Re
 
 def clock_in(folder: Path) -> tuple[int, int]:
     """Return batch and epoch of the latest checkpoint in a folder."""
-    clock = read_resolved(folder, read_manifest)[1]["clock"]
+    clock = clock_of(read_resolved(folder, read_manifest)[1])
     return clock["batch"], clock["epoch"]
 
 

@@ -1,4 +1,4 @@
-"""Convert a whole run to checkpoint content. Knows the run's parts, and no folders."""
+"""A whole run as a checkpoint, with what differs between its ranks saved for each of them. Knows no folders."""
 
 from __future__ import annotations
 
@@ -7,52 +7,55 @@ from typing import Any
 
 import torch
 
-from ...algorithm import unique_names
-from ...checkpoint import Content, Piece, Share, Snapshot, Tensors, check_tensor, flatten
-from ...embed import algorithms_of, state_of, states_of
-from ...parallel import gathered, in_pieces, is_sharded
+from ...checkpoint import Checkpoint, Tensors, TensorSlice, check_tensor, flatten
+from ...parallel import gathered, in_slices, is_sharded, mark_of
 from ...randomness import GlobalGenerators
-from ..averages import find_average, place_of_average
+from ...ranks import Ranks
+from ..averages import find_average
 from ..data import of_loader
 from ..optimizers import at_evaluation, has_two_points
 from ..session import Session
 from .manifest import describe_run
 from .modes import modes_of
-from .of_ranks import gather_parts
+from .weights import warn_of_shapes
 
 
-def take_snapshot(session: Session, *, whole: bool = False) -> Snapshot:
-    """Return everything that the rest of the run depends on, between two batches.
+def take_snapshot(session: Session, *, whole: bool = False) -> Checkpoint:
+    """Return everything that the rest of the run depends on, between two batches, as copies on the CPU.
 
     Args:
-        whole: gather sharded tensors on each rank, instead of copying its pieces of them.
+        whole: gather sharded tensors on each rank, instead of copying its slices of them.
 
     Raises:
         CheckpointError: for a state that a checkpoint can't hold, with its path.
     """
     session.readings.flush()  # first: it logs, and the destinations' states have to contain that
-    session.mean_buffers()
     model: Any = session.state.model
     extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
-    parts = _of_rank({**_parts(session), "model": extra}, session, whole=whole)
-    tensors: dict[str, torch.Tensor | Piece] = {}
-    state = {name: flatten(part, name, tensors) for name, part in parts.items()}
+    parts = _of_rank({"model": extra, **_parts(session)}, session, whole=whole)
     manifest = describe_run(session)
     if (average := find_average(session.engine)) is not None:
-        manifest["average"] = place_of_average(average, state["algorithms"])
+        manifest["average"] = {"algorithm": average.algorithm, "registered": average.registered}
+        own = parts["algorithms"].get(average.algorithm, {}).get("average")
+        is_in_state = isinstance(own, Mapping) and own.keys() == average.weights.keys()
+        weights = own if is_in_state else _of_rank(dict(average.weights), session, whole=whole)
+        # First, so that the algorithm's state names these tensors, which are saved once.
+        parts = {"average": {name: it for name, it in weights.items() if hasattr(it, "shape")}, **parts}
+    tensors: dict[str, torch.Tensor | TensorSlice] = {}
+    state = flatten(parts, "", tensors)
     copied = _copies(tensors)
     with at_evaluation(session.state.optimizers):  # whoever reads the weights alone gets those; see `training_point`
         weights = _of_rank(weights_of(model), session, whole=whole)
         for name, value in weights.items():
-            check_tensor(value.tensor if isinstance(value, Piece) else value, f"model.{name}")
+            check_tensor(value.tensor if isinstance(value, TensorSlice) else value, f"model.{name}")
         weights = _copies(weights)
-    kind: Any = Share if session.state.ranks.is_sharded and not whole else Content
-    return Snapshot(session.state.timestamp, kind(weights, state, copied, manifest))
+    warn_of_shapes(session, weights)
+    return Checkpoint(weights, state, copied, manifest)
 
 
 def _of_rank(tree: dict[str, Any], session: Session, *, whole: bool) -> dict[str, Any]:
-    """Return what this rank saves of a tree: its pieces of sharded tensors, or all of them."""
-    return in_pieces(tree, gathered if whole else None) if session.state.ranks.is_sharded else tree
+    """Return what this rank saves of a tree: its slices of sharded tensors, or all of them."""
+    return in_slices(tree, gathered if whole else None) if session.state.ranks.is_sharded else tree
 
 
 def weights_of(model: Any) -> dict[str, Any]:
@@ -78,10 +81,8 @@ def copy_weights(model: Any) -> Tensors:
 def _parts(session: Session) -> dict[str, Any]:
     state = session.state
     scaler = session.precision.scaler
-    own = {
-        "algorithms": states_of(algorithms_of(session.engine), "algorithm"),
-        "listeners": _states_of_listeners(session),
-    }
+    saved = session.seam.state_dict()
+    own = {"algorithms": saved["algorithms"], "listeners": saved["callbacks"]}
     generators = GlobalGenerators.capture(session.device).to_state()
     position = session.feed.position(in_epoch=session.batches is not None)
     status = session.status.state_dict()
@@ -91,7 +92,7 @@ def _parts(session: Session) -> dict[str, Any]:
     of_rank |= {"generators": generators, "evaluation": status["evaluation"], "evaluators": evaluators}
     of_ranks = gather_parts(state.ranks, own, **of_rank)
     return {
-        "clock": state.timestamp._asdict(),
+        "clock": saved["clock"],
         "metrics": dict(state.metrics),
         "results": state.results.to_json(),
         **status,
@@ -121,39 +122,12 @@ def state_of_loss(loss_fn: Any) -> dict[str, Any]:
     return dict(loss_fn.state_dict()) if isinstance(loss_fn, torch.nn.Module) else {}
 
 
-def listeners_of(session: Session) -> dict[str, Any]:
-    """Return callbacks and logger destinations by their unique names."""
-    listeners = [*session.state.callbacks, *session.engine.logger.destinations]
-    return dict(zip(unique_names(listeners), listeners, strict=True))
-
-
-def _states_of_listeners(session: Session) -> dict[str, Any]:
-    """Return the non-empty states by name, without those of logger destinations that raise."""
-    states, isolation = dict[str, Any](), session.engine.logger.isolation
-    for name, listener in listeners_of(session).items():
-        try:
-            states[name] = state_of(listener, name, "callback")
-        except Exception as error:
-            if not _is_isolated(listener, session):
-                raise
-            isolation.report(listener, "state_dict", error)
-        else:
-            isolation.recover(listener, "state_dict")
-    return {name: state for name, state in states.items() if state}
-
-
-def _is_isolated(listener: object, session: Session) -> bool:
-    """Is this a logger destination and not also a callback?"""
-    destinations, callbacks = session.engine.logger.destinations, session.state.callbacks
-    return any(listener is d for d in destinations) and not any(listener is c for c in callbacks)
-
-
 def _copies(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _copy(value) for name, value in tensors.items()}
 
 
-def _copy(value: torch.Tensor | Piece) -> torch.Tensor | Piece:
-    if isinstance(value, Piece):
+def _copy(value: torch.Tensor | TensorSlice) -> torch.Tensor | TensorSlice:
+    if isinstance(value, TensorSlice):
         return value._replace(tensor=value.tensor.to("cpu", copy=True))
     return value.detach().to("cpu", copy=True)
 
@@ -170,3 +144,42 @@ def names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
     """Return the names of the parameters in each group, empty for those that are not the model's."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def gather_parts(ranks: Ranks, parts: Mapping[str, Mapping[str, Any]], **own: Any) -> list[dict[str, Any]]:
+    """Return for each rank its `own` and those entries of states, by kind and name, that differ between ranks."""
+    if ranks.size == 1:
+        return []
+    marks = ranks.each(
+        {
+            kind: {name: {str(key): mark_of(value) for key, value in state.items()} for name, state in states.items()}
+            for kind, states in parts.items()
+        }
+    )
+    differing = {
+        kind: {
+            name: {key: value for key, value in state.items() if _differs(marks, kind, name, str(key))}
+            for name, state in states.items()
+        }
+        for kind, states in parts.items()
+    }
+    return ranks.each({**own, **differing})
+
+
+def part_of_rank(saved: list[Any], ranks: Ranks) -> dict[str, Any] | None:
+    """Return a rank's part of what was saved; None for a rank of a run that had another number of them."""
+    return saved[ranks.rank] if len(saved) == ranks.size else None
+
+
+def states_of_rank(saved: list[Any], ranks: Ranks, kind: str, states: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states that a rank resumes: those of all ranks, with its own entries where ranks differ.
+
+    Of a run with another number of ranks, all resume what rank 0 had.
+    """
+    own = (part_of_rank(saved, ranks) or {}).get(kind, {})
+    return {name: {**states.get(name, {}), **own.get(name, {})} for name in {**states, **own}}
+
+
+def _differs(marks: list[Any], kind: str, name: str, key: str) -> bool:
+    """Do the ranks that have this state differ in an entry? A rank may lack a callback, and with it its state."""
+    return len({each[kind][name].get(key) for each in marks if name in each[kind]}) > 1

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from ...checkpoint import Stored
+from ...checkpoint import StoredTensor
 from ...errors import CheckpointError, CheckpointWarning, suggestion
-from ...messages import cause_of, warn
-from ...parallel import as_in
+from ...messages import cause_of, enumerated, warn
+from ...parallel import shard_like
 from ..evaluation import ModuleContents
+from ..session import Session
 
 _SHOWN = 5
+_LOADING = ("load_state_dict", "_load_from_state_dict")
 
 
 def load_weights(
@@ -78,7 +80,7 @@ def _refused(
 def _loaded(model: Any, own: Mapping[str, Any], weights: Mapping[str, Any]) -> tuple[Exception | None, set[str]]:
     """Load; return the error with which the model refuses, and the names that it says it left out without one."""
     try:
-        told = model.load_state_dict({name: as_in(value, own.get(name)) for name, value in weights.items()})
+        told = model.load_state_dict({name: shard_like(value, own.get(name)) for name, value in weights.items()})
     except Exception as error:  # noqa: BLE001  the model's own code
         return error, set()
     return None, {*getattr(told, "missing_keys", ()), *getattr(told, "unexpected_keys", ())}
@@ -100,19 +102,42 @@ def _listed(refused: Mapping[str, str], names: list[str], others: list[str]) -> 
     return [*lines, f"... and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else lines
 
 
+def shapes_of(model: Any) -> dict[str, Any]:
+    """Return the shapes of parameters and buffers by name, None for lazy ones."""
+    return {k: None if is_lazy(v) else v.shape for k, v in (*model.named_parameters(), *model.named_buffers())}
+
+
+def warn_of_shapes(session: Session, saved: Container[str]) -> None:
+    """Warn, once for each, of saved entries that training has sized; not where a module loads them in its own way."""
+    model: Any = session.state.model
+    given, session.given_shapes = session.given_shapes, shapes_of(model)
+    names = [k for k, shape in session.given_shapes.items() if k in saved and given.get(k, "") not in (None, shape)]
+    for path, module in model.named_modules():
+        own = (getattr(type(module), name) is not getattr(torch.nn.Module, name) for name in _LOADING)
+        if any(own) or module._load_state_dict_pre_hooks:  # noqa: SLF001
+            names = [name for name in names if path and not name.startswith(f"{path}.")]
+    if names:
+        warn(
+            f"training gave {enumerated([*map(repr, names)])} of the model other shapes than they came with, so no "
+            "checkpoint of this run loads into a new model: create them in their final shapes, run one batch before "
+            "you give the model to the Trainer, or define _load_from_state_dict",
+            CheckpointWarning,
+        )
+
+
 def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
     """Does a state hold tensors under the weights' names, as an average does? Then it belongs to that model alone."""
     if isinstance(state, (list, tuple)):
         return any(is_by_weights(item, weights) for item in state)
     if not isinstance(state, Mapping):
         return False
-    kinds = (torch.Tensor, Stored)
+    kinds = (torch.Tensor, StoredTensor)
     return any((k in weights and isinstance(v, kinds)) or is_by_weights(v, weights) for k, v in state.items())
 
 
 def _difference(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how a saved value's shape, type or dtype differs from the model's, or nothing."""
-    if is_lazy(own) and isinstance(saved, (torch.Tensor, Stored)):
+    if is_lazy(own) and isinstance(saved, (torch.Tensor, StoredTensor)):
         return ""  # it has no shape yet, and takes that of what is loaded
     then, now = _shape(saved), _shape(own)
     return _cast(saved, own, casts=casts) if then == now else f"{then} in the checkpoint and {now} in the model"
@@ -120,7 +145,11 @@ def _difference(saved: Any, own: Any, *, casts: bool) -> str:
 
 def _cast(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how the dtypes of two tensors differ, or nothing."""
-    if not isinstance(saved, (torch.Tensor, Stored)) or not isinstance(own, torch.Tensor) or saved.dtype is own.dtype:
+    if (
+        not isinstance(saved, (torch.Tensor, StoredTensor))
+        or not isinstance(own, torch.Tensor)
+        or saved.dtype is own.dtype
+    ):
         return ""
     if casts and saved.dtype.is_floating_point and own.dtype.is_floating_point:
         return ""
@@ -128,4 +157,4 @@ def _cast(saved: Any, own: Any, *, casts: bool) -> str:
 
 
 def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, (torch.Tensor, Stored)) else type(value).__name__
+    return tuple(value.shape) if isinstance(value, (torch.Tensor, StoredTensor)) else type(value).__name__

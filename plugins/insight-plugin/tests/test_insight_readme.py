@@ -19,7 +19,14 @@ MODULES = sorted(f"insight_plugin.{module.name}" for module in pkgutil.iter_modu
 README = Path(__file__).parents[1] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
-NAMES = {"model_summary": "ModelSummary", "norms": "Norms", "memory": "Memory", "confusion": "Confusion"}
+NAMES = {
+    "model_summary": "ModelSummary",
+    "norms": "Norms",
+    "gradient_norm": "GradientNorm",
+    "train_metrics": "TrainMetrics",
+    "memory": "Memory",
+    "confusion": "Confusion",
+}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))

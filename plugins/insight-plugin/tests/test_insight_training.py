@@ -13,9 +13,9 @@ ALL = ["model_summary", ("norms", {"interval": "3ba"}), ("memory", {"interval": 
 EVALUATES = {"eval_dataloader": [(torch.ones(5, 4), torch.arange(5) % 3)], "eval_interval": "3ba"}
 
 
-def test_all_four_are_found_by_name() -> None:
+def test_all_are_found_by_name() -> None:
     records = [record for record in Registry.scan().records if record.distribution == "insight-plugin"]
-    names = ["confusion", "memory", "model_summary", "norms"]
+    names = ["confusion", "gradient_norm", "memory", "model_summary", "norms", "train_metrics"]
     assert sorted((record.kind, record.name) for record in records) == [("callbacks", name) for name in names]
 
 

@@ -13,7 +13,6 @@ from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import ArgumentError
 from engine_core.time import Timestamp
 from optim_plugin import EMA, SAM, SWA, ema_update, held_buffers, start_average, swa_update, use_average
-from optim_plugin.averages import Average
 
 
 def fire(algorithm: Any, model: nn.Module | None, *events: Event) -> None:
@@ -240,15 +239,3 @@ def test_a_loaded_average_moves_on_where_the_saved_one_would_have(
             engine.run_event(Event.BATCH_END)
             seen.append(algorithm.averaged_state_dict()["weight"].item())
     assert seen == averages
-
-
-def test_its_buffers_are_those_that_it_has_by_now() -> None:
-    average = Average(nn.BatchNorm1d(3))
-    average._tensors = [tensor.clone() for tensor in average._tensors]  # as where a model moves to another device
-    average._statistics = average._flatten_statistics()
-    for buffer in average.buffers:
-        buffer.fill_(7)
-    assert {name: value.tolist() for name, value in average.copies().items() if "running" in name} == {
-        "running_mean": [7, 7, 7],
-        "running_var": [7, 7, 7],
-    }

@@ -1,6 +1,7 @@
 """SWA computes BatchNorm's statistics again if it is given a loader: against torch's update_bn, and without a trace."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from engine_core import Callback, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import EngineError
+from engine_core.testing import ThreadRanks
 from optim_plugin import SWA
 
 
@@ -152,6 +154,21 @@ def test_a_resumed_run_is_that_of_one_go(tmp_path: Path) -> None:
         ends.append((seen, swa.averaged_state_dict()))
     assert ends[0][0] == ends[1][0]
     assert all(torch.equal(ends[0][1][name], tensor) for name, tensor in ends[1][1].items())
+
+
+def test_on_several_ranks_they_are_the_mean_of_those_of_the_ranks_loaders() -> None:
+    def averages(shifts: Any, ranks: Any) -> dict[str, torch.Tensor]:
+        swa = SWA(start=0.5, update_bn=[x + shifts[ranks.rank] for x, _ in make_data()])
+        with make_trainer(swa, parallel=ranks) as trainer:
+            trainer.fit()
+        return swa.averaged_state_dict() or {}
+
+    means = [
+        [average["2.running_mean"] for average in ThreadRanks.run(partial(averages, shifts))]
+        for shifts in ((0, 2), (1, 1))
+    ]
+    assert torch.equal(*means[0])
+    torch.testing.assert_close(means[0], means[1])
 
 
 @pytest.mark.parametrize("given", [iter(make_data()), "train", 3, make_loader().dataset], ids=type)

@@ -14,7 +14,7 @@ import pytest
 import surgery_plugin
 from engine_core.config import build_algorithms, load_config
 
-MODULES = sorted(f"surgery_plugin.{module.name}" for module in pkgutil.iter_modules(surgery_plugin.__path__))
+MODULES = sorted(m.name for m in pkgutil.walk_packages(surgery_plugin.__path__, "surgery_plugin.") if not m.ispkg)
 README = Path(__file__).parents[1] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -53,8 +53,8 @@ def test_the_config_builds_the_algorithms_that_it_names(tmp_path: Path) -> None:
 
 
 def test_the_tree_names_each_file() -> None:
-    tree = re.findall(r"^  (\w+\.py) ", TEXT, flags=re.MULTILINE)
-    assert sorted(tree) == sorted(f"{name.partition('.')[2]}.py" for name in MODULES)
+    tree = re.findall(r"^ +(\w+\.py) ", TEXT, flags=re.MULTILINE)
+    assert sorted(tree) == sorted(f"{name.rpartition('.')[2]}.py" for name in MODULES)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -5,7 +5,6 @@ from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.batch import count_rows
-from engine_core.surgery import replace_modules
 
 from .subjects import AtLoss, caught_by
 
@@ -61,7 +60,10 @@ class AddsALayer(Algorithm):
     def apply(self, event, state, logger):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            replace_modules(state.model, {nn.LayerNorm: lambda module, index: nn.LayerNorm(module.normalized_shape)})
+            for name, module in [*state.model.named_modules()]:
+                if isinstance(module, nn.LayerNorm):
+                    parent, _, key = name.rpartition(".")
+                    setattr(state.model.get_submodule(parent), key, nn.LayerNorm(module.normalized_shape))
 
 
 @caught_by("test_needs")

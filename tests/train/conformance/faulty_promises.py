@@ -66,6 +66,12 @@ class AlwaysTrue(AtLoss):
         return True
 
 
+@caught_by("test_match_only_declared_events")
+class MisspellsAnEvent(AtLoss):
+    def match(self, event, state):
+        return event in {"after_loss", "after_lss"}
+
+
 @caught_by("test_match_is_fast")
 class SlowToAnswer(AtLoss):
     def match(self, event, state):

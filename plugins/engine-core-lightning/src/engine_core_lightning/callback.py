@@ -14,12 +14,13 @@ import torch
 
 from engine_core import Batches, LoggerDestination, Objective
 from engine_core.callback import is_used_on
-from engine_core.embed import Phase, WrittenStep, check_names, cover, make_loop
+from engine_core.embed import Phase, check_names, make_loop, patched
 from engine_core.errors import ArgumentError, EngineError, UnsupportedError
 from engine_core.needs import EVERYTHING
 from engine_core.time import Time
 
 from .offers import LIGHTNING_OFFERS, OF_DDP, SPLIT_OFFERS, offers_of
+from .written import WrittenStep
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback as _Base
@@ -72,7 +73,7 @@ class EngineCallback(_Base):
         self.engine, self.state = self.loop.engine, self.loop.state
         self._names = {"model": model, "loss_fn": loss_fn}
         self._module: Any = None
-        self._covers, self._loaded = ExitStack(), False  # a checkpoint, whose states nobody has got yet
+        self._patches, self._loaded = ExitStack(), False  # a checkpoint, whose states nobody has got yet
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Say what this run offers, which refuses who needs more; INIT follows when the module has its layers."""
@@ -93,7 +94,7 @@ class EngineCallback(_Base):
         if self._module is None:
             own = getattr(pl_module.configure_model, "__func__", None)
             name = "setup" if own is library.LightningModule.configure_model else "configure_model"
-            cover(self._covers, pl_module, name, partial(self._then_init, pl_module))
+            self._patches.enter_context(patched(pl_module, name, partial(self._then_init, pl_module)))
 
     def _check(self, trainer: Any, module: Any, library: Any) -> None:
         name, strategy, known = library.__name__, trainer.strategy, library.strategies
@@ -134,8 +135,8 @@ class EngineCallback(_Base):
         state.dataloader_len, state.dataloader_label = _steps_of(trainer, trainer.current_epoch), "train"
         state.max_duration = _horizon(trainer)
         for name in COVERED:
-            cover(self._covers, pl_module, name, getattr(self, f"_{name}"))
-        self._written.watch(self._covers)
+            self._patches.enter_context(patched(pl_module, name, getattr(self, f"_{name}")))
+        self._written.watch(self._patches)
         self._zero: Any = lambda: pl_module.optimizer_zero_grad(trainer.current_epoch, trainer.fit_loop.batch_idx, own)
         mixed = partial(torch.autocast, pl_module.device.type, enabled=False)
         self._outside = nullcontext if state.precision == "fp32" else mixed
@@ -174,9 +175,8 @@ class EngineCallback(_Base):
         """Compute the gradients of the batch again; what training_step logs was logged the first time."""
         strategy, (batch, args, kwargs) = self._trainer.strategy, self._given
         self._zero()
-        with ExitStack() as silence:
-            for name in ("log", "log_dict"):
-                cover(silence, self._module, name, lambda *_, **__: None)
+        silenced = partial(patched, self._module, wrapper=lambda *_, **__: None)
+        with silenced("log"), silenced("log_dict"):
             output = strategy.training_step(batch, *args, **kwargs)
         strategy.backward(output["loss"] if isinstance(output, Mapping) else output, self._trainer.optimizers[0])
         self._clip_again()
@@ -246,7 +246,7 @@ class EngineCallback(_Base):
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the module as it was."""
-        self._covers.close()
+        self._patches.close()
 
     # Not state_dict: for that, Lightning refuses a second callback before this one can say why.
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:

@@ -170,12 +170,12 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         original(loss, **kwargs)
         self._loop.end_backward()
 
-    def _clip(self, original: Callable[..., Any], parameters: Any, max_norm: float, **kwargs: Any) -> Any:
+    def _clip_grad_norm_(self, original: Callable[..., Any], parameters: Any, max_norm: float, **kwargs: Any) -> Any:
         norm = original(parameters, max_norm, **kwargs)
         self.engine_state.gradient_norm = norm if max_norm < math.inf else None  # then it is only measured
         return norm
 
-    def _unscale(self, original: Any, *args: Any) -> None:
+    def _unscale_gradients(self, original: Any, *args: Any) -> None:
         is_scaled, self._is_scaled = self._is_scaled, False
         is_scaled and original(*args)  # once a step: clipping does it too
 
@@ -188,7 +188,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         if self.args.load_best_model_at_end and self.engine_state.algorithms:
             warn("load_best_model_at_end loads weights alone, no averages", CheckpointWarning)
         loop, own, handler = self._loop, self.engine_state, self.callback_handler
-        unscale: Any = partial(self._unscale, self.accelerator.unscale_gradients)
+        unscale: Any = partial(self._unscale_gradients, self.accelerator.unscale_gradients)
         moments: dict[str, Callable[..., object]] = {
             "on_train_begin": self._begin_fit,
             "on_epoch_begin": lambda *_: own.timestamp.batch_in_epoch or loop.epoch_start(),  # unless in mid-epoch
@@ -197,13 +197,13 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             "on_epoch_end": self._end_epoch,
             "on_train_end": lambda *_: (loop.fit_end(), self._logged.held and self.log({})),
         }
-        with ExitStack() as covers:
-            embed.cover(covers, self.accelerator, "backward", self._backward)
-            embed.cover(covers, self.accelerator, "clip_grad_norm_", self._clip)
-            embed.cover(covers, self.accelerator, "unscale_gradients", self._unscale)
+        with ExitStack() as patches:
+            for name in ("backward", "clip_grad_norm_", "unscale_gradients"):
+                patches.enter_context(embed.patched(self.accelerator, name, getattr(self, f"_{name}")))
             for name, moment in moments.items():  # before all callbacks
-                embed.cover(covers, handler, name, partial(lambda own, then, *a: (own(*a), then(*a))[1], moment))
-            covers.push(lambda _kind, error, _trace: error and loop.undo(error))
+                before = partial(lambda own, then, *a: (own(*a), then(*a))[1], moment)
+                patches.enter_context(embed.patched(handler, name, before))
+            patches.push(lambda _kind, error, _trace: error and loop.undo(error))
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:

@@ -105,11 +105,6 @@ class Average:
         """Does the model hold the averaged weights now?"""
         return self._swapped is not None
 
-    @property
-    def buffers(self) -> list[torch.Tensor]:
-        """The averages of the model's buffers, to be changed in place."""
-        return [t for place, t in zip(self._places, self._tensors, strict=True) if place.parameter is None]
-
     def copies(self) -> dict[str, torch.Tensor]:
         """Return copies of the averages by name; tied ones are the same tensor."""
         copied = zip(self._places, [tensor.clone() for tensor in self._tensors], strict=True)

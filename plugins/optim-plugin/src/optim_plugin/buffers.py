@@ -7,11 +7,11 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
+from engine_core.parallel import is_statistic
 
 from .weights import Place
 
@@ -23,7 +23,6 @@ Buffers: TypeAlias = Literal["norms", "average", "copy"] | Callable[[str, torch.
 Whatever it is, buffers that are not floating-point, sparse ones, and u and v of a spectral norm are copied.
 """
 _WORDS = ("norms", "average", "copy")
-_STATISTICS = ("running_mean", "running_var")  # a scripted BatchNorm, and many of other libraries, are no _NormBase
 
 
 def check_buffers(given: object) -> Buffers:
@@ -55,8 +54,7 @@ def is_averaged(place: Place, buffers: Buffers) -> bool:
         return False
     if not isinstance(buffers, str):
         return _answer(buffers, place.names[0], weight)
-    is_statistic = isinstance(place.module, _NormBase) or place.attribute in _STATISTICS
-    return buffers == "average" or (buffers == "norms" and is_statistic)
+    return buffers == "average" or (buffers == "norms" and is_statistic(place.module, place.attribute))
 
 
 def _is_iterated(module: nn.Module, attribute: str) -> bool:

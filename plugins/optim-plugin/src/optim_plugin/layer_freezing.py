@@ -102,15 +102,15 @@ class LayerFreezing(Algorithm):
             self._look_behind(model)
         elif not self._is_of(state):
             self._forget()
-        before = self._frozen if self._is_of(state) else None
+        before = self._frozen
         if _done(state) > self.start:
             self._count(event, state, model)
         if event is Event.BATCH_START and self._is_of(state):
             due = max(self._frozen, self._due(_done(state)))
             freeze_first(model, due, self._layers, state.batch)
             self._frozen, self._loaded = due, {}
-        has_changed = self._is_of(state) and self._frozen != before
-        if logger is not None and logger.destinations and has_changed:
+        # Only what BATCH_START freezes is told: a run that pauses may save before an evaluation that it owes.
+        if logger is not None and logger.destinations and self._frozen != before:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})
 
     def _count(self, event: Event, state: State, model: nn.Module) -> None:

@@ -178,8 +178,9 @@ class SWA(WeightAveraging):
         model: Any = model_of(state)
         forward = partial(state.objective.predict, model)
         with in_use(average):
-            found = recompute_statistics(model, self._outdated, self.update_bn, forward)
-        average.take(found)
+            own = recompute_statistics(model, self._outdated, self.update_bn, forward)
+        of_ranks = state.ranks.each(own)
+        average.take({name: torch.stack([each[name] for each in of_ranks]).mean(0) for name in own})
         self._outdated = []
 
     def state_dict(self) -> dict[str, Any]:

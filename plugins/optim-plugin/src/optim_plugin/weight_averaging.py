@@ -92,10 +92,6 @@ class WeightAveraging(Algorithm):
             return self._average.copies()
         return _copies(self._loaded["average"]) if self._loaded else None
 
-    def averaged_buffers(self) -> list[torch.Tensor]:
-        """Return the averages of buffers themselves, for engine-core to give all ranks the same before a checkpoint."""
-        return [] if self._average is None else self._average.buffers
-
     def state_dict(self) -> dict[str, Any]:
         """Return the average and what belongs to it; empty if there is none."""
         if self._average is not None:

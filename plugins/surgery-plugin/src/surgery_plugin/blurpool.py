@@ -11,10 +11,10 @@ from torch import nn
 from engine_core import AlgorithmMetadata, Event, State
 from engine_core.arguments import check_flag, check_whole
 from engine_core.errors import ArgumentError
-from engine_core.surgery import Policy, replace_modules
 
 from .blur import BlurConv2d, BlurMaxPool2d
 from .operation import Operation
+from .replacement import Policy, replace_modules
 
 __all__ = ["BlurPool", "apply_blurpool"]
 

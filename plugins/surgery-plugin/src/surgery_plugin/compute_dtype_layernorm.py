@@ -10,9 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core.surgery import replace_modules
-
 from .models import check_model
+from .replacement import replace_modules
 
 __all__ = ["ComputeDtypeLayerNorm", "apply_fused_layernorm", "find_apex"]
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
 from engine_core.randomness import private_unless
-from engine_core.surgery import replace_modules
 
 from .models import check_model
+from .replacement import replace_modules
 
 __all__ = ["Activation", "GatedLinear", "apply_gated_linear_units", "check_activation"]
 

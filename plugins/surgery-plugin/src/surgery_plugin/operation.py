@@ -9,7 +9,8 @@ from torch import nn
 
 from engine_core import Algorithm, Event, Logger, State
 from engine_core.errors import ArgumentError
-from engine_core.surgery import warn_of_nothing
+
+from .replacement import warn_of_nothing
 
 __all__ = ["Operation"]
 

@@ -11,11 +11,11 @@ from torch import nn
 from engine_core import AlgorithmMetadata, Event, State
 from engine_core.arguments import check_whole
 from engine_core.randomness import private_unless
-from engine_core.surgery import Policy, replace_modules
 
 from .excitation import SqueezeExciteConv2d, check_latent_channels
 from .models import check_model
 from .operation import Operation
+from .replacement import Policy, replace_modules
 
 __all__ = ["SqueezeExcite", "apply_squeeze_excite"]
 

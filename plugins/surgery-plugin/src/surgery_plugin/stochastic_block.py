@@ -12,10 +12,10 @@ from torch import nn
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
 from engine_core.randomness import private_unless
-from engine_core.surgery import replace_modules
 
 from .draws import Draws
 from .models import check_model
+from .replacement import replace_modules
 
 __all__ = [
     "TARGETS",

@@ -1,0 +1,282 @@
+"""The callback `train_metrics`: metrics of the training's own outputs and targets, logged each epoch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics.classification import MulticlassAccuracy
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core.batch import ItemSwap
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointWarning
+from engine_core.testing import ThreadRanks
+from insight_plugin import TrainMetrics
+
+from .parts import Memory, at, batches, linear, net, steps_by_hand, trainer
+
+NAME = "train/right"
+
+
+class Right:
+    """The share of rows that are right; keeps all that it was given, too."""
+
+    def reset(self) -> None:
+        self.right = self.seen = 0
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        assert not outputs.requires_grad and not torch.is_grad_enabled()
+        self.right += int((outputs.argmax(1) == targets).sum())
+        self.seen += len(targets)
+
+    def compute(self) -> float:
+        return self.right / self.seen
+
+    def merge_state(self, others: Any) -> None:
+        for other in others:
+            self.right, self.seen = self.right + other.right, self.seen + other.seen
+
+
+def by_hand(*sizes: int) -> list[tuple[int, float]]:
+    """Return the share of rows that were right while training, by the step at the end of each of two epochs."""
+    right = [int((o.argmax(1) == targets).sum()) for _, o, targets, _ in steps_by_hand(*sizes, epochs=2)]
+    n = len(sizes)
+    return [(n, sum(right[:n]) / sum(sizes)), (2 * n, sum(right[n:]) / sum(sizes))]
+
+
+def logged(**settings: Any) -> list[tuple[int, float]]:
+    memory = Memory()
+    given = {"max_duration": "2ep", "metrics": {"right": Right()}, "callbacks": "train_metrics", "loggers": memory}
+    trainer(batches(8, 5, 8), **{**given, **settings}).fit()
+    return memory.values(NAME)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"microbatch_size": 3}, {"eval_dataloader": batches(3), "eval_interval": "1ba"}],
+    ids=["whole batches", "microbatches", "evaluations in between"],
+)
+def test_they_are_those_of_the_rows_as_they_were_trained_on(settings: dict[str, Any]) -> None:
+    assert logged(**settings) == by_hand(8, 5, 8)
+
+
+@pytest.mark.parametrize("name", ["loss", "loss_epoch", "gradient_norm", "gradient_norm_clipped"])
+def test_a_name_that_the_training_logs_is_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"'{name}'"):
+        TrainMetrics({name: Right()})
+    if name != "loss":  # which the Trainer refuses
+        with pytest.raises(ArgumentError, match=f"train_metrics can't log a metric called '{name}'"):
+            logged(metrics={name: Right()})
+
+
+def test_metrics_of_its_own_come_in_place_of_the_trainers() -> None:
+    assert logged(metrics=None, callbacks=TrainMetrics({"right": Right()})) == by_hand(8, 5, 8)
+
+
+def test_those_of_torchmetrics_and_dropout_see_the_model_in_train_mode() -> None:
+    modes: list[bool] = []
+    metrics = {"right": MulticlassAccuracy(3, average="micro")}
+    watch = at("after_forward", lambda state: modes.append(state.model.training))
+    assert logged(metrics=metrics, callbacks=["train_metrics", watch]) == [
+        (step, pytest.approx(share)) for step, share in by_hand(8, 5, 8)
+    ]
+    assert set(modes) == {True}
+
+
+class OneHot(Algorithm):
+    """Replaces the targets for the loss alone, as label smoothing does."""
+
+    metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), writes=("batch",))
+
+    def __init__(self) -> None:
+        self.swap = ItemSwap(1)
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        if event is Event.BEFORE_LOSS:
+            self.swap.put(state, nn.functional.one_hot(state.batch[1], 3).float())
+        else:
+            self.swap.back(state)
+
+
+class Again(Algorithm):
+    """Computes gradients at other weights before the step."""
+
+    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        model: Any = state.model
+        closure: Any = state.closure
+        model.weight.data.neg_()
+        closure()
+        model.weight.data.neg_()
+        closure()  # the gradients of the step as they were, so that it trains alike
+
+
+@pytest.mark.parametrize("algorithm", [OneHot, Again])
+def test_targets_are_those_of_the_forward_and_each_batch_counts_once(algorithm: type[Algorithm]) -> None:
+    assert logged(algorithms=algorithm()) == [(step, pytest.approx(share)) for step, share in by_hand(8, 5, 8)]
+
+
+class Mixes(Algorithm):
+    """Mixes nothing, but says so, in the batches that are listed."""
+
+    def __init__(self, event: str, *which: int) -> None:
+        self.metadata = AlgorithmMetadata(  # type: ignore[misc]  # this instance's own
+            events=(event,), tags=("target_mixing",), writes=()
+        )
+        self.which = which
+
+    def match(self, event: Event, state: State) -> bool:
+        return state.timestamp.batch in self.which
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        pass
+
+
+@pytest.mark.parametrize("event", ["after_dataloader", "before_train_batch", "before_forward", "before_loss"])
+def test_a_batch_in_which_targets_are_mixed_is_left_out_and_told_of_once(event: str) -> None:
+    with pytest.warns(UserWarning, match="leaves out the batches in which Mixes mixes targets") as caught:
+        values = logged(algorithms=Mixes(event, 0, 1, 3, 4, 5), optimizers=lambda p: torch.optim.SGD(p, lr=0.0))
+    inputs, targets = batches(8, 5, 8)[2]
+    assert values == [(3, (linear()(inputs).argmax(1) == targets).sum() / 8)]
+    assert len(caught) == 1
+
+
+def test_an_epoch_in_two_fits_has_one_value() -> None:
+    memory = Memory()
+    made = trainer(batches(8, 5, 8), max_duration="2ep", callbacks=TrainMetrics({"right": Right()}), loggers=memory)
+    made.fit("2ba")
+    made.fit()
+    assert memory.values(NAME) == by_hand(8, 5, 8)
+
+
+METRICS = {"plain": Right, "torchmetrics": lambda: MulticlassAccuracy(3, average="micro")}
+
+
+@pytest.mark.parametrize("kind", METRICS)
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+def test_a_resumed_run_logs_the_values_of_the_run_that_was_not_interrupted(
+    kind: str, batch: int, tmp_path: Path
+) -> None:
+    def run(memory: Memory, duration: str, *savers: Any, **settings: Any) -> None:
+        given = {"metrics": {"right": METRICS[kind]()}, "callbacks": [TrainMetrics(), *savers], "seed": 1}
+        with trainer(batches(8, 5, 8), net(), max_duration="2ep", loggers=memory, **given, **settings) as made:
+            made.fit(duration)
+
+    whole, first, second = Memory(), Memory(), Memory()
+    run(whole, "2ep")
+    run(first, f"{batch}ba", CheckpointSaver(tmp_path, "1ba"))
+    run(second, f"{6 - batch}ba", CheckpointSaver(tmp_path, "1ba"), autoresume=True)
+    assert first.metrics + second.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_what_is_saved_after_the_last_batch_of_an_epoch_is_enough_for_its_value(kind: str) -> None:
+    saved: list[Any] = []
+    first, second = (TrainMetrics({"right": METRICS[kind]()}) for _ in range(2))
+    memory, again = Memory(), Memory()
+    save = at("batch_checkpoint", lambda state: saved.append(first.state_dict()))
+    trainer(batches(8, 5), callbacks=[first, save], loggers=memory).fit()
+    second.load_state_dict(saved[-1])
+    assert second.state_dict() == saved[-1]
+    state, logger = State(linear(), loss_fn=nn.CrossEntropyLoss(), device="cpu"), Logger([again])
+    second.fit_start(state, logger)
+    second.epoch_end(state, logger)
+    assert [value for _, value in again.values(NAME)] == [value for _, value in memory.values(NAME)]
+
+
+def logged_by_ranks(kind: str, folder: Path, *parts: tuple[str, int]) -> list[Any]:
+    """Return what rank 0 logs of parts of a run, with so many ranks, each of which resumes the one before."""
+
+    def program(ranks: Any, duration: str) -> list[Any]:
+        callbacks = [TrainMetrics({"right": METRICS[kind]()}), CheckpointSaver(folder, "1ba")]
+        given = {"max_duration": "2ep", "loggers": (memory := Memory()), "callbacks": callbacks, "seed": 1}
+        with trainer(batches(8, 1, 8), linear(), parallel=ranks, autoresume=True, **given) as made:
+            made.fit(duration)
+        return memory.values(NAME)
+
+    return [
+        value
+        for duration, size in parts
+        for value in ThreadRanks.run(lambda ranks, duration=duration: program(ranks, duration), size)[0]
+    ]
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_on_several_ranks_an_epoch_is_that_of_one_process_resumed_or_not(kind: str, tmp_path: Path) -> None:
+    alone = logged_by_ranks(kind, tmp_path / "alone", ("2ep", 1))
+    assert logged_by_ranks(kind, tmp_path / "whole", ("2ep", 3)) == alone
+    assert logged_by_ranks(kind, tmp_path / "resumed", ("2ba", 3), ("2ba", 3), ("2ba", 3)) == alone
+
+
+def test_on_another_number_of_ranks_a_resumed_epoch_has_the_rows_of_its_rest(tmp_path: Path) -> None:
+    with pytest.warns(CheckpointWarning) as caught:
+        values = logged_by_ranks("plain", tmp_path, ("1ba", 2), ("2ba", 3))
+    assert "train_metrics was saved on 2 ranks and resumes on 3" in " ".join(str(each.message) for each in caught)
+    assert [round(share * 9, 6).is_integer() for _, share in values] == [True]
+
+
+class Unsavable(Right):
+    def reset(self) -> None:
+        super().reset()
+        self.rule = torch.argmax
+
+
+def test_a_metric_that_cannot_be_saved_is_told_of_once_and_the_checkpoint_is_written(tmp_path: Path) -> None:
+    with pytest.warns(CheckpointWarning, match="train_metrics can't save metric 'right' .*of the rest") as caught:
+        logged(metrics={"right": Unsavable()}, callbacks=["train_metrics", CheckpointSaver(tmp_path, "1ba")])
+    assert len(caught) == 1
+
+
+class Pair(Right):
+    def compute(self) -> Any:
+        return torch.zeros(2)
+
+
+def test_a_metric_that_computes_no_number_is_refused_after_the_first_batch() -> None:
+    memory = Memory()
+    made = trainer(batches(8, 8), callbacks=TrainMetrics({"pair": Pair()}), loggers=memory)
+    with pytest.raises(ArgumentError, match=r"metric 'train/pair' computed a Tensor of shape \(2,\)"):
+        made.fit()
+    assert made.state.timestamp.batch == 0
+
+
+class OwnLoss(nn.Linear):
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return outputs.mean()
+
+    def forward(self, batch: Any) -> Any:
+        return super().forward(batch[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metrics": None}, r"train_metrics has no metrics: give some to the Trainer, as metrics=\{'accuracy'"),
+        ({"model": OwnLoss(4, 3), "loss_fn": None, "metrics": None}, "OwnLoss has its own loss, so nothing says which"),
+    ],
+)
+def test_what_can_not_work_is_refused_when_the_fit_starts(settings: dict[str, Any], message: str) -> None:
+    made = trainer(**{"metrics": {"right": Right()}, "callbacks": "train_metrics", **settings})
+    with pytest.raises(ArgumentError, match=message):
+        made.fit()
+
+
+def test_metrics_are_checked_when_it_is_made_and_a_foreign_state_is_refused() -> None:
+    with pytest.raises(ArgumentTypeError, match="metric 'right' is the class Right; write Right"):
+        TrainMetrics({"right": Right})
+    with pytest.raises(ArgumentError, match="which it never saved"):
+        TrainMetrics().load_state_dict({"metrics": {"right": 3}})
+
+
+def test_without_loggers_nothing_is_computed() -> None:
+    trainer(metrics={"right": object.__new__(Right)}, callbacks=[callback := TrainMetrics()]).fit()
+    assert callback.state_dict() == {} and not callback._seen

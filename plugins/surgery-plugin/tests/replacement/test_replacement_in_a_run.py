@@ -1,0 +1,148 @@
+"""Surgery within a run: optimizers of the Trainer and of a custom loop follow, and the run is as if built by hand."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State
+from engine_core.errors import ArgumentError, NothingReplacedWarning
+from surgery_plugin.replacement import replace_modules, warn_of_nothing
+
+from .parts import batches, net, same, trainer
+from .test_replacement import Wrap
+
+SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+class Surgeon(Algorithm):
+    """Replaces Linears by what a function makes of them."""
+
+    metadata = AlgorithmMetadata(events=(Event.INIT,), tags=("surgery",), writes=("model",))
+
+    def __init__(self, policy: Any, kind: type[nn.Module] = nn.Linear) -> None:
+        self.policies = {kind: policy}
+
+    def match(self, event: Event, state: State) -> bool:
+        return event is Event.INIT
+
+    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+        if not replace_modules(state.model, self.policies, optimizers=state.optimizers):
+            warn_of_nothing("Surgeon", next(iter(self.policies)).__name__)
+
+
+def double(module: nn.Linear, name: str) -> nn.Module:
+    """Return a wrapper with a new, known parameter."""
+    wrapped = Wrap(module)
+    wrapped.scale = nn.Parameter(torch.ones(3 if name == "4" else 6))
+    wrapped.forward = lambda x: wrapped.scale * module(x)  # type: ignore[method-assign]
+    return wrapped
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def by_hand() -> nn.Module:
+    """Return a net that was operated on before anything else, and trained."""
+    model = net()
+    replace_modules(model, {nn.Linear: double})
+    trainer(model=model, optimizers=SGD, max_duration="2ep").fit()
+    return model
+
+
+def test_a_callable_and_an_optimizer_made_earlier_train_the_same() -> None:
+    expected = weights(by_hand())
+    for make in (lambda model: SGD, lambda model: SGD(model.parameters())):
+        model = net()
+        made = trainer(model=model, algorithms=Surgeon(double), optimizers=make(model), max_duration="2ep")
+        made.fit()
+        assert same(weights(model), expected)
+        assert not torch.equal(model[4].scale, torch.ones(3))
+
+
+def test_a_custom_loops_optimizer_follows_at_init() -> None:
+    model = net()
+    optimizer = SGD(model.parameters())
+    state = State(model=model, optimizers=[optimizer], algorithms=[Surgeon(double)])
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.INIT)
+    for _ in range(2):
+        for inputs, targets in batches():
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    assert same(weights(model), weights(by_hand()))
+
+
+def test_surgery_after_surgery_follows_too() -> None:
+    model = net()
+    optimizer = SGD([{"params": model[0].parameters()}, {"params": [*model[1].parameters(), *model[4].parameters()]}])
+    algorithms = [Surgeon(double), Surgeon(lambda m, n: nn.PReLU(), nn.ReLU)]
+    trainer(model=model, algorithms=algorithms, optimizers=optimizer).fit()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert [[names[p] for p in group["params"]] for group in optimizer.param_groups] == [
+        ["0.inner.weight", "0.inner.bias", "0.scale"],
+        ["1.weight", "1.bias", "4.inner.weight", "4.inner.bias", "4.scale", "2.weight"],
+    ]
+
+
+def test_surgery_that_is_refused_leaves_the_model_as_it_was_so_that_the_retry_is_refused_too() -> None:
+    model = net()
+    optimizers = [SGD(model[place].parameters()) for place in (0, 4)]
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=r"several of them could train .* '2\.weight'") as refused:
+            trainer(model=model, algorithms=Surgeon(lambda m, n: nn.PReLU(), nn.ReLU), optimizers=optimizers)
+        assert refused.value.__notes__ == ["raised by apply of algorithm Surgeon at INIT"]
+        assert type(model[2]) is nn.ReLU
+
+
+def test_an_optimizer_and_a_callable_follow_in_the_order_given() -> None:
+    model = net()
+    optimizers = [torch.optim.Adam, SGD(model[0].parameters())]
+    made = trainer(model=model, algorithms=Surgeon(double), optimizers=optimizers)
+    assert [type(optimizer).__name__ for optimizer in made.state.optimizers] == ["Adam", "SGD"]
+    assert made.state.optimizers[1].param_groups[0]["params"][-1] is model[4].scale
+    made.fit()
+
+
+class Tied(nn.Module):
+    """A net with one weight under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+class ReplaceSecond(Surgeon):
+    """Replaces a layer without `replace_modules`."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+        state.model.second = nn.Linear(4, 4)
+
+
+def test_the_end_of_a_tie_that_is_cut_by_hand_stays_in_the_group_of_the_tie() -> None:
+    model = Tied()
+    weight, biases = model.first.weight, [model.first.bias, model.second.bias]
+    optimizer = SGD([{"params": [weight]}, {"params": biases}])
+    trainer(model=model, algorithms=ReplaceSecond(), optimizers=optimizer)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert [[names[p] for p in group["params"]] for group in optimizer.param_groups] == [
+        ["first.weight", "second.weight"],
+        ["first.bias", "second.bias"],
+    ]
+
+
+def test_an_algorithm_that_finds_nothing_says_so() -> None:
+    with pytest.warns(NothingReplacedWarning, match="^Surgeon changed nothing: the model has no Conv2d$") as caught:
+        trainer(algorithms=Surgeon(double, nn.Conv2d))
+    assert caught[0].filename == __file__ or caught[0].filename.endswith("parts.py")

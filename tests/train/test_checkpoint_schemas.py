@@ -1,0 +1,127 @@
+"""Checkpoints that former versions wrote, with the schemas 1 and 2, load and resume; their files are never edited."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, load_model
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import resolve
+
+from .parts import net, rows, same, trainer
+from .test_resume import OPTIMIZERS, SCHEDULERS, Counts, Noise, loader
+
+SAVED = Path(__file__).parent / "saved"
+"""Batch 6 of a run with 4 batches an epoch: as one process wrote it, and the same written by two."""
+
+
+class Mean(Algorithm):
+    """Evaluates with the mean of the weights after each batch and the mean before it."""
+
+    metadata = AlgorithmMetadata(events=("batch_end", "eval_start", "eval_end"), writes=("model",))
+
+    def __init__(self) -> None:
+        self.kept: dict[str, torch.Tensor] = {}
+        self.mean: dict[str, torch.Tensor] = {}
+
+    def match(self, event: Event, state: State) -> bool:
+        return event is Event.BATCH_END or bool(self.mean)
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        model: Any = state.model
+        own = {name: value.clone() for name, value in model.state_dict().items()}
+        if event is Event.BATCH_END:
+            floating = {name: value for name, value in own.items() if value.is_floating_point()}
+            self.mean = {**own, **{name: (value + self.mean.get(name, value)) / 2 for name, value in floating.items()}}
+        elif event is Event.EVAL_START:
+            self.kept = own
+            model.load_state_dict(self.mean)
+        else:
+            model.load_state_dict(self.kept)
+
+    def averaged_state_dict(self) -> dict[str, torch.Tensor] | None:
+        return {name: value.clone() for name, value in self.mean.items()} or None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": dict(self.mean)} if self.mean else {}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.mean = dict(state["mean"]) if state else {}
+
+
+def run(**settings: Any) -> Any:
+    given: dict[str, Any] = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
+    given |= {"max_duration": "3ep", "eval_dataloader": [rows(9)], "algorithms": [Noise(), Mean()]}
+    return trainer(loader(), net(0.3), **{"callbacks": Counts(), **given, **settings})
+
+
+def save(folder: Path) -> None:
+    """Train as the run did that is kept here."""
+    with run(callbacks=[Counts(), CheckpointSaver(folder)], seed=4) as made:
+        made.fit("6ba")
+
+
+@pytest.fixture(scope="module")
+def end() -> Any:
+    """Return the model at the end of the uninterrupted run."""
+    with run(seed=4) as made:
+        made.fit()
+    return made.state.model.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:this run differs from the one that was saved")
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_run_resumes_from_a_checkpoint_of_a_former_version(schema: int, end: Any) -> None:
+    with run(load_path=SAVED / f"schema-{schema}") as made:
+        assert made.state.timestamp.batch == 6
+        made.fit()
+    found = made.state.model.state_dict()
+    assert made.state.callbacks[0].batches == 12
+    # Other versions of torch, on other machines, round in another way.
+    assert all(torch.allclose(found[name].double(), value.double(), atol=1e-5) for name, value in end.items())
+
+
+@pytest.mark.filterwarnings("ignore:this run differs from the one that was saved")
+def test_both_schemas_say_the_same() -> None:
+    ends = []
+    for schema in (1, 2):
+        with run(load_path=SAVED / f"schema-{schema}") as made:
+            made.fit()
+        ends.append(made.state.model.state_dict())
+    assert same(*ends)
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_weights_and_average_of_a_former_version_are_told_apart(schema: int) -> None:
+    weights = load_file(SAVED / "schema-1" / "model.safetensors")
+    state = load_file(SAVED / "schema-1" / "state.safetensors")
+    average = {name: state[f"algorithms.Mean.mean.{name}"] for name in weights}
+    for which, expected in (("trained", weights), ("evaluated", average)):
+        loaded = load_model(SAVED / f"schema-{schema}", net(), weights=which).state_dict()
+        assert same(dict(sorted(loaded.items())), dict(sorted(expected.items())))
+
+
+class Keyed(Mean):
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": dict(self.mean)} if self.mean else {}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.mean = dict(state["average"]) if state else {}
+
+
+@pytest.mark.parametrize("algorithm", [Mean, Keyed])
+def test_an_average_is_a_file_of_its_own_and_saved_once_under_its_key(algorithm: type[Mean], tmp_path: Path) -> None:
+    given: Any = {"callbacks": [CheckpointSaver(tmp_path)], "seed": 4}
+    with run(algorithms=[mean := algorithm()], **given) as made:
+        made.fit("6ba")
+    average = dict(sorted(load_file(resolve(tmp_path) / "average" / "model.safetensors").items()))
+    assert same(average, dict(sorted(mean.mean.items())))
+    kept = [
+        name for name in load_file(resolve(tmp_path) / "state.safetensors") if ".mean." in name or "average" in name
+    ]
+    assert len(kept) == (len(average) if algorithm is Mean else 0)
+    with run(algorithms=[resumed := algorithm()], load_path=tmp_path):
+        assert same(resumed.mean, mean.mean)
