@@ -1,13 +1,14 @@
 """Install and test one environment of tox.ini, without torch where torch has no CPU build for its Python.
 
     python .ci/matrix.py install [--plugins] [--adapters] [--require-torch]
-    python .ci/matrix.py core --ring quick|full [--floors] [pytest's arguments]
-    python .ci/matrix.py plugins --ring quick|full [--floors] [pytest's arguments]
-    python .ci/matrix.py ranks --ring quick|full [pytest's arguments]
-    python .ci/matrix.py alone --ring quick|full [pytest's arguments]
+    python .ci/matrix.py core --ring quick|full|both [--floors] [pytest's arguments]
+    python .ci/matrix.py plugins --ring quick|full|both [--floors] [pytest's arguments]
+    python .ci/matrix.py ranks --ring quick|full|both [pytest's arguments]
+    python .ci/matrix.py alone --ring quick|full|both [pytest's arguments]
+    python .ci/matrix.py beside [--floors] [pytest's arguments]
 
-tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment is used for all of it, one after
-the other: torch is unpacked once, and `core`, `plugins` and `alone` install and uninstall the plugins as they need.
+tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core alone in it, is
+used for all of it, one after the other: `plugins` and `alone` have the plugins' unpacked wheels on the path.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 # Those that need a third party's library too. Only tox's `beside` environments install them.
 ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
-WHEELS = ROOT / ".tox" / "wheels"
+PIP = [sys.executable, "-I", "-m", "pip"]
+WHEELS = ROOT / ".tox" / "built"
 TORCHES = ROOT / ".tox" / "torch"
 OF_A_LINK = ("METADATA", "WHEEL", "entry_points.txt")  # what a wheel that points to torch takes from torch's own
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
 # What the adapters' extras add: a library under its other name, and what MLflow keeps runs with.
 OF_EXTRAS = ["pytorch-lightning", "sqlalchemy", "alembic"]
 # How pytest selects the tests of a ring.
-RINGS = {"quick": "not full", "full": "full"}
+RINGS = {"quick": "not full", "full": "full", "both": ""}
 NO_TESTS = 5  # pytest's exit code
 TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
@@ -65,20 +67,25 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
 # At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.
 HARSH = {
     "PYTHONOPTIMIZE": "1",
-    "PYTEST_ADDOPTS": '-W "ignore:assertions not in test modules:pytest.PytestConfigWarning"',
+    "PYTEST_ADDOPTS": os.environ.get("PYTEST_ADDOPTS", "")
+    + ' -W "ignore:assertions not in test modules:pytest.PytestConfigWarning"',
     "LC_ALL": "C",
     "PYTHONCOERCECLOCALE": "0",
     "PYTHONUTF8": "0",
 }
 # Of the plugins' tests at the floors: those that use other dependencies than torch; the kit's own tests run there too.
 OF_PLUGINS_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readme", "state")]
+# Of the adapters' and trackers' tests at the floors: what is read from the library's hooks and files, and from ranks.
+BESIDE_AT_FLOORS = [f"tests/beside/test_*_{name}.py" for name in (
+    "checkpoints", "events", "places", "ranks", "resume", "table",
+)]  # fmt: skip
 
 
 def main() -> int:
     """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("install", "core", "plugins", "ranks", "alone"))
-    parser.add_argument("--floors", action="store_true", help="leave out what uses no dependency but torch")
+    parser.add_argument("command", choices=("install", "core", "plugins", "ranks", "alone", "beside"))
+    parser.add_argument("--floors", action="store_true", help="only what differs between versions")
     parser.add_argument("--plugins", action="store_true", help="install the plugins too, not the core alone")
     parser.add_argument("--adapters", action="store_true", help="install the adapters to other libraries too")
     parser.add_argument("--require-torch", action="store_true", help="fail where torch has no CPU build")
@@ -91,6 +98,9 @@ def main() -> int:
         return 0
     if options.command == "alone":
         return test_each_alone(options.ring, rest)
+    if options.command == "beside":
+        tests = matching(ROOT, BESIDE_AT_FLOORS) if options.floors else ["tests/beside"]
+        return run_pytest(*tests, "--numprocesses=auto", "--dist=loadfile", *rest, ring="both").returncode
     return test_with(options.command, ring=options.ring, at_floors=options.floors, arguments=rest)
 
 
@@ -98,7 +108,8 @@ def install(plugins: list[Path], *, require_torch: bool) -> None:
     """Install the core and the given plugins from this tree, with torch if it can be had."""
     reason = install_torch()
     core, *others = wheels_of([ROOT, *plugins])
-    uninstall([ROOT])  # pip takes another wheel of the same version for the one that is there
+    # pip takes another wheel of the same version for the one that is there
+    subprocess.run([*PIP, "uninstall", "--quiet", "--yes", "engine-core"], cwd=ROOT, check=True)
     if not reason:
         WHY_NO_TORCH.unlink(missing_ok=True)
         pip_install(f"{core}[examples,metrics,torchdata]", *map(str, others))
@@ -117,12 +128,13 @@ def wheels_of(projects: list[Path]) -> list[Path]:
     if missing:
         WHEELS.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=WHEELS) as new:
-            build = [sys.executable, "-I", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", new, *map(str, missing)]
+            build = [*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", new, *map(str, missing)]
             subprocess.run(build, cwd=ROOT, check=True)
             for project, folder in missing.items():
                 (wheel,) = Path(new).glob(f"{name_of(project).replace('-', '_')}-*.whl")
                 ready = Path(new, name_of(project))
                 ready.mkdir()
+                shutil.unpack_archive(wheel, ready / "unpacked", "zip")
                 wheel.rename(ready / wheel.name)
                 try:
                     ready.rename(folder)  # all of it at once
@@ -219,7 +231,7 @@ def requirements_without_torch() -> list[str]:
 
 def pip_command(*arguments: str) -> list[str]:
     """Return the command of this environment's pip; Python compiles only what it imports, which saves half the time."""
-    return [sys.executable, "-I", "-m", "pip", "install", "--no-compile", *arguments]
+    return [*PIP, "install", "--no-compile", *arguments]
 
 
 def pip_install(*arguments: str) -> None:
@@ -234,15 +246,12 @@ def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) ->
     if not has_torch:
         name = os.environ.get("TOX_ENV_NAME", "here")
         print(f"TORCH-FREE HALF in {name}: only {' '.join(tests)}, since {WHY_NO_TORCH.read_text()}", flush=True)
-    uninstall(PLUGINS)  # those that an earlier command left
-    if whom != "core":
-        pip_install("--no-deps", *map(str, wheels_of(PLUGINS)))
     ignored = NOT_AT_FLOORS if at_floors else [] if has_torch else OF_THE_TEXT
     # `worksteal` keeps most tests of a file together, which share fixtures, and leaves no core idle; those of ranks
     # start processes, once for each file.
     processes = ("--numprocesses=auto", f"--dist={'loadfile' if whom == 'ranks' else 'worksteal'}")
     left_out = (f"--ignore={path}" for path in ignored)
-    environment = HARSH if at_floors else {}
+    environment = {**(HARSH if at_floors else {}), **({} if whom == "core" else path_of(PLUGINS))}
     return run_pytest(*tests, *left_out, *processes, *arguments, ring=ring, environment=environment).returncode
 
 
@@ -276,17 +285,14 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
         return 0
-    uninstall(PLUGINS)  # those that an earlier command left
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        for plugin, wheel in zip(PLUGINS, wheels_of(PLUGINS), strict=True):
-            shutil.unpack_archive(wheel, Path(folder, plugin.name), "zip")  # which installs it, much sooner than pip
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {
             # One process each: what xdist starts takes longer to import torch than it saves.
             plugin.name: pool.submit(
                 run_pytest,
                 *(tests_of(plugin), *arguments),
                 ring=ring,
-                environment={"PYTHONPATH": str(Path(folder, plugin.name))},
+                environment=path_of([plugin]),
                 stdout=PIPE,  # they run side by side
             )
             for plugin in sorted(PLUGINS, key=size_of_tests, reverse=True)
@@ -303,19 +309,18 @@ def size_of_tests(plugin: Path) -> int:
     return sum(file.stat().st_size for file in (plugin / "tests").glob("*.py"))
 
 
-def uninstall(projects: list[Path]) -> None:
-    """Uninstall those of the projects that are installed; pip only warns about the others."""
-    names = [name_of(project) for project in projects]
-    subprocess.run([sys.executable, "-I", "-m", "pip", "uninstall", "--quiet", "--yes", *names], cwd=ROOT, check=True)
+def path_of(plugins: list[Path]) -> dict[str, str]:
+    """Return the variable that puts plugins on the path, from their unpacked wheels, which takes pip much longer."""
+    return {"PYTHONPATH": os.pathsep.join(str(wheel.with_name("unpacked")) for wheel in wheels_of(plugins))}
 
 
 def run_pytest(
-    *arguments: str, ring: str, environment: Mapping[str, str], stdout: int | None = None
+    *arguments: str, ring: str, environment: Mapping[str, str] | None = None, stdout: int | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the tests of a ring on what is installed here, with these variables beside those of this environment."""
     pytest = Path(sys.executable).with_name("pytest")  # not `python -m`, which would put this tree on the path
     command = [pytest, "-m", RINGS[ring], *arguments]
-    variables = {**os.environ, **environment}
+    variables = {**os.environ, **(environment or {})}
     done = subprocess.run(command, cwd=ROOT, env=variables, stdout=stdout, text=True, check=False)
     if (ring, done.returncode) == ("full", NO_TESTS):
         done.returncode = 0  # these may all be quick

@@ -28,8 +28,7 @@ class Ranks:
         rank: the number of this process, from 0.
         size: how many processes there are.
         is_sharded: does each rank have only a part of each weight? Then each forward waits for the other ranks.
-        is_local: has the run `DDP(data="local")`? Then each loader gives the rows of its rank only; with other settings
-            one with a `DistributedSampler` does so too.
+        is_local: has the run `DDP(data="local")`? Then each loader gives the rows of its rank only.
         timeout_s: how long a rank waits for the others.
         batches: what a row is in this run, as `State.batches` says.
 
@@ -73,7 +72,7 @@ class Ranks:
         return any(own for (own,) in self.table([bool(flag)]))
 
     def first(self, value: T) -> T:
-        """Return rank 0's value: None, numbers, strings, tensors, and lists, tuples and dicts of these."""
+        """Return rank 0's value, whatever `pickle` takes; tensors arrive on the CPU."""
         return value
 
     def decide(self, decision: Callable[[], T]) -> T:

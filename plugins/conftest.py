@@ -2,15 +2,32 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from engine_core import Trainer
+from engine_core.testing import AlgorithmConformance, PassConformance
 
 for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may set them
     os.environ.pop(variable, None)
+
+settings.register_profile("shared-machine", deadline=None)
+settings.load_profile("shared-machine")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the conformance kit to the full ring, but for the first algorithm of each package."""
+    first: dict[Path, type] = {}
+    for item in items:
+        kit = getattr(item, "cls", None) or object
+        ours = Path(__file__).parent in item.path.parents and issubclass(kit, (AlgorithmConformance, PassConformance))
+        if ours and first.setdefault(item.path, kit) is not kit:
+            item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture(autouse=True, scope="session")

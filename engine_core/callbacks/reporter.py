@@ -215,10 +215,9 @@ def _dealt(state: State) -> dict[str, Any] | None:
     if ranks.size == 1:
         return None
     from ..parallel import bounds  # noqa: PLC0415  needs torch, as above
-    from ..trainer import is_of_rank  # noqa: PLC0415
 
     parts = None
-    if type(rows) is int and not ranks.is_local and not is_of_rank(state.train_dataloader):
+    if type(rows) is int and not ranks.is_local:
         parts = [stop - start for start, stop in (bounds(rows, ranks, rank) for rank in range(ranks.size))]
     return {"number": ranks.size, "parallel": "fsdp" if ranks.is_sharded else "ddp", "rows": parts}
 

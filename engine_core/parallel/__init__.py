@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from .checks import check_spread
 from .failures import ends_with, record
-from .group import join, packed, unpacked
+from .group import join, on_cpu
 from .rows import bounds, placeholder_of
-from .settings import DDP, FSDP, spread_of
+from .settings import DDP, FSDP, Parallel, check_spread, spread_of
 from .sharding import (
     gathered,
     in_slices,
@@ -22,6 +21,7 @@ from .wrapping import Wrapping, is_statistic, shared_buffers, spread_model, writ
 __all__ = [
     "DDP",
     "FSDP",
+    "Parallel",
     "Wrapping",
     "bounds",
     "check_spread",
@@ -33,7 +33,7 @@ __all__ = [
     "join",
     "mark_of",
     "mark_of_tensors",
-    "packed",
+    "on_cpu",
     "placeholder_of",
     "record",
     "shard_like",
@@ -41,7 +41,6 @@ __all__ = [
     "shared_buffers",
     "spread_model",
     "spread_of",
-    "unpacked",
     "write_gathered",
     "written",
 ]

@@ -1,4 +1,4 @@
-"""A rank that fails ends the others: it writes why on the board, and a thread of each rank looks there."""
+"""A rank that fails ends the others: it writes why into the group's store, where a thread of each rank looks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from ..errors import RankError
-from .board import Board, Failure, Place, in_words
+from ..errors import EngineError, RankError
 
 _LOOK_S = 1.0
-"""How often the thread looks at the board."""
+"""How often the thread looks into the store."""
 _LEAVE_S = 5.0
 """How long the main thread may take from there to raise a RankError."""
 _CLOSE_S = 6.0
 """How long the process may live on after that: all have ended within 15 seconds."""
+_ANSWER_S = 3.0
+"""How long to wait for the ranks to say where they are."""
+_READ_S = 2.0
+"""How long the rank whose process holds the store lives on for the others to read it."""
+_LONGEST, _LONGEST_TRACEBACK = 500, 8000
 _OF_MESSAGES = re.compile(r"gloo|nccl|connection (was )?(closed|reset)|broken pipe|operation timed out", re.IGNORECASE)
 _TORCH, _HERE = (str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
 _NOT_SHOWN = (_TORCH, _HERE, str(Path(os.__file__).parent) + os.sep)
@@ -35,27 +39,41 @@ _WAITS_IN = (_HERE, f"{_TORCH}distributed{os.sep}", f"{_TORCH}autograd{os.sep}gr
 """Code that waits for other ranks; the last is `backward`, where DistributedDataParallel waits."""
 
 
+class Failure(NamedTuple):
+    """The first failure of a run: in words that follow "rank 0 ends because", that rank's traceback, and the time."""
+
+    what: str
+    traceback: str
+    at: float
+
+
 class Failures:
     """What this rank tells the others when it fails, and what it learns of their failures.
 
     The main thread raises what has happened. If it can't, because it waits for the others or runs the user's code, the
-    thread that looks at the board ends the process.
+    thread that looks into the store ends the process. The store may be gone, with the process that holds it: then
+    nothing is written, and nothing is found.
 
     Args:
-        leave: leaves the process group, so that no other rank waits for this one.
+        store: of the process group, for this run alone.
         timeout: how long a rank waits for the others, in words.
+        leave: leaves the process group, so that no other rank waits for this one.
         end: ends the process with this exit code.
     """
 
     def __init__(
-        self, rank: int, board: Board, leave: Callable[[], None], timeout: str, end: Callable[[int], Any] = os._exit
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: str,
+        leave: Callable[[], None],
+        end: Callable[[int], Any] = os._exit,
     ) -> None:
-        self._rank, self._board, self._leave, self._timeout, self._end = rank, board, leave, timeout, end
-        self._main = threading.get_ident()
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._leave, self._end, self._main = leave, end, threading.get_ident()
         self._is_ending, self._is_closed = threading.Event(), threading.Event()
         self._has_failed = False
-        self.number = 0
-        """How many runs of this process have ended with an error before: each has entries of its own on the board."""
         self._thread = threading.Thread(target=self._watch, name="engine-core failures", daemon=True)
         self._thread.start()
 
@@ -71,27 +89,26 @@ class Failures:
 
         It is a RankError if the end of another rank led to `error`, else `error`.
         """
-        if self._is_ending.is_set():
+        if self.has_ended:
             return error
-        if isinstance(error, RuntimeError) and _OF_MESSAGES.search(str(error)) and _is_torchs(error):
+        is_torchs = isinstance(error, RuntimeError) and not isinstance(error, EngineError)
+        if is_torchs and _OF_MESSAGES.search(str(error)):
             return self._because_of_others(error)
         self._has_failed = not isinstance(error, RankError)  # which tells what all know
         lines, at = _lines_of(error), time.time()
         if self._has_failed:
-            self._board.tell(f"rank {self._rank} failed: {type(error).__name__}: {error}", lines, at)
+            self._tell(f"rank {self._rank} failed: {type(error).__name__}: {error}", lines, at)
         self._finish(error, lines, at)  # what the others record is later than what they are told
-        if self._has_failed:
-            self._board.let_others_read()
         return error
 
     @property
     def has_ended(self) -> bool:
-        """Has a run ended with an error, which all ranks may have caught?"""
+        """Has the run ended with an error, which all ranks may have caught?"""
         return self._is_ending.is_set()
 
     def are_known(self) -> bool:
         """Is this rank ending, or has another one failed?"""
-        return self._is_ending.is_set() or self._board.is_told()
+        return self.has_ended or self._has("failed")
 
     def close(self) -> None:
         """End the thread, before the interpreter does: it might be in torch's code."""
@@ -100,19 +117,15 @@ class Failures:
 
     def _because_of_others(self, error: BaseException) -> RankError:
         """Return the RankError for a collective that failed; if no rank has told why, ask where each is."""
-        failure = self._board.told()
-        is_first_to_know = failure is None
-        if failure is None:
-            self._board.answer(Place(_place_of(error), waits=True))
-            places = self._board.ask()
-            if (failure := self._board.told()) is None:
-                failure = Failure(in_words(places, self._rank, self._timeout, error), at=time.time())
-                self._board.tell(failure.what, failure.traceback, failure.at)
+        if (failure := self._told()) is None:
+            self._set("asked", "yes")
+            keys = [f"place/{rank}" for rank in range(self._size)]
+            _wait(lambda: self._has(*keys) or self._has("failed"), _ANSWER_S)
+            what = _in_words([self._get(key) for key in keys], self._rank, self._timeout, error)
+            failure = self._tell(what, "", time.time())
         ended = RankError(f"rank {self._rank} ends because {failure.what}").with_traceback(error.__traceback__)
         ended.__suppress_context__ = True  # that a connection closed says nothing more
-        self._finish(ended, _with_cause(ended, failure), max(time.time(), failure.at + 1))
-        if is_first_to_know:
-            self._board.let_others_read()
+        self._finish(ended, f"RankError: {ended}\n\n{failure.traceback}", max(time.time(), failure.at + 1))
         return ended
 
     def _finish(self, error: BaseException, lines: str, at: float) -> None:
@@ -120,15 +133,16 @@ class Failures:
         record(error, lines, at)
         with suppress(Exception):  # nothing may replace the first error
             self._leave()
+        if not self._rank and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # it holds the store
+            _wait(lambda: self._has(*(f"read/{rank}" for rank in range(1, self._size))), _READ_S)
 
     def _watch(self) -> None:
-        """Look at the board until the process ends; if a rank has failed, see to it that it does."""
+        """Look into the store until the process ends; if a rank has failed, see to it that it does."""
         while not self._is_closed.wait(_LOOK_S):
-            if (failure := self._board.told()) is not None:
+            if (failure := self._told()) is not None:
                 break
-            if self._board.is_asked():
-                frame = sys._current_frames().get(self._main)  # noqa: SLF001  torch has no public way either
-                self._board.answer(Place(_place_in(frame), waits=frame is not None and _waits(frame)))
+            if self._has("asked"):
+                self._set(f"place/{self._rank}", json.dumps(_place_in(self._frame())))
         else:
             return
         in_time = self._is_ending.wait(_LEAVE_S)
@@ -136,17 +150,48 @@ class Failures:
             return
         error = RankError(f"rank {self._rank} ends because {failure.what}")
         if not in_time:
-            record(error, _with_cause(error, failure), max(time.time(), failure.at + 1))
-        frame = sys._current_frames().get(self._main)  # noqa: SLF001
-        stack = "".join(traceback.format_stack(frame))
+            record(error, f"RankError: {error}\n\n{failure.traceback}", max(time.time(), failure.at + 1))
+        stack = "".join(traceback.format_stack(self._frame()))
         with suppress(Exception):
             print(f"{stack}engine_core.errors.RankError: {error}", file=sys.stderr, flush=True)  # noqa: T201
             sys.stdout.flush()
         self._end(1)
 
+    def _frame(self) -> FrameType | None:
+        """Return where the main thread is."""
+        return sys._current_frames().get(self._main)  # noqa: SLF001  documented, in spite of its name
 
-_of_group: tuple[Any, Failures] | None = None
-"""Those of the process group that this process is in, as torch has one too, and the group's store."""
+    def _tell(self, what: str, lines: str, at: float) -> Failure:
+        """Tell the others why the run fails and since when, unless another rank has done so; return what they know."""
+        own = Failure(what[:_LONGEST], lines[-_LONGEST_TRACEBACK:], at)
+        self._set("failed", json.dumps(own))
+        return self._told() or own
+
+    def _told(self) -> Failure | None:
+        """Return why the run fails."""
+        if (told := self._get("failed")) is None:
+            return None
+        self._set(f"read/{self._rank}", "yes")
+        return Failure(*told)
+
+    def _has(self, *names: str) -> bool:
+        try:
+            return bool(self._store.check([*names]))
+        except RuntimeError:
+            return False
+
+    def _get(self, name: str) -> Any:
+        with suppress(RuntimeError):
+            return json.loads(self._store.get(name)) if self._has(name) else None
+        return None
+
+    def _set(self, name: str, value: str) -> None:
+        with suppress(RuntimeError):
+            self._store.compare_set(name, "", value)  # the second to write changes nothing
+
+
+_of_groups: list[tuple[Any, Failures]] = []
+"""Those of the process groups that this process has been in, each with the group's store; the last one counts."""
 
 
 def store_of_group() -> Any:
@@ -161,20 +206,21 @@ def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
         timeout: how long a rank waits for the others, in words.
         leaves: is the group ours, to be left after a failure?
     """
-    global _of_group  # noqa: PLW0603
     store = store_of_group()
-    if _of_group is None or _of_group[0] is not store or _of_group[1].has_ended:
-        number = 0
-        if _of_group is not None:
-            _of_group[1].close()
-            number = _of_group[1].number + 1
-        own = store.clone() if hasattr(store, "clone") else store  # else it is locked while the main thread waits
-        board = Board(own, dist.get_rank(), dist.get_world_size(), number)
-        leave = leave_group if leaves else lambda: None
-        _of_group = store, Failures(dist.get_rank(), board, leave, timeout)
-        _of_group[1].number = number
-        atexit.register(_of_group[1].close)
-    return _of_group[1]
+    if _of_groups:
+        former, failures = _of_groups[-1]
+        if former is store and not failures.has_ended:
+            return failures
+        failures.close()
+    own = store.clone() if hasattr(store, "clone") else store  # else it is locked while the main thread waits
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    torchs: Any = dist  # whose hints leave out the next name, which its docs have
+    of_run = torchs.PrefixStore(f"engine-core/{restarts}/{len(_of_groups)}", own)
+    leave = leave_group if leaves else lambda: None
+    failures = Failures(of_run, dist.get_rank(), dist.get_world_size(), timeout, leave)
+    _of_groups.append((store, failures))
+    atexit.register(failures.close)
+    return failures
 
 
 def leave_group() -> None:
@@ -188,10 +234,10 @@ def leave_group() -> None:
 
 def guard(communicate: Callable[[], Any]) -> None:
     """Call a collective of the default process group; raise a RankError if it fails because of another rank."""
-    if _of_group is None:
-        communicate()
+    if _of_groups:
+        _of_groups[-1][1].guard(communicate)
     else:
-        _of_group[1].guard(communicate)
+        communicate()
 
 
 def ends_with(error: BaseException) -> BaseException:
@@ -199,44 +245,11 @@ def ends_with(error: BaseException) -> BaseException:
 
     It is a RankError if the end of another rank led to `error`, else `error`.
     """
-    if _of_group is not None:
-        return _of_group[1].ends_with(error)
+    if _of_groups:
+        return _of_groups[-1][1].ends_with(error)
     if "TORCHELASTIC_ERROR_FILE" in os.environ:  # of torchrun, whose summary shows it
         record(error, _lines_of(error), time.time())
     return error
-
-
-def _lines_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-
-
-def _is_torchs(error: BaseException) -> bool:
-    """Was it raised in torch's code, rather than by what says something similar elsewhere?"""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(frames) and frames[-1].f_code.co_filename.startswith((_TORCH, _HERE))
-
-
-def _waits(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_WAITS_IN)
-
-
-def _place_of(error: BaseException) -> str:
-    """Return where a collective failed: in the frames that the error has left, or else in those above."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
-    return next((place for frame in [*frames, sys._getframe()] if (place := _place_in(frame))), "")  # noqa: SLF001
-
-
-def _place_in(frame: FrameType | None) -> str:
-    """Return the innermost place that is neither in torch or Python's library nor here."""
-    for found, line in traceback.walk_stack(frame):
-        code = found.f_code
-        if not code.co_filename.startswith(_NOT_SHOWN):
-            return f"{code.co_filename}:{line} in {code.co_name}"
-    return ""
-
-
-def _with_cause(error: BaseException, failure: Failure) -> str:
-    return f"{type(error).__name__}: {error}\n\n{failure.traceback}"
 
 
 def record(error: BaseException, lines: str, at: float) -> None:
@@ -246,3 +259,42 @@ def record(error: BaseException, lines: str, at: float) -> None:
         with suppress(OSError):
             message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
             Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
+
+
+def _in_words(places: Sequence[Any], own: int, timeout: str, error: BaseException) -> str:
+    """Return why the ranks waited in vain, by where each is; `own` is the rank that asked."""
+    if places[own] is None:  # its thread has just written where it is
+        return "the store that the ranks share is gone, with the process that holds it"
+    if gone := [rank for rank, place in enumerate(places) if place is None]:
+        return f"{_named(gone)} gone"
+    if "timed out" not in str(error).lower():
+        return f"a message between the ranks failed: {error}"
+    late = [rank for rank, (_, waits) in enumerate(places) if not waits]
+    told = ", ".join(f"rank {rank} is at {places[rank][0]}" for rank in late or range(len(places)))
+    if not late:
+        return f"the ranks waited {timeout} for different messages: {told}"
+    return f"{_named(late)} late by more than {timeout}: {told}"
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
+
+
+def _place_in(frame: FrameType | None) -> tuple[str, bool]:
+    """Return the innermost place that is neither in torch or Python's library nor here; and do others wait there?"""
+    waits = frame is not None and frame.f_code.co_filename.startswith(_WAITS_IN)
+    for found, line in traceback.walk_stack(frame):
+        code = found.f_code
+        if not code.co_filename.startswith(_NOT_SHOWN):
+            return f"{code.co_filename}:{line} in {code.co_name}", waits
+    return "", waits
+
+
+def _wait(condition: Callable[[], bool], most_s: float) -> None:
+    ends_s = time.monotonic() + most_s
+    while not condition() and time.monotonic() < ends_s:
+        time.sleep(0.05)
+
+
+def _lines_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))

@@ -1,22 +1,51 @@
-"""How a run is spread over processes, as the user says it. Reads the environment that torchrun sets, joins nothing."""
+"""How a run is spread over processes, as the user says it, and what can't be spread. Joins nothing."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
+from ..messages import warn
 from ..ranks import Ranks
 from ..time import Interval, Time, TimeUnit
 
-_DATA = ("global", "local")
+LOWEST_FOR_FSDP = "2.13"
+"""The lowest torch with which FSDP was tried here."""
+_SPREAD = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+"""Classes of modules that are wrapped or sharded already."""
 
 
 @dataclass(frozen=True)
-class DDP:
+class Parallel:
+    """What DDP and FSDP have in common; see DDP."""
+
+    _: KW_ONLY
+    data: Literal["global", "local"] = "global"
+    timeout: Time | str = "10m"
+    args: Mapping[str, Any] = field(default_factory=dict)
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if self.data not in ("global", "local"):
+            raise ArgumentError(f"{kind}: data is 'global' or 'local', not {self.data!r}")
+        if Interval(self.timeout, f"{kind}: timeout").length.unit is not TimeUnit.SECOND:
+            raise ArgumentError(f"{kind}: timeout={str(self.timeout)!r} has to be a time, such as '10m'")
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a rank waits for the others, in seconds."""
+        return float(Time(self.timeout).value)
+
+
+@dataclass(frozen=True)
+class DDP(Parallel):
     """Each process has the whole model; `DistributedDataParallel` adds up the gradients.
 
     Args:
@@ -30,17 +59,11 @@ class DDP:
         '90sec'
     """
 
-    data: Literal["global", "local"] = "global"
-    timeout: Time | str = "10m"
-    args: Mapping[str, Any] = field(default_factory=dict)
     name: ClassVar[str] = "ddp"
-
-    def __post_init__(self) -> None:
-        _check(self)
 
 
 @dataclass(frozen=True)
-class FSDP:
+class FSDP(Parallel):
     """Each process has a part of each weight, of its gradient and of its optimizer's state; see torch's `fully_shard`.
 
     Args:
@@ -55,28 +78,15 @@ class FSDP:
     """
 
     blocks: Sequence[type | str] = ()
-    data: Literal["global", "local"] = "global"
-    timeout: Time | str = "10m"
-    args: Mapping[str, Any] = field(default_factory=dict)
     name: ClassVar[str] = "fsdp"
 
     def __post_init__(self) -> None:
-        if isinstance(self.blocks, (str, type)) or not isinstance(self.blocks, Sequence):
+        super().__post_init__()
+        if isinstance(self.blocks, (str, type)):
             raise ArgumentTypeError(f"FSDP: blocks is a list of classes or their names, not {self.blocks!r}")
-        for block in self.blocks:
-            if not isinstance(block, (str, type)):
-                raise ArgumentTypeError(f"FSDP: a block is a class or its name, not {block!r}")
-        _check(self)
 
-
-Parallel: TypeAlias = DDP | FSDP
 
 _KINDS: dict[str, type[Parallel]] = {"ddp": DDP, "fsdp": FSDP}
-
-
-def timeout_s(parallel: Parallel) -> float:
-    """Return how long a rank waits for the others, in seconds."""
-    return float(Time(parallel.timeout).value)
 
 
 def spread_of(given: object) -> Parallel | None:
@@ -89,71 +99,33 @@ def spread_of(given: object) -> Parallel | None:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work, and for `ddp` or `fsdp`
             outside of torchrun.
     """
-    if isinstance(given, Mapping):
-        given = _of_mapping(given)
     if given is None or (given == "auto" and started() == 1):
         return None
     if isinstance(given, Ranks) and hasattr(given, "wrap"):
-        return DDP()
-    if isinstance(given, (DDP, FSDP)):
+        return DDP(data="local" if given.is_local else "global")
+    if isinstance(given, Mapping):
+        parallel = _of_mapping(**given)
+    elif isinstance(given, Parallel):
         parallel = given
-    elif given == "auto":
-        parallel = DDP()
-    elif isinstance(given, str) and given in _KINDS:
-        parallel = _KINDS[given]()
-    elif isinstance(given, str):
-        known = ["auto", *_KINDS]
-        raise ArgumentError(f"parallel is 'auto', 'ddp', 'fsdp' or None, not {given!r}{did_you_mean(given, known)}")
+    elif isinstance(given, str) and given in ("auto", *_KINDS):
+        parallel = _KINDS["ddp" if given == "auto" else given]()
     else:
-        raise ArgumentTypeError(
-            f"parallel is 'auto', 'ddp', 'fsdp', DDP(...), FSDP(...) or None, not {given!r}{_meant(given)}"
-        )
+        hint = did_you_mean(given, ["auto", *_KINDS]) if isinstance(given, str) else ""
+        if isinstance(given, type) and issubclass(given, Parallel):
+            hint = f"; write {given.__name__}()"
+        kind = ArgumentError if isinstance(given, str) else ArgumentTypeError
+        raise kind(f"parallel is 'auto', 'ddp', 'fsdp', DDP(...), FSDP(...) or None, not {given!r}{hint}")
     if "RANK" not in os.environ and not has_group():
+        script = sys.argv[0]
+        is_command = not script or script.endswith(("engine-core", "__main__.py"))
         raise ArgumentError(
-            f"parallel={parallel.name!r} needs the processes that torchrun starts: "
-            f"torchrun --nproc-per-node 2 {command_line()}, or give parallel=None for one process"
+            f"parallel={parallel.name!r} needs the processes that torchrun starts: torchrun --nproc-per-node 2 "
+            f"{'-m engine_core train CONFIG.yaml' if is_command else script}, or give parallel=None for one process"
         )
     return parallel
 
 
-def started() -> int:
-    """Return how many processes were started together: those of the process group, or else of torchrun."""
-    if has_group():
-        import torch.distributed as dist  # noqa: PLC0415  one process does without
-
-        return dist.get_world_size()
-    try:
-        return int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        raise ArgumentError(f"the environment has WORLD_SIZE={os.environ['WORLD_SIZE']!r}, not a number") from None
-
-
-def has_group() -> bool:
-    """Is this process in a process group?"""
-    dist: Any = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_available() and dist.is_initialized()
-
-
-def command_line() -> str:
-    """Return how this program was started, for a message that shows it under torchrun."""
-    script = sys.argv[0]
-    return (
-        "-m engine_core train CONFIG.yaml" if not script or script.endswith(("engine-core", "__main__.py")) else script
-    )
-
-
-def _meant(given: object) -> str:
-    """Return what to write instead of a class."""
-    if given in (DDP, FSDP):
-        return f"; write {given.__name__}()"
-    theirs = {"DistributedDataParallel": "DDP()", "FullyShardedDataParallel": "FSDP(blocks=[...])"}
-    name = getattr(given, "__name__", type(given).__name__)
-    return f"; write {theirs[name]} of engine_core.parallel" if name in theirs else ""
-
-
-def _of_mapping(given: Mapping[Any, Any]) -> Parallel:
-    arguments = dict(given)
-    name = arguments.pop("name", None)
+def _of_mapping(name: str = "", **arguments: Any) -> Parallel:
     if name not in _KINDS:
         raise ArgumentError(f"parallel: name is 'ddp' or 'fsdp', not {name!r}")
     try:
@@ -162,11 +134,67 @@ def _of_mapping(given: Mapping[Any, Any]) -> Parallel:
         raise ArgumentTypeError(f"parallel: {error}") from error
 
 
-def _check(parallel: Parallel) -> None:
-    kind = type(parallel).__name__
-    if parallel.data not in _DATA:
-        raise ArgumentError(f"{kind}: data is 'global' or 'local', not {parallel.data!r}")
-    if Interval(parallel.timeout, f"{kind}: timeout").length.unit is not TimeUnit.SECOND:
-        raise ArgumentError(f"{kind}: timeout={str(parallel.timeout)!r} has to be a time, such as '10m'")
-    if not isinstance(parallel.args, Mapping):
-        raise ArgumentTypeError(f"{kind}: args maps names to values, not {parallel.args!r}")
+def started() -> int:
+    """Return how many processes were started together: those of the process group, or else of torchrun."""
+    return torch.distributed.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def has_group() -> bool:
+    """Is this process in a process group?"""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def check_spread(model: torch.nn.Module, parallel: Parallel | None, precision: str) -> None:
+    """Raise if this model, or this kind of run, can't be spread over the processes that were started.
+
+    Raises:
+        ArgumentError: (a ValueError) with what to do instead.
+    """
+    if parallel is None:
+        _say_that_each_is_alone()
+        return
+    if started() == 1:
+        return
+    for name, module in model.named_modules():
+        if found := [cls.__name__ for cls in type(module).__mro__ if cls.__name__ in _SPREAD]:
+            raise ArgumentError(
+                f"{f'its {name!r}' if name else 'the model'} is spread by {found[-1]} already: give the plain module, "
+                "which the Trainer spreads itself"
+            )
+    if type(model).__name__ == "OptimizedModule":
+        raise ArgumentError(
+            "the model is what torch.compile(model) returned, whose weights have other names: call model.compile(), "
+            "which compiles in place, and give the model"
+        )
+    for name, tensor in model.named_parameters():
+        if torch.nn.parameter.is_lazy(tensor):
+            raise ArgumentError(f"{name} has no shape yet: run the model on one batch before it goes to the Trainer")
+    if isinstance(parallel, FSDP):
+        check_torch(torch.__version__)
+        if precision == "amp_fp16":
+            raise ArgumentError(
+                "precision 'amp_fp16' does not work with FSDP: torch's GradScaler looks at a rank's part of the "
+                "gradients only; use 'amp_bf16', or parallel='ddp'"
+            )
+
+
+def _say_that_each_is_alone() -> None:
+    if started() > 1 and os.environ.get("RANK", "0") == "0":
+        warn(
+            f"parallel=None: each of the {started()} processes trains a model of its own, and writes the same files; "
+            "parallel='auto' trains one together",
+            UserWarning,
+        )
+
+
+def check_torch(version: str) -> None:
+    """Raise if this torch is older than the lowest with which FSDP was tried."""
+    if _numbers(version) < _numbers(LOWEST_FOR_FSDP):
+        raise ArgumentError(
+            f"FSDP needs torch {LOWEST_FOR_FSDP} or newer, and this is {version}: pip install -U torch, or use "
+            "parallel='ddp'"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split(".")[:2])

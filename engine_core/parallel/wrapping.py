@@ -13,9 +13,8 @@ from torch import nn
 from ..errors import ArgumentError
 from ..messages import warn
 from ..ranks import Ranks
-from .checks import check_parts
 from .failures import guard
-from .settings import DDP, FSDP, Parallel
+from .settings import FSDP, Parallel
 
 _WRAPPER = nn.parallel.DistributedDataParallel
 _KNOWN = inspect.signature(_WRAPPER).parameters
@@ -83,7 +82,7 @@ class Replicated(_InGroup):
     """The model on each rank, with gradients added up over the ranks."""
 
     def __init__(
-        self, model: nn.Module, parallel: DDP, ranks: Ranks, device: torch.device, *, finds_unused: bool
+        self, model: nn.Module, parallel: Parallel, ranks: Ranks, device: torch.device, *, finds_unused: bool
     ) -> None:
         super().__init__(model, ranks)
         own = {"device_ids": [device]} if device.type == "cuda" else {}
@@ -123,7 +122,6 @@ class Sharded(_InGroup):
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # noqa: PLC0415
 
         self._parts = [*_blocks(model, parallel), model]
-        check_parts(model, self._parts)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # where torch puts the parts
         mesh = init_device_mesh(device.type, (ranks.size,))

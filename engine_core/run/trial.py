@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch.utils.data import DataLoader
 
 from ..callback import saver_folders
 from ..callbacks.checkpoint_saver import CheckpointSaver
@@ -58,7 +62,7 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
         saver = CheckpointSaver(place, "1ba", on_error="stop")
         kept = [each for each in parts["callbacks"] if not isinstance(each, Profiler) and not saver_folders([each])]
         whole = parts["eval_dataloader"]
-        loaders = {label: OneBatch(loader) for label, loader in whole.items()}
+        loaders = {label: one_batch(loader) for label, loader in whole.items()}
         parts |= {"callbacks": [*kept, saver], "loggers": [], "eval_dataloader": loaders, "progress_bar": False}
         with assemble(config, {**parts, "autoresume": False}, folder) as trainer:
             for real in savers:
@@ -96,17 +100,24 @@ def _check_writable(folder: Path) -> None:
 
 
 class OneBatch:
-    """The first batch of a loader, whose workers end with it; several ranks deal it as they deal the loader."""
+    """The first batch of a loader, whose workers end with it, or of a sampler of batches."""
 
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self._loader = loader
-        for name in ("dataset", "sampler", "batch_sampler", "generator"):
-            setattr(self, name, getattr(loader, name, None))
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.sampler = loader, getattr(loader, "sampler", None)
 
     def __len__(self) -> int:
         return 1
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            yield batch
-            return
+        return itertools.islice(self.loader, 1)
+
+
+def one_batch(loader: Any) -> Any:
+    """Return a loader of the first batch alone, which several ranks deal as they deal the loader."""
+    if isinstance(loader, (list, tuple)):
+        return loader[:1]
+    if type(loader).__iter__ is not DataLoader.__iter__ or loader.batch_sampler is None:
+        return OneBatch(loader)
+    first = copy.copy(loader)
+    vars(first)["batch_sampler"] = OneBatch(loader.batch_sampler)  # a DataLoader forbids setting it
+    return first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import RankError
-from ..parallel import Wrapping, packed, placeholder_of, shared_buffers, unpacked, written
+from ..parallel import Wrapping, on_cpu, placeholder_of, shared_buffers, written
 from ..randomness import GlobalGenerators, preserve_generators
 from ..ranks import Deal, Ranks
 
@@ -69,12 +70,13 @@ class ThreadRanks(Ranks):
 
     def first(self, value: Any) -> Any:
         """Return rank 0's value."""
-        sent = self._meeting.exchange("first", self.rank, None if self.rank else packed(value))
-        return unpacked(sent[0]) if self.rank else value
+        sent = self._meeting.exchange("first", self.rank, b"" if self.rank else pickle.dumps(on_cpu(value)))
+        return pickle.loads(sent[0]) if self.rank else value  # noqa: S301  of another thread
 
     def each(self, value: Any) -> list[Any]:
         """Return the value of each rank."""
-        return [unpacked(sent) for sent in self._meeting.exchange("each", self.rank, packed(value))]
+        sent = self._meeting.exchange("each", self.rank, pickle.dumps(on_cpu(value)))
+        return [pickle.loads(of_rank) for of_rank in sent]  # noqa: S301  likewise
 
     def parts(self, batch: Any, rows: int, *, moves: bool = True) -> tuple[list[int], Deal]:
         """Return each rank's number of rows, and a function that takes of its own the chosen ones: none is sent."""

@@ -29,17 +29,11 @@ from .recording import RecordingDestination
 SEED = 1205
 
 
-class Loader:
+class Loader(list[Any]):
     """Gives copies of the same batches in each epoch, as a DataLoader makes new tensors."""
 
-    def __init__(self, batches: Sequence[Any]) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
+        for batch in super().__iter__():
             yield map_batch(batch, copy.deepcopy)
 
 

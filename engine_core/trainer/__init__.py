@@ -2,7 +2,7 @@
 
 from .arguments import new_name
 from .averages import find_average
-from .data import is_of_rank, own_generators, why_inexact
+from .data import own_generators, why_inexact
 from .interruption import ending_together, is_between_batches
 from .metrics import Measurement, as_numbers, check_metrics, load_state, look_at_values, state_of
 from .optimizers import at_evaluation
@@ -24,7 +24,6 @@ __all__ = [
     "find_average",
     "in_float32",
     "is_between_batches",
-    "is_of_rank",
     "load_state",
     "load_weights",
     "look_at_values",

@@ -9,7 +9,7 @@ from ..callback import is_used_on
 from ..changes import changes, leaves
 from ..errors import ArgumentError
 from ..ranks import Ranks
-from .data import compare_extents
+from .data import check_dealable
 from .resume import describe_run
 from .session import Session
 
@@ -60,9 +60,9 @@ def check_training(session: Session) -> None:
 
 
 def check_loaders(session: Session) -> None:
-    """Raise on all ranks if their train loaders, which are to give the same batches, can't do so."""
+    """Raise on all ranks if the rows of the train loader can't be dealt to them, or are not the same for all."""
     if session.state.world_size > 1 and not session.feed.is_local:
-        compare_extents(session.state.train_dataloader, "train", session.state.ranks)
+        check_dealable(session.state.train_dataloader, "train", session.state.ranks)
 
 
 def _check(ranks: Ranks, own: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..parallel import DDP, FSDP
+from ..parallel import Parallel
 from ..registry import Registry
 from ..state import length_of
 from ..time import as_number
@@ -59,7 +59,7 @@ def progress_bar(given: object, callbacks: Sequence[Any]) -> list[tuple[str, dic
     return [] if given == "auto" and is_there else [("progress_bar", {"show": given})]
 
 
-def choose_device(given: str | torch.device, model: torch.nn.Module, spread: DDP | FSDP | None = None) -> torch.device:
+def choose_device(given: str | torch.device, model: torch.nn.Module, spread: Parallel | None = None) -> torch.device:
     """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one.
 
     Of several processes on a machine each takes the CUDA device with its own number there.

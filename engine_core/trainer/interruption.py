@@ -13,7 +13,7 @@ from ..embed import BegunEvaluation
 from ..parallel import ends_with
 from ..signals import SignalGuard
 from ..state import State
-from .agreement import Agreement
+from .step_sync import StepSync
 
 _BETWEEN_BATCHES = "is_between_batches"
 
@@ -30,7 +30,7 @@ class EvaluationInterrupted(BaseException):
 
 
 @contextmanager
-def signals_noted(state: State, together: Agreement | None = None) -> Iterator[None]:
+def signals_noted(state: State, together: StepSync | None = None) -> Iterator[None]:
     """Let the first SIGINT or SIGTERM in the block set `state.interrupted_by`; at the latest its end raises it.
 
     Args:

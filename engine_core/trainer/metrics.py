@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import sys
 import warnings
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from ..batch import move_batch
-from ..errors import ArgumentError, ArgumentTypeError, CheckpointError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..ranks import Ranks
 from ..registry import missing_methods
 from ..state import State
@@ -48,7 +49,7 @@ class Measurement:
         own, problem = state_of(metric), "its state_dict() or its attributes are empty"
         try:
             given = self._ranks.each(own)
-        except CheckpointError as error:
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
             given, problem = [], str(error)
         if not any(given):
             raise ArgumentError(

@@ -14,16 +14,16 @@ from ..engine import Engine
 from ..errors import ObjectiveError
 from ..messages import warn
 from ..objective import AT, Loss, as_nothing, couples_rows
-from ..parallel import DDP, FSDP, Wrapping
+from ..parallel import Parallel, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
-from .agreement import Agreement
 from .data import Feed, deal
 from .evaluation import law_of, run_eval
 from .interruption import interruption
 from .loss_log import LossReader
 from .optimizers import Schedule, at_evaluation, warn_of_lengths, warn_of_untrained
 from .precision import Precision
+from .step_sync import StepSync
 from .unread import warn_of_unread
 
 
@@ -59,7 +59,7 @@ class Session:
     readings: LossReader
     eval_interval: Interval
     feed: Feed
-    parallel: DDP | FSDP | None = None
+    parallel: Parallel | None = None
     microbatch_size: int | None = None
     grad_clip_norm: float | None = None
     engine: Engine = field(init=False)
@@ -67,7 +67,7 @@ class Session:
     status: RunStatus = field(init=False)
     wrapping: Wrapping = field(init=False)
     schedulers: Sequence[Schedule] = field(default=(), init=False)
-    together: Agreement | None = field(default=None, init=False)
+    together: StepSync | None = field(default=None, init=False)
     given_modes: dict[str, Any] = field(default_factory=dict, init=False)
     given_shapes: dict[str, Any] = field(default_factory=dict, init=False)
     left_in_eval: bool = field(default=False, init=False)
@@ -87,7 +87,7 @@ class Session:
     def __post_init__(self) -> None:
         self.engine, self.state, self.status = self.seam.engine, self.seam.state, self.seam.status
         if self.state.world_size > 1:
-            self.together = Agreement(self.state, self.engine.unheard, self.feed)
+            self.together = StepSync(self.state, self.engine.unheard, self.feed)
 
     def split(self, batch: Any) -> tuple[Sequence[Any], float | None]:
         """Return the batch's microbatches, and by what their losses are divided; None: it is alone, and not divided."""

@@ -8,6 +8,7 @@ plugin's tests can't run there; tests/core, which runs on all of them, checks th
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import venv
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+WHEELS_OF = runpy.run_path(str(ROOT / ".ci" / "matrix.py"))["wheels_of"]  # each built once for all environments of tox
 # What a shell, or the tox that runs these tests, says about other work than an author's.
 FOREIGN = ("TOX", "VIRTUAL_ENV", "PYTEST", "ENGINE_CORE_", "PIP_", "FORCE_COLOR", "PY_COLORS", "COLUMNS")
 # Where pip gets its packages from, and how patient it is, is this machine's business all the same.
@@ -55,7 +57,8 @@ class Workplace:
         return self.run(*self.installed("engine-core"), *arguments)
 
     def pip(self, *arguments: str) -> str:
-        return self.run(*self.installed("python"), "-I", "-m", "pip", "--quiet", *arguments)
+        pip = (sys.executable, "-I", "-m", "pip", "--python", *self.installed("python"), "--quiet")
+        return self.run(*pip, *arguments)
 
     def installed(self, program: str) -> list[str]:
         return [str(program_of(self.home, program))]
@@ -84,16 +87,14 @@ def program_of(environment: Path, program: str) -> Path:
 @pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     folder = tmp_path_factory.mktemp("author")
-    command = [sys.executable, "-m", "build", str(ROOT), "--wheel", "--no-isolation", "--outdir", str(folder / "dist")]
-    subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    (wheel,) = (folder / "dist").glob("*.whl")
+    (wheel,) = WHEELS_OF([ROOT])
     constraints = folder / "constraints.txt"
     pins = [(ROOT / file).read_text() for file in ("constraints.txt", ".ci/torch-cpu.txt")]
     # One torch for all environments, if tox has unpacked it: .ci/torch-link.txt, whose path is relative to it.
     link = f"--find-links {(ROOT / '.tox' / 'torch' / 'wheels').as_uri()}"
     constraints.write_text("\n".join([*pins, link, f"engine-core @ {wheel.as_uri()}\n"]))
     ready = Workplace(folder, wheel.name.split("-")[1], environ_with(constraints))
-    venv.create(ready.home, with_pip=True)
+    venv.create(ready.home)
     ready.pip("install", "--no-compile", f"{wheel}[examples]")
     return ready
 

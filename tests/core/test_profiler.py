@@ -259,7 +259,7 @@ def test_where_it_is_off_the_handlers_are_the_very_same_kind(tmp_path):
     def kinds(engine):
         for event in ("fit_start", "before_loss", "batch_end"):
             engine.run_event(event)
-        return [getattr(engine._handlers[e], "__qualname__", None) for e in ("fit_start", "before_loss", "batch_end")]
+        return [getattr(engine._dispatch[e], "__qualname__", None) for e in ("fit_start", "before_loss", "batch_end")]
 
     engine, _ = make(tmp_path, algorithms=[Alg()], callbacks=[Cb()])
     assert kinds(engine) == ["spanning.<locals>.opening"] * 2 + ["spanning.<locals>.closing"]

@@ -36,7 +36,7 @@ def commands_of(environment):
         condition, command = re.fullmatch(r"(?:([\w{}, -]+): )?(.*)", line).groups()
         if any(set(factors.split("-")) <= set(environment.split("-")) for factors in names(condition or environment)):
             other = re.fullmatch(r"\{\[testenv:(\w+)\]commands\}", command)
-            found += commands_of(other[1]) if other else [shlex.split(re.sub(r"\{posargs\}", "", command))]
+            found += commands_of(other[1]) if other else [shlex.split(re.sub(r"\{posargs:?([^{}]*)\}", r"\1", command))]
     return found
 
 
@@ -57,12 +57,16 @@ def test_the_full_ring_is_the_quick_one_and_the_rest():
     assert len(set(LABELS["full"])) == len(LABELS["full"])
 
 
-def test_both_rings_have_each_python_that_the_readme_names_and_the_quick_one_lint_and_types():
+def test_each_python_that_the_readme_names_is_tested_and_the_quick_ring_has_one_with_torch_one_without_and_lint():
     low, high = re.search(r"Python 3\.(\d+) to 3\.(\d+)", README).groups()
-    pythons = [f"py3{minor}" for minor in range(int(low), int(high) + 1)]
-    assert sorted(QUICK) == sorted([*(f"{python}-latest" for python in pythons), "lint"])
-    assert commands_of("type")[0] in commands_of("py311-latest")
-    assert {f"{python}-lowest" for python in pythons} <= set(LABELS["rest"])
+    pythons = {f"py3{minor}" for minor in range(int(low), int(high) + 1)}
+    assert {name.partition("-")[0] for name in LABELS["full"] if name.startswith("py")} == pythons
+    assert ["py311-latest", f"py3{high}-latest", "lint"] == QUICK
+    assert f"py3{low}-lowest" in LABELS["rest"]
+
+
+def test_types_are_checked_in_the_rest():
+    assert commands_of("type")[0] in commands_of("beside-latest")
 
 
 def test_the_documentation_is_built_in_the_rest():
@@ -81,23 +85,30 @@ def runs(environment, matrix):
     for command in commands_of(environment):
         whom, options = command[2] if command[:2] == ["python", ".ci/matrix.py"] else command[0], command[3:]
         ring = options[options.index("--ring") + 1] if "--ring" in options else "both"
+        rings = ("quick", "full") if ring == "both" else (ring,)
         if whom in ("core", "plugins", "ranks"):
             tests = matrix.tests_with(whom, ring=ring, at_floors="--floors" in options, has_torch=True)
         else:
-            tests = {"alone": map(matrix.tests_of, matrix.PLUGINS), "pytest": command[-1:]}.get(whom, ())
-        found |= {(whom, path, ring) for path in tests if "--floors" not in options}
+            own = [path for word in command for path in re.findall(r"tests/\w+", word)]
+            paths = {"alone": map(matrix.tests_of, matrix.PLUGINS), "beside": ["tests/beside"], "pytest": own}
+            tests = paths.get(whom, ())
+        found |= {(whom, path, ring) for path in tests for ring in rings if "--floors" not in options}
     return found
 
 
-@pytest.mark.parametrize(
-    ("quick", "rest"), [("py311-latest", "py311-full"), *((f"py3{n}-latest", f"py3{n}-lowest") for n in (10, 12, 13))]
-)
+@pytest.mark.parametrize(("quick", "rest"), [("py311-latest", "py311-full"), ("py313-latest", "py313-full")])
 def test_what_the_quick_ring_leaves_out_the_same_python_runs_in_the_full_one(quick, rest, matrix):
     assert rest in LABELS["rest"]
     quick, rest = runs(quick, matrix), runs(rest, matrix)
     assert {ring for *_, ring in quick} == {"quick"}
     assert {(whom, path, "full") for whom, path, _ in quick} <= rest
-    assert set(matrix.RINGS.items()) == {("quick", "not full"), ("full", "full")}
+    assert set(matrix.RINGS.items()) == {("quick", "not full"), ("full", "full"), ("both", "")}
+
+
+@pytest.mark.parametrize("other", ["py310-lowest", "py312-latest"])
+def test_the_other_pythons_run_both_rings_in_one_environment(other, matrix):
+    assert other in LABELS["rest"]
+    assert runs(other, matrix) == runs("py313-latest", matrix) | runs("py313-full", matrix)
 
 
 def test_each_plugins_own_tests_are_run_with_that_plugin_alone_in_both_rings(matrix):
@@ -122,13 +133,20 @@ def test_a_plugin_that_needs_another_library_is_tested_beside_it_in_the_rest_of_
     assert not any(name in README.partition("## What each")[0] for name in adapters)
     for environment in ("beside-latest", "beside-lowest"):
         assert environment in LABELS["rest"]
-        assert runs(environment, matrix) == {("pytest", "tests/beside", "both")}
         assert "--adapters" in TOX[f"testenv:{environment}"]["commands_pre"]
+    assert runs("beside-latest", matrix) == {("beside", "tests/beside", ring) for ring in ("quick", "full")}
+    assert ["python", ".ci/matrix.py", "beside", "--floors"] in commands_of("beside-lowest")
+
+
+def test_with_the_lowest_of_the_other_libraries_each_adapter_is_tested(matrix):
+    chosen, all_of_them = matrix.matching(ROOT, matrix.BESIDE_AT_FLOORS), [*ROOT.glob("tests/beside/test_*.py")]
+    assert [name for name in ADAPTERS if not any(f"test_{name}_" in file for file in chosen)] == []
+    assert len(all_of_them) / 4 < len(chosen) < len(all_of_them) / 2
 
 
 def test_the_pages_are_looked_at_in_the_systems_browser_in_the_rest_of_the_full_ring(matrix):
     assert "see" in LABELS["rest"]
-    assert runs("see", matrix) == {("pytest", "tests/see", "both")}
+    assert runs("see", matrix) == {("pytest", "tests/see", ring) for ring in ("quick", "full")}
     script = (ROOT / ".ci" / "run").read_text()
     assert "apt-get install -y -qq --no-install-recommends chromium" in script
     assert "playwright install" not in script

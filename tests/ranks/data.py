@@ -44,21 +44,12 @@ class Noisy(Rows):
         return torch.rand(2), *super().__getitem__(index)[1:]
 
 
-class Stream(torch_data.IterableDataset[Any]):
-    """The same examples one by one, without a length."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(Rows().__getitem__, range(ROWS))
-
-
 class Shuffling:
-    """Draws an order from Python's global generator whenever it begins."""
+    """Draws batches of indices from Python's global generator whenever it begins; it has no length."""
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[list[int]]:
         order = random.sample(range(ROWS), ROWS)
-        rows = Rows()
-        for begin in range(0, ROWS, 6):
-            yield torch_data.default_collate([rows[i] for i in order[begin : begin + 6]])
+        return (order[begin : begin + 6] for begin in range(0, ROWS, 6))
 
 
 class Draws(Callback):
@@ -103,12 +94,12 @@ def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
         "workers that draw": {"train_dataloader": loader(Noisy(), num_workers=2)},
         "fewer rows than ranks": {"train_dataloader": loader(Rows(7), batch_size=2, shuffle=True)},
         "a list": {"train_dataloader": ragged},
-        "a stream": {"train_dataloader": loader(Stream())},
-        "an order drawn at its beginning": {"train_dataloader": Shuffling()},
+        "batches of a sampler's own": {"train_dataloader": torch_data.DataLoader(Rows(), batch_sampler=Shuffling())},
         "by samples": {"train_dataloader": loader(shuffle=True), "max_duration": "30sp"},
         "local": {"train_dataloader": numbers, "parallel": DDP(data="local") if ranks.size > 1 else None},
         "a distributed sampler": {
-            "train_dataloader": loader(sampler=DistributedSampler(Rows(), ranks.size, ranks.rank), batch_size=2)
+            "train_dataloader": loader(sampler=DistributedSampler(Rows(), ranks.size, ranks.rank), batch_size=2),
+            "parallel": DDP(data="local") if ranks.size > 1 else None,
         },
     }
 

@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dropout": {"dropout": 0.3, "shuffle": True},
     "two workers": {"num_workers": 2, "shuffle": True, "adam": True},
     "workers that persist": {"num_workers": 2, "persistent_workers": True, "shuffle": True, "dropout": 0.3},
-    "a loader with a state": {"stateful": True, "shuffle": True, "num_workers": 2},
+    "a loader with a state": {"way": "local", "stateful": True, "shuffle": True, "num_workers": 2},
     "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3},
     "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
     "running statistics": {"norm": True, "algorithms": [("ema", {"decay": 0.9})], "shuffle": True},

@@ -16,7 +16,6 @@ from .starting import start
 pytestmark = [pytest.mark.ranks, pytest.mark.full]
 
 LOCAL = ("local", "a distributed sampler")
-WHOLE_READERS = ("a list", "a stream", "an order drawn at its beginning")
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids="{} ranks".format)

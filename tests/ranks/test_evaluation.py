@@ -109,18 +109,16 @@ def test_loaders_of_a_ranks_own_rows_are_evaluated_to_the_last_end(found):
         assert sum(of_rank["others"]["predicted"]) == len(of_rank["others"]["own"])
 
 
-def test_a_distributed_sampler_is_taken_as_it_is_with_one_warning(found):
+def test_what_a_distributed_sampler_gives_is_taken_as_it_is_for_loaders_of_a_ranks_own_rows(found):
     assert [of_rank["others"]["by_sampler"]["samples"] for of_rank in found] == [54] * SIZE
-    assert [of_rank["others"]["warned"] for of_rank in found[1:]] == [[], []]
-    assert found[0]["others"]["warned"][0].startswith("the DistributedSampler of the loader 'eval' gives 1 row twice")
 
 
 REFUSED = {
     "metric": "metric 'own' (OfOneRank) sees the rows of one rank, and nothing says how to bring 3 ranks together",
-    "streams": "different data (rows: rank 0: 1, rank 1: 2, rank 2: 1): each rank has to read the same data",
+    "streams": "the rows of the loader 'eval', a DataLoader of an IterableDataset, can't be dealt to 3 ranks",
     "lengths": "different data (batches: rank 0: 1, rank 1: 2, rank 2: 3)",
     "ended": "the loader 'eval' gave no batches on rank 1, and some on others",
-    "rows": "different data (the first batch of rank 1, 2 is not that of rank 0): each rank has to read",
+    "rows": "different data (row 0 of the dataset of rank 1, 2 is not that of rank 0): each rank has to read",
 }
 
 

@@ -17,23 +17,18 @@ from engine_core.ranks import Ranks
 from engine_core.time import Timestamp
 
 from . import resuming
+from .starting import start
 
 pytestmark = [pytest.mark.ranks, pytest.mark.full, pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")]
 OF_WEIGHTS = 5e-6
 ONE_TO_ALL = [(name, way) for name in resuming.MOVED for way in ("ddp", "fsdp") if name != "local"]
 
 
-def started(size: int, folder: Path, action: str, *options: str) -> Any:
+def started(size: int, folder: Path, action: str) -> Any:
     """Return what each rank found."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), *options]
-    out = folder.with_name(f"{action}.json")
-    command = [*torchrun, resuming.__file__, str(out), str(folder), action]
-    environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stdout
-    return json.loads(out.read_text())
+    ended = start(Path(resuming.__file__), size, str(folder), action, timeout_s=200)
+    assert ended.rc == 0, ended.output
+    return ended.written
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +197,19 @@ def test_a_full_disk_on_any_rank_is_told_once_and_all_train_on(found: Any, folde
 
 def test_a_run_whose_ranks_are_killed_while_they_save_resumes_to_the_bit(found: Any, folder: Path) -> None:
     place = folder.with_name("kept")
-    for rank, of_rank in enumerate(started(2, place, "killed", "--max-restarts", "2")):
+    out = folder.with_name("killed.json")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, resuming.__file__, str(out), str(place), "killed"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+    )
+    assert done.returncode == 0, done.stdout
+    for rank, of_rank in enumerate(json.loads(out.read_text())):
         (resumed,), (whole, *_) = of_rank["killed"], found[rank]["sharded"]
         logs = resumed.pop("logs")
         assert resumed == {name: value for name, value in whole.items() if name != "logs"}

@@ -99,12 +99,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an algorithm as a callback": (
         {"callbacks": [DOZE]},
-        "callback 0 (Doze()) has no method named after an event; it is an algorithm: give it to algorithms=[...]",
+        (
+            "callback 0 (Doze() of type Doze) has no method named after an event; "
+            "it is an algorithm: give it to algorithms=[...]"
+        ),
     ),
     "an algorithm as a logger": (
         {"loggers": [DOZE]},
         (
-            "logger destination 0 (Doze()) has no log_metrics, no log_hyperparameters and no log_traces; "
+            "logger destination 0 (Doze() of type Doze) has no log_metrics, no log_hyperparameters and no log_traces; "
             "it is an algorithm: give it to algorithms=[...]"
         ),
     ),
@@ -125,12 +128,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an algorithm's class": ({"algorithms": [Doze]}, "algorithm 0 is the class Doze; write Doze()"),
     "an algorithm twice": (
         {"algorithms": [DOZE, DOZE]},
-        f"algorithm 1 ({DOZE!r}) is listed twice; make a second instance instead",
+        "algorithm 1 (Doze) is listed twice; make a second instance instead",
     ),
     "a callback's class": ({"callbacks": [Memory]}, "callback 0 is the class Memory; write Memory()"),
     "a callback twice": (
         {"callbacks": [JOURNAL, JOURNAL]},
-        "callback 1 (Journal) is listed twice; make a second instance",
+        "callback 1 (Journal) is listed twice; make a second instance instead",
     ),
     "a logger's class": ({"loggers": [Memory]}, "logger destination 0 is the class Memory; write Memory()"),
     "a pass that is none": (

@@ -1,4 +1,4 @@
-"""All ranks have to read the same data: lengths, splits and row 0 tell, or the first batch where each reads it all."""
+"""All ranks have to read the same data, by index: lengths, splits, row 0 and the first indices tell."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.utils import data as torch_data
 
 from engine_core import Batches, State, Trainer
-from engine_core.errors import EngineError
-from engine_core.run.trial import OneBatch
+from engine_core.errors import ArgumentError, EngineError
+from engine_core.run.trial import one_batch
 from engine_core.testing import ThreadRanks
 from engine_core.trainer.data import Feed, deal
 from engine_core.trainer.data.loaders import extent_of
@@ -58,8 +58,7 @@ def ordered(seed: int) -> Any:
 
 @pytest.mark.parametrize("label", ["train", "eval"])
 def test_another_order_on_another_rank_is_refused_with_what_to_do(label):
-    remedy = r"a seed that all ranks share, and .*collate_fn.*data='local'"
-    said = rf"'{label}'.*the first batch of rank 1 is not that of rank 0.*{remedy}"
+    said = r"BatchSampler.* draws other rows on rank 1 than on rank 0: .*a seed that all ranks share, .*data='local'"
     with pytest.raises(EngineError, match=said):
         rows_of(ordered, label)
 
@@ -77,22 +76,49 @@ def test_loaders_of_a_ranks_own_rows_may_differ():
 def test_what_is_not_a_tensor_or_plain_is_not_compared_and_words_are():
     numbers = torch.arange(4)
     assert rows_of(lambda _: [(numbers, object())], "train", batches=Batches(shared=(1,))) == [[[0, 1]], [[2, 3]]]
-    with pytest.raises(EngineError, match="the first batch of rank 1 is not"):
-        rows_of(lambda rank: [(numbers, [f"{row + rank}" for row in range(4)])], "train")
+    with pytest.raises(EngineError, match="row 0 of the dataset of rank 1 is not"):
+        rows_of(lambda rank: [(numbers, [f"{row + rank}" for row in range(4)])], "eval")
 
 
-def test_a_first_batch_drawn_from_the_global_generators_is_that_of_rank_0():
-    class Drawn:
-        def __iter__(self) -> Any:
-            yield (torch.rand(4),)
+def sampled(rank: int) -> Any:
+    return torch_data.DataLoader(
+        ROWS, batch_size=2, sampler=torch_data.DistributedSampler(ROWS, 2, rank, shuffle=False)
+    )
 
-    def make(rank: int) -> Any:
-        torch.manual_seed(rank)
-        return Drawn()
 
-    first, second = rows_of(make, "train")
-    torch.manual_seed(0)
-    assert first[0] + second[0] == torch.rand(4).tolist()
+class Stream(torch_data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(range(4))
+
+
+class Positioned(torch_data.DataLoader[Any]):
+    """Has a position of its own, as torchdata's StatefulDataLoader has."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        vars(self).update(state_dict=dict, load_state_dict=print)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda _: iter([1]), "a list_iterator"),
+        (lambda _: loaded(Stream()), "a DataLoader of an IterableDataset"),
+        (lambda _: torch_data.DataLoader(ROWS, batch_size=None), "a DataLoader with batch_size=None"),
+        (sampled, "a DataLoader with a DistributedSampler"),
+        (lambda _: Positioned(ROWS, batch_size=2), "a Positioned with a position of its own"),
+    ],
+)
+def test_what_is_not_read_by_index_is_refused_with_two_ways_out(make, kind):
+    def program(ranks: Any) -> None:
+        fit_on(ranks, make(ranks.rank))
+
+    said = rf", {kind}, can't be dealt to 2 ranks: give torch's DataLoader.*DDP\(data='local'\)\)"
+    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(program)):
+        with pytest.raises(ArgumentError, match=said):
+            read()
 
 
 def split(rank: int) -> Any:
@@ -180,18 +206,16 @@ def test_rows_that_may_differ_honestly_are_not_compared(make):
     assert (len(first), len(second)) == (3, 3)
 
 
-def sampled(rank: int) -> Any:
-    return loaded(ROWS, sampler=torch_data.DistributedSampler(ROWS, 2, rank, shuffle=False))
-
-
 def shuffled(rank: int) -> Any:
     return loaded(ROWS, shuffle=True, generator=torch.Generator().manual_seed(rank))
 
 
-@pytest.mark.parametrize(("make", "rows"), [(sampled, [[[0, 2]], [[1, 3]]]), (shuffled, None)])
-def test_one_batch_of_a_loader_is_dealt_as_the_loader_is(make, rows):
-    found = rows_of(lambda rank: OneBatch(make(rank)), "eval")
-    assert found == (rows or [of_rank[:1] for of_rank in rows_of(make, "eval")])
+@pytest.mark.parametrize(
+    ("make", "is_local"), [(sampled, True), (shuffled, False), (lambda _: [(ROWS[:3])] * 2, False)]
+)
+def test_one_batch_of_a_loader_is_dealt_as_the_loader_is(make, is_local):
+    found = rows_of(lambda rank: one_batch(make(rank)), "eval", is_local=is_local)
+    assert found == [of_rank[:1] for of_rank in rows_of(make, "eval", is_local=is_local)]
 
 
 def fit_on(ranks: Any, loader: Any) -> None:

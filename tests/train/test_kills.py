@@ -1,8 +1,7 @@
-"""Processes that are killed or asked to end: the latest checkpoint loads, and the run ends as the whole one did."""
+"""Processes that are asked to end: the latest checkpoint loads, and the run ends as the whole one did."""
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -92,25 +91,6 @@ def assert_ends_as(folder: Path, whole: Path) -> None:
     for name in ("checkpoints/ep4-ba24/model.safetensors", "metrics.csv"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
     assert lines(folder) == lines(whole)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_run_that_is_killed_at_any_moment_ends_as_the_uninterrupted_one(
-    seed: int, script: Path, whole: Path, tmp_path: Path
-) -> None:
-    draw = random.Random(seed)
-    for _ in range(2):
-        with started(script, tmp_path) as process:
-            for _ in range(draw.randrange(1, 14)):
-                process.stdout.readline()
-            try:
-                process.wait(draw.uniform(0, 0.03))
-            except subprocess.TimeoutExpired:
-                process.kill()
-        if (tmp_path / "checkpoints" / "latest").exists():
-            read_content(resolve(tmp_path / "checkpoints"))
-    to_the_end(script, tmp_path)
-    assert_ends_as(tmp_path, whole)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])

@@ -13,7 +13,7 @@ import torch
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
-from engine_core.parallel.checks import LOWEST_FOR_FSDP
+from engine_core.parallel.settings import LOWEST_FOR_FSDP
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")

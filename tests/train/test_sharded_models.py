@@ -10,61 +10,9 @@ from torch import nn
 
 import engine_core
 from engine_core import State, Trainer
-from engine_core.parallel import FSDP
-from engine_core.parallel.checks import check_parts
-from engine_core.parallel.wrapping import _blocks
 from engine_core.trainer.optimizers import check_of_loss
 
 ONLY_PARALLEL = tuple(f"torch.distributed.{name}" for name in ("fsdp", "checkpoint", "elastic", "tensor"))
-
-
-class Block(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Linear(2, 2))
-
-
-def tied_over_blocks():
-    model = nn.Sequential(Block(), Block())
-    model[1][0].weight = model[0][0].weight
-    return model
-
-
-def with_a_number():
-    model = nn.Sequential(Block())
-    model.register_parameter("factor", nn.Parameter(torch.ones(())))
-    return model
-
-
-def of_dtypes():
-    return nn.Sequential(Block(), nn.Linear(2, 2), nn.Bilinear(2, 2, 1, dtype=torch.bfloat16))
-
-
-def check(model, blocks):
-    check_parts(model, [*_blocks(model, FSDP(blocks)), model])
-
-
-@pytest.mark.parametrize(
-    ("model", "blocks", "expected"),
-    [
-        (tied_over_blocks(), ["Block"], "'0.0.weight' and '1.0.weight' are one weight in two blocks"),
-        (
-            nn.Sequential(nn.ModuleList([Block()])),
-            ["ModuleList"],
-            "block '0' is a ModuleList, which has no forward",
-        ),
-        (with_a_number(), ["Block"], r"'factor' has no dimensions, and can't be sharded: give it the shape \(1,\)"),
-        (of_dtypes(), ["Block"], "'1.weight' is torch.float32 and '2.weight' is torch.bfloat16"),
-    ],
-)
-def test_weights_that_torch_would_refuse_in_a_step_are_refused_before_they_are_sharded(model, blocks, expected):
-    with pytest.raises(ValueError, match=f"^FSDP: .*{expected}"):
-        check(model, blocks)
-
-
-def test_ties_and_dtypes_within_what_is_gathered_together_are_no_problem():
-    check(tied_over_blocks(), [])
-    check(of_dtypes(), ["Bilinear"])
-    check(of_dtypes()[2:].requires_grad_(False).append(nn.Linear(2, 2)), [])
 
 
 def test_several_ranks_refuse_to_train_a_loss_function_of_each():

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from engine_core import Trainer
-from engine_core.parallel import DDP, FSDP
-from engine_core.parallel.checks import check_torch
+from engine_core.parallel import FSDP
+from engine_core.parallel.settings import check_torch
 from engine_core.ranks import Ranks
 from engine_core.trainer import alike
 
@@ -36,24 +36,8 @@ Compiled.__name__ = "OptimizedModule"  # as torch.compile returns it; the real o
         (Compiled(), {}, r"call model.compile\(\), which compiles in place"),
         (nn.LazyLinear(2), {}, "weight has no shape yet: run the model on one batch"),
         (nn.Linear(2, 1), {"parallel": "fsdp", "precision": "amp_fp16"}, "'amp_fp16' does not work with FSDP"),
-        (
-            nn.Linear(2, 1),
-            {"parallel": DDP(args={"find_unused": True})},
-            "DDP: args has 'find_unused', which torch's DistributedDataParallel does not take",
-        ),
-        (nn.Linear(2, 1), {"parallel": DDP(args={"process_group": None})}, "which the Trainer gives itself"),
-        (
-            nn.Linear(2, 1),
-            {"parallel": FSDP(args={"auto_wrap_policy": None})},
-            r"is FSDP1's: give the classes as FSDP\(blocks=\[...\]\)",
-        ),
         (nn.Linear(2, 1), {"parallel": FSDP}, r"write FSDP\(\)"),
         (nn.Linear(2, 1), {"parallel": Ranks()}, r"or None, not <engine_core.ranks.Ranks"),  # which wrap no model
-        (
-            nn.Linear(2, 1),
-            {"parallel": nn.parallel.DistributedDataParallel},
-            r"write DDP\(\) of engine_core.parallel",
-        ),
     ],
 )
 @pytest.mark.usefixtures("two")

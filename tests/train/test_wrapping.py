@@ -79,7 +79,7 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
     with pytest.warns(UserWarning, match="BatchNorm"):
         wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
     own = failures.failures_of_group("10m", leaves=False)
-    own._board.tell("rank 1 failed: ValueError: boom", "", 0.0)
+    own._tell("rank 1 failed: ValueError: boom", "", 0.0)
 
     def lose(*_: object, **__: object) -> None:
         raise RuntimeError("Connection closed by peer")
@@ -87,7 +87,7 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
     monkeypatch.setattr(dist, "all_reduce", lose)
     with pytest.raises(RankError, match=r"^rank 0 ends because rank 1 failed: ValueError: boom$"):
         wrapping.mean_buffers()
-    monkeypatch.setattr(failures, "_of_group", None)
+    monkeypatch.setattr(failures, "_of_groups", [])
     own.close()
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from .sources import CONFIG, PROJECT, Plugin
 
 ROOT = Path(__file__).resolve().parents[2]
+WHEELS_OF = runpy.run_path(str(ROOT / ".ci" / "matrix.py"))["wheels_of"]  # each built once for all environments of tox
 Wheels = Callable[[Plugin], Path]
 
 
@@ -149,9 +151,8 @@ def site_packages(home: Path) -> Path:
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel of the core, with the pins that tox sets, into an environment that nothing is added to."""
-    out, home = tmp_path_factory.mktemp("core"), tmp_path_factory.mktemp("base")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT))
-    (wheel,) = out.glob("*.whl")
+    home = tmp_path_factory.mktemp("base")
+    (wheel,) = WHEELS_OF([ROOT])
     venv.create(home)
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     pip = (sys.executable, "-I", "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile")

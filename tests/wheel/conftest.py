@@ -41,13 +41,16 @@ class Environment:
 
     home: Path
 
+    def program(self, name: str) -> Path:
+        return self.home / ("Scripts" if os.name == "nt" else "bin") / name
+
     def run(self, program: str, *arguments: str) -> str:
-        return run(str(self.home / ("Scripts" if os.name == "nt" else "bin") / program), *arguments, cwd=self.home)
+        return run(str(self.program(program)), *arguments, cwd=self.home)
 
     def install(self, *requirements: str) -> None:
         """Install with the pins that tox sets, the CPU build of torch among them; they are relative to the root."""
-        python = self.run("python", "-c", "import sys; print(sys.executable)").strip()
-        run(python, "-I", "-m", "pip", "install", "--quiet", "--no-compile", *requirements, cwd=ROOT)
+        pip = (sys.executable, "-I", "-m", "pip", "--python", str(self.program("python")))
+        run(*pip, "install", "--quiet", "--no-compile", *requirements, cwd=ROOT)
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -58,17 +61,17 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-def build(folder: Path, package: str, out: Path) -> Project:
+def build(folder: Path, package: str, out: Path, *isolation: str) -> Project:
     """Build the sdist, the wheel from the sdist, and the wheel straight from the tree."""
     command = (sys.executable, "-m", "build", str(folder), "--outdir")
-    run(*command, str(out), cwd=ROOT)
+    run(*command, str(out), *isolation, cwd=ROOT)
     run(*command, str(out / "tree"), "--wheel", "--no-isolation", cwd=ROOT)
     (wheel,), (sdist,), (wheel_from_tree,) = out.glob("*.whl"), out.glob("*.tar.gz"), out.glob("tree/*.whl")
     return Project(folder, folder / package, wheel, sdist, wheel_from_tree)
 
 
 def environment(home: Path) -> Environment:
-    venv.create(home, with_pip=True)
+    venv.create(home)
     return Environment(home)
 
 
@@ -79,9 +82,11 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="session")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
-    """Each plugin by its name."""
+    """Each plugin by its name, built with what is installed here: all require what the core does, see test_metadata."""
     return {
-        name: build(ROOT / "plugins" / name, f"src/{name.replace('-', '_')}", tmp_path_factory.mktemp(name))
+        name: build(
+            ROOT / "plugins" / name, f"src/{name.replace('-', '_')}", tmp_path_factory.mktemp(name), "--no-isolation"
+        )
         for name in PLUGINS
     }
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 
+import tomllib
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from .conftest import ROOT, Project
+from .conftest import PLUGINS, ROOT, Project
 
 
 def declared(project: Project) -> list[Requirement]:
-    return [Requirement(line) for line in project.metadata.get_all("Requires-Dist", [])]
+    """Return what a distribution requires; our own plugins, which extras of the core bring, have no pins."""
+    required = [Requirement(line) for line in project.metadata.get_all("Requires-Dist", [])]
+    return [requirement for requirement in required if requirement.name not in PLUGINS]
 
 
 def versions(specifiers: SpecifierSet) -> set[Version]:
@@ -27,6 +30,14 @@ def pins(file: str) -> dict[str, set[Version]]:
         requirement = Requirement(line)
         found.setdefault(canonicalize_name(requirement.name), set()).update(versions(requirement.specifier))
     return found
+
+
+def test_all_are_built_as_the_core_is(project: Project, core: Project) -> None:
+    system, of_the_core = (
+        tomllib.loads((one.folder / "pyproject.toml").read_text())["build-system"] for one in (project, core)
+    )
+
+    assert system == of_the_core
 
 
 def test_nothing_has_an_upper_bound_but_a_plugins_core(project: Project, core: Project) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from .dealt import deal
+from .dealt import check_dealable, deal
 from .failures import BeforeBatch, blame_what_was_loaded, lose_no_batch
-from .feed import Feed, begin_pass, enter_loader, of_loader, restart_pass
+from .feed import Feed, begin_pass, enter_loader, restart_pass
 from .index_order import restart_workers
-from .loaders import is_of_rank, keeps_position, own_generators, why_inexact
-from .of_rank import compare_extents, differing
+from .loaders import keeps_position, of_loader, own_generators, why_inexact
 
 __all__ = [
     "BeforeBatch",
     "Feed",
     "begin_pass",
     "blame_what_was_loaded",
-    "compare_extents",
+    "check_dealable",
     "deal",
-    "differing",
     "enter_loader",
-    "is_of_rank",
     "keeps_position",
     "lose_no_batch",
     "of_loader",

@@ -5,20 +5,29 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils import data as torch_data
 
-from ...errors import ArgumentError, CheckpointError, CheckpointWarning, DurationWarning
+from ...errors import CheckpointError, CheckpointWarning, DurationWarning
 from ...messages import counted, is_of_user, warn
-from ...randomness import GlobalGenerators, load_generator, preserve_generators
+from ...randomness import GlobalGenerators
 from ...ranks import Ranks
 from ...state import State, length_of, train_length
-from .index_order import IndexOrder, as_if_started, has_persistent_workers, restart_workers
-from .loaders import is_of_rank, is_skippable, keeps_position, own_generators, set_epoch, size_of, states_of_generators
-from .of_rank import OfRank, with_the_first
+from .dealt import Dealt, drawing_as_rank_0
+from .index_order import IndexOrder, ListOrder, as_if_started, order_of, restart_workers
+from .loaders import (
+    entry_of,
+    is_skippable,
+    keeps_position,
+    of_loader,
+    own_generators,
+    put_back,
+    restart_generators,
+    set_epoch,
+    size_of,
+)
 
 
 class Feed:
@@ -30,8 +39,6 @@ class Feed:
     """
 
     def __init__(self, state: State, device: torch.device, *, is_local: bool = False) -> None:
-        self.rows = 0
-        """The rows of the batch taken last: of the global batch, or, if the loader is local, of this rank's."""
         self.taken = 0
         """How many batches of this epoch the loader gave or failed to give; the clock may have counted fewer."""
         self.is_exhausted = True
@@ -41,33 +48,27 @@ class Feed:
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
-        self._gives_own_rows = is_local
-
-    @property
-    def is_local(self) -> bool:
+        self.dealt: Dealt | None = None
+        """What deals the batches to this rank, if there are others."""
+        self.is_local = is_local
         """Does the loader give the rows of this rank only?"""
-        return self._gives_own_rows or is_of_rank(self._state.train_dataloader)
 
     def start_epoch(self) -> Iterator[Any]:
         """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
         loader = self._enter_epoch()
         # Before iter draws the order and the workers' seeds: from these a resumed run draws them again.
         self._began = {"global": GlobalGenerators.capture(self._device).to_state(), **of_loader(loader)}
-        ranks = self._dealing
-        if ranks is not None:  # the order is rank 0's, and each rank keeps its own generators for all else
-            with preserve_generators(self._device) if ranks.rank else nullcontext():
-                self._restart_epoch(loader, ranks.first(self._began))
-                return self._begin(loader, ranks)
-        return self._begin(loader, None)
+        if self._dealing is None:
+            return self._begin(loader)
+        with drawing_as_rank_0(loader, self._state, self._device) as self._began:
+            return self._begin(loader)
 
-    def _begin(self, loader: Any, ranks: Ranks | None) -> Iterator[Any]:
+    def _begin(self, loader: Any) -> Iterator[Any]:
         try:
-            if not is_skippable(loader):  # most draw their order at the first batch, and ranks have to draw it here
-                return self._begin_at(iter(loader) if ranks is None else with_the_first(loader, self._state), 0)
-            if loader.num_workers and ranks is None:  # they take indices at once
+            if self._dealing is None and (not is_skippable(loader) or loader.num_workers):  # they take indices at once
                 return self._begin_at(iter(loader), 0)
             # torch would draw the order at the first batch, after whatever callbacks draw before it.
-            order = IndexOrder(loader, ranks)
+            order = order_of(loader, self._dealing)
             return self._begin_at(order.skip(loader, 0), 0, order)
         except Exception:
             self._restart_epoch(loader, self._began)  # a run that is saved now starts the epoch again
@@ -95,7 +96,7 @@ class Feed:
         if self.is_exhausted or (self._before is not None and self._before["taken"] == self.taken):
             return batches  # type: ignore[no-any-return]
         before = self.position(in_epoch=True)
-        of_rank = batches if isinstance(batches, OfRank) else None
+        of_rank = batches if isinstance(batches, Dealt) else None
         ahead = list(itertools.islice(batches if of_rank is None else of_rank.batches, 1))
         self.is_exhausted = self._state.ranks.any(not ahead)
         if self.is_exhausted:
@@ -131,8 +132,8 @@ class Feed:
             CheckpointError: if the position is invalid or does not match this loader.
         """
         loader: Any = self._state.train_dataloader
-        in_epoch = _entry(position, "in_epoch", bool)
-        own, persists = _entry(position, "own", list), _entry(position, "persists", bool)
+        in_epoch = entry_of(position, "in_epoch", bool)
+        own, persists = entry_of(position, "own", list), entry_of(position, "persists", bool)
         if (gave := position.get("gave")) is not None:  # of an older one
             if not isinstance(gave, list) or list(map(type, gave)) != [int, int]:
                 raise CheckpointError(f"the checkpoint has no valid length of the train_dataloader: {gave!r:.80}")
@@ -149,18 +150,18 @@ class Feed:
         # Starting them draws. Here only the loader's own generators are put back; the caller restores the global ones.
         restart_workers(loader, persists=persists, ranks=self._dealing)
         if len(own) == len(own_generators(loader)):
-            _put_back(loader, own)
+            put_back(loader, own)
         return None
 
     def _resume_by_state(self, position: Mapping[str, Any], *, in_epoch: bool) -> Iterator[Any] | None:
         loader: Any = self._enter_epoch() if in_epoch else self._state.train_dataloader
-        own = _entry(position, "own", list)
+        own = entry_of(position, "own", list)
         is_ours, is_torchs = len(own) == len(own_generators(loader)), isinstance(loader, torch_data.DataLoader)
         if in_epoch:
-            self.taken = _entry(position, "taken", int)
-            self._restart_epoch(loader, _entry(position, "began", dict))
+            self.taken = entry_of(position, "taken", int)
+            self._restart_epoch(loader, entry_of(position, "began", dict))
         if is_ours and not (in_epoch and is_torchs):
-            _put_back(loader, own)  # before its state, which takes precedence
+            put_back(loader, own)  # before its state, which takes precedence
         if "loader" not in position:
             return None
         try:
@@ -170,7 +171,7 @@ class Feed:
             if is_torchs:  # torchdata's too
                 loader.state_dict()  # between epochs it loads its state only now, and draws for that
                 if is_ours:
-                    _put_back(loader, own)  # collate_fn may draw from them too
+                    put_back(loader, own)  # collate_fn may draw from them too
         except Exception as error:
             if is_of_user(error):  # its dataset is read again
                 raise
@@ -183,23 +184,26 @@ class Feed:
         self._began = dict(began)
 
     def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
-        began, taken, length = _entry(position, "began", dict), _entry(position, "taken", int), position["batches"]
+        began, taken, length = entry_of(position, "began", dict), entry_of(position, "taken", int), position["batches"]
         loader: Any = self._enter_epoch()
-        has_order = is_skippable(loader)
+        has_order = is_skippable(loader) or self._dealing is not None
         if taken < 0 or (length is not None and taken > length and (has_order or isinstance(loader, (list, tuple)))):
             raise CheckpointError(f"the checkpoint was saved after {taken} of {length} batches of the epoch")
         # Before the generators go back: starting workers draws, and the saved run did so in an earlier epoch.
-        order = restart_workers(loader, persists=_entry(began, "persists", bool), ranks=self._dealing)
+        order = restart_workers(loader, persists=entry_of(began, "persists", bool), ranks=self._dealing)
         self._restart_epoch(loader, began)
         iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
-        _put_back(loader, own)  # last: skipping draws from them, and so may a collate_fn
+        put_back(loader, own)  # last: skipping draws from them, and so may a collate_fn
         return self._begin_at(iterator, taken, order if has_order else None)
 
-    def _begin_at(self, iterator: Iterator[Any], taken: int, order: IndexOrder | None = None) -> Iterator[Any]:
+    def _begin_at(
+        self, iterator: Iterator[Any], taken: int, order: IndexOrder | ListOrder | None = None
+    ) -> Iterator[Any]:
         self.taken, self.is_exhausted, self._before = taken, False, None
         if self._state.world_size == 1:
             return iterator
-        return OfRank(iterator, self, self._state, None if order is None or self._dealing is None else order.sizes)
+        self.dealt = Dealt(iterator, self._state, None if order is None or self._dealing is None else order.sizes)
+        return self.dealt
 
     @property
     def _dealing(self) -> Ranks | None:
@@ -219,20 +223,6 @@ def enter_loader(state: State) -> None:
     state.dataloader_len = train_length(state)
 
 
-def restart_generators(loader: Any, began: Any, device: torch.device) -> None:
-    """Reset the global generators and a loader's own to the states that they had when its pass began.
-
-    Raises:
-        CheckpointError: if these are not such states.
-    """
-    try:
-        then = GlobalGenerators.of_state(_entry(began, "global", dict), device)
-    except ArgumentError as error:
-        raise CheckpointError(f"a dataloader can't restart its saved pass: {error}") from error
-    then.restore()
-    _put_back(loader, _entry(began, "own", list))
-
-
 def begin_pass(loader: Any, device: torch.device) -> dict[str, Any]:
     """Return what `restart_pass` needs of a loader whose pass begins, with the global generators as one object."""
     began = {"global": GlobalGenerators.capture(device), **of_loader(loader)}
@@ -246,14 +236,8 @@ def restart_pass(loader: Any, began: Any, device: torch.device) -> None:
     if "loader" in began:
         loader.load_state_dict(began["loader"])
     elif not keeps_position(loader):
-        restart_workers(loader, persists=_entry(began, "persists", bool))  # before: it draws
+        restart_workers(loader, persists=entry_of(began, "persists", bool))  # before: it draws
     restart_generators(loader, began, device)
-
-
-def of_loader(loader: Any) -> dict[str, Any]:
-    """Return the states of the loader's own generators, and whether it has persistent workers."""
-    has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
-    return {"own": states_of_generators(loader), "persists": has_workers}
 
 
 def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
@@ -261,33 +245,13 @@ def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
     if keeps_position(loader) != ("loader" in position):
         one, other = ("a", "none") if "loader" in position else ("no", "one")
         return f"the saved train_dataloader had {one} state_dict, and this one has {other}"
-    if len(_entry(position, "own", list)) != len(own_generators(loader)):
+    if len(entry_of(position, "own", list)) != len(own_generators(loader)):
         return "the saved train_dataloader had a different number of generators of its own"
-    saved = {key: _entry(position, key, int, type(None)) for key in ("batch_size", "batches")}
+    saved = {key: entry_of(position, key, int, type(None)) for key in ("batch_size", "batches")}
     if saved != (now := size_of(loader)):
         then, this = (f"batch_size {size['batch_size']} and {size['batches']} batches" for size in (saved, now))
         return f"the saved train_dataloader had {then}, and this one has {this}"
     return None
-
-
-def _entry(position: Any, key: str, *kinds: type) -> Any:
-    value = position.get(key) if isinstance(position, Mapping) else position
-    if type(value) not in kinds:
-        raise CheckpointError(f"the checkpoint has no valid position of the train_dataloader: {key} is {value!r:.80}")
-    return value
-
-
-def _put_back(loader: Any, states: list[Any]) -> None:
-    generators = own_generators(loader)
-    if len(generators) != len(states):
-        raise CheckpointError(
-            f"the checkpoint has {len(states)} generators for a train_dataloader with {len(generators)}"
-        )
-    for generator, saved in zip(generators, states, strict=True):
-        try:
-            load_generator(generator, saved)
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise CheckpointError(f"the train_dataloader's generator can't load its state: {error}") from error
 
 
 def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:

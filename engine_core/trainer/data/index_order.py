@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, EngineError
 from ...parallel import bounds
 from ...randomness import seed_generators
 from ...ranks import Ranks
+from .loaders import has_persistent_workers
 
 
 class IndexOrder:
@@ -66,7 +68,19 @@ class IndexOrder:
         self._passes.append(rest)
         iterator = self._iterate(loader)
         rest.begin()  # after torch has drawn the workers' seed, and before anything else draws
+        if self._ranks is not None:
+            self._compare(rest.first, self._ranks)
         return iterator
+
+    def _compare(self, drawn: Any, ranks: Ranks) -> None:
+        """Raise on all ranks if they don't draw the same first batch."""
+        marks = [mark for (mark,) in ranks.table([zlib.crc32(repr(drawn).encode())])]
+        if others := [str(rank) for rank, mark in enumerate(marks) if mark != marks[0]]:
+            raise EngineError(
+                f"the {type(self._whole).__name__} of a DataLoader draws other rows on rank {', '.join(others)} than "
+                "on rank 0: give generators of its own a seed that all ranks share, or loaders of each rank's own rows "
+                "and Trainer(parallel=DDP(data='local'))"
+            )
 
     def _iterate(self, loader: torch_data.DataLoader[Any]) -> Iterator[Any]:
         attributes = vars(loader)  # a DataLoader forbids setting these, to protect live iterators
@@ -82,6 +96,26 @@ class IndexOrder:
             attributes[self._name], attributes["worker_init_fn"] = self._whole, given
             if (running := getattr(loader, "_iterator", None)) is not None:
                 running._index_sampler = self._whole  # noqa: SLF001
+
+
+class ListOrder:
+    """The batches of a list, of which each rank takes its rows; like an IndexOrder otherwise."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.sizes: deque[int] = deque()
+
+    def skip(self, loader: Any, batches: int) -> Iterator[Any]:
+        """Yield this rank's part of each batch but the first ones."""
+        for batch in itertools.islice(loader, batches, None):
+            self.sizes.append(rows := self._ranks.batches.rows(batch))
+            start, stop = bounds(rows, self._ranks)
+            yield self._ranks.batches.part(batch, slice(start, stop) if start < stop else slice(0, 1))
+
+
+def order_of(loader: Any, ranks: Ranks | None) -> IndexOrder | ListOrder:
+    """Return the order in which a loader is read, or the part of it that one of several ranks reads."""
+    return IndexOrder(loader, ranks) if ranks is None or not isinstance(loader, (list, tuple)) else ListOrder(ranks)
 
 
 class _DrawingApart:
@@ -101,7 +135,7 @@ class _Rest:
     """The batches of indices from a number on, drawn by `begin` rather than at the first `next`."""
 
     def __init__(self, whole: Iterable[Any], number: int) -> None:
-        self._whole, self._number = whole, number
+        self._whole, self._number, self.first = whole, number, None
         self._batches: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -112,17 +146,18 @@ class _Rest:
         if self._batches is None:
             whole = iter(self._whole)
             drawn = list(itertools.islice(whole, max(self._number, 1)))
+            self.first = drawn[0] if drawn else None
             self._batches = itertools.chain(drawn[self._number :], whole)
         return self._batches
 
 
-def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) -> IndexOrder | None:
+def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) -> IndexOrder | ListOrder | None:
     """Return the order of a DataLoader, with persistent workers running if the saved run had them running.
 
     Starting them draws from the generators, which the saved run did in an earlier epoch.
     """
     if not isinstance(loader, torch_data.DataLoader):
-        return None
+        return None if ranks is None else order_of(loader, ranks)
     order = IndexOrder(loader, ranks)
     if has_persistent_workers(loader):
         loader._iterator = None  # noqa: SLF001  there is no public way
@@ -145,8 +180,3 @@ def as_if_started(loader: Any, *, persists: bool) -> Iterator[None]:
         yield
     finally:
         loader.generator = given
-
-
-def has_persistent_workers(loader: Any) -> bool:
-    """Does a loader have workers that persist from one epoch to the next?"""
-    return isinstance(loader, torch_data.DataLoader) and loader.persistent_workers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
-from ...errors import CheckpointError
+from ...errors import ArgumentError, CheckpointError
 from ...parallel import mark_of
-from ...randomness import AnyGenerator, is_generator, state_of_generator
+from ...randomness import AnyGenerator, GlobalGenerators, is_generator, load_generator, state_of_generator
 from ...state import length_of
 
 _KNOWN_SAMPLERS = (
@@ -98,12 +98,6 @@ def is_skippable(loader: Any) -> bool:
     return isinstance(loader, torch_data.DataLoader) and not keeps_position(loader) and why_inexact(loader) is None
 
 
-def is_of_rank(loader: Any) -> bool:
-    """Does the loader's own sampler deal the examples to the ranks?"""
-    samplers = (getattr(loader, "sampler", None), _sampler_of(loader))
-    return any(isinstance(sampler, DistributedSampler) for sampler in samplers)
-
-
 def size_of(loader: Any) -> dict[str, int | None]:
     """Return batch size and number of batches, as far as they are known."""
     sizes = [getattr(owner, "batch_size", None) for owner in (loader, getattr(loader, "batch_sampler", None))]
@@ -114,9 +108,12 @@ def extent_of(loader: Any) -> list[int]:
     """Return what tells whether ranks have the same data, as far as it is known without drawing.
 
     These are the numbers of batches and of the dataset's rows, -1 if unknown, a mark of the rows that a split chose,
-    and one of row 0 of a TensorDataset.
+    and one of row 0 of a TensorDataset, or of the first batch of a list.
     """
     dataset, splits, rows_0 = getattr(loader, "dataset", None), list[int](), list[int]()
+    if isinstance(loader, (list, tuple)):
+        with suppress(CheckpointError):
+            rows_0.append(mark_of(loader[:1]))
     parts = [dataset, _sampler_of(loader)]
     for part in parts:  # which grows
         if isinstance(part, torch_data.ConcatDataset):
@@ -132,3 +129,50 @@ def extent_of(loader: Any) -> list[int]:
                 rows_0.append(mark_of([tensor[:1] for tensor in part.tensors]))
     batches, rows = (-1 if length is None else length for length in map(length_of, (loader, dataset)))
     return [batches, rows, *(zlib.crc32(repr(marks).encode()) for marks in (splits, rows_0))]
+
+
+def has_persistent_workers(loader: Any) -> bool:
+    """Does a loader have workers that persist from one epoch to the next?"""
+    return isinstance(loader, torch_data.DataLoader) and loader.persistent_workers
+
+
+def of_loader(loader: Any) -> dict[str, Any]:
+    """Return the states of the loader's own generators, and whether it has persistent workers."""
+    has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
+    return {"own": states_of_generators(loader), "persists": has_workers}
+
+
+def restart_generators(loader: Any, began: Any, device: torch.device) -> None:
+    """Reset the global generators and a loader's own to the states that they had when its pass began.
+
+    Raises:
+        CheckpointError: if these are not such states.
+    """
+    try:
+        then = GlobalGenerators.of_state(entry_of(began, "global", dict), device)
+    except ArgumentError as error:
+        raise CheckpointError(f"a dataloader can't restart its saved pass: {error}") from error
+    then.restore()
+    put_back(loader, entry_of(began, "own", list))
+
+
+def entry_of(position: Any, key: str, *kinds: type) -> Any:
+    """Return an entry of a saved position, which has to be of one of these types."""
+    value = position.get(key) if isinstance(position, Mapping) else position
+    if type(value) not in kinds:
+        raise CheckpointError(f"the checkpoint has no valid position of the train_dataloader: {key} is {value!r:.80}")
+    return value
+
+
+def put_back(loader: Any, states: list[Any]) -> None:
+    """Put a loader's own generators into saved states."""
+    generators = own_generators(loader)
+    if len(generators) != len(states):
+        raise CheckpointError(
+            f"the checkpoint has {len(states)} generators for a train_dataloader with {len(generators)}"
+        )
+    for generator, saved in zip(generators, states, strict=True):
+        try:
+            load_generator(generator, saved)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the train_dataloader's generator can't load its state: {error}") from error

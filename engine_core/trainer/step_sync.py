@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from ..errors import EngineError
 from ..event import Event
 from ..objective import Loss
 from ..state import State
 from .data import Feed
 
 
-class Agreement:
+class StepSync:
     """One message after the last backward of a step, and more where listeners may ask for something later.
 
     A request counts from the message that carries it: until then it has no effect on its own rank either.
@@ -23,32 +22,33 @@ class Agreement:
         feed: knows the rows of the batch as loaded.
 
     Attributes:
-        rows, tokens: of the global batch, as loaded.
+        tokens: of the global batch, as loaded.
         seconds: rank 0's time in the batch.
         stop: did a rank ask for the end, with a stop or a pause?
         signal: which was noted on this rank and that others don't know of yet.
     """
 
     def __init__(self, state: State, unheard: AbstractSet[str], feed: Feed) -> None:
-        self.rows = self.tokens = 0
-        self.seconds = 0.0
+        self.tokens, self.seconds = 0, 0.0
         self.stop = False
         self.signal: int | None = None
         self._state, self._ranks = state, state.ranks
         self._unheard, self._feed = unheard, feed
-        self._rows_of_rank = 1
         self._awaits_step = self._is_settled = False
 
     def begin_fit(self) -> None:
         """Forget what ended an earlier fit."""
         self.stop = self._state.stop_requested
-        size = getattr(self._state.train_dataloader, "batch_size", None)
-        self._rows_of_rank = self._ranks.first(size if type(size) is int else 1)
+
+    @property
+    def rows(self) -> int:
+        """The rows of the global batch, as loaded."""
+        return 0 if self._feed.dealt is None else self._feed.dealt.rows
 
     @property
     def nominal(self) -> float:
         """By what losses are divided before the backward, the same on all ranks: about the rows of one of them."""
-        return self._rows_of_rank if self._feed.is_local else self._feed.rows / self._ranks.size
+        return self.rows / self._ranks.size
 
     def most(self, parts: int) -> int:
         """Return the largest number of microbatches, where a forward of one rank waits for all: else this rank's."""
@@ -58,9 +58,9 @@ class Agreement:
         """Return the loss of the global batch; requests made so far count from here."""
         own = [loss.count is None, loss.sum.item(), float(0 if loss.count is None else loss.count)]
         own += [part.item() for part in loss.parts.values()]
-        table = self._ranks.table([self._feed.rows, tokens, *self._so_far(began_s), *own])
-        self._count(table)
-        (are_sums, total, count, *parts) = self._learn([row[2:] for row in table])
+        table = self._ranks.table([tokens, *self._so_far(began_s), *own])
+        self.tokens = int(sum(row[0] for row in table))
+        (are_sums, total, count, *parts) = self._learn([row[1:] for row in table])
         values = [loss.sum.new_tensor(sum(value)) for value in (total, *parts)]
         return Loss(values[0], None if any(are_sums) else sum(count), dict(zip(loss.parts, values[1:], strict=True)))
 
@@ -106,14 +106,3 @@ class Agreement:
         state.interrupted_by = int(max(signals)) or None
         # One that came while this rank waited for the message is in none yet: it stays noted for the next.
         self.signal = state.interrupted_by or self.signal
-
-    def _count(self, table: list[list[float]]) -> None:
-        """Take the rows and tokens of the global batch: the same rows on all ranks, or the sum of their parts."""
-        rows, tokens = ([int(row[n]) for row in table] for n in (0, 1))
-        if not self._feed.is_local and len({*rows}) > 1:
-            each = ", ".join(f"rank {rank}: {n}" for rank, n in enumerate(rows))
-            raise EngineError(
-                f"the train_dataloader gave the ranks different batches ({each} rows): each rank has to read the same "
-                "data in the same order; for a loader of a rank's own rows give Trainer(parallel=DDP(data='local'))"
-            )
-        self.rows, self.tokens = sum(rows) if self._feed.is_local else rows[0], sum(tokens)

@@ -16,8 +16,8 @@ from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, L
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
 from engine_core.testing import ThreadRanks
-from engine_core.trainer.agreement import Agreement
 from engine_core.trainer.data.index_order import IndexOrder
+from engine_core.trainer.step_sync import StepSync
 
 from .parts import Memory, at, batches, linear, trainer
 
@@ -25,33 +25,34 @@ from .parts import Memory, at, batches, linear, trainer
 class Interrupted(Ranks):
     """A signal comes while this rank waits for its first message."""
 
-    agreement: Any = None
+    sync: Any = None
 
     def table(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers of this rank."""
         table = super().table(numbers)
-        if self.agreement is not None:
-            self.agreement.signal, self.agreement = 15, None
+        if self.sync is not None:
+            self.sync.signal, self.sync = 15, None
         return table
 
 
 def test_a_signal_that_comes_while_a_rank_waits_counts_from_the_next_message() -> None:
     state = State(ranks=(ranks := Interrupted()))
-    agreement = ranks.agreement = Agreement(state, set(), Any)
-    agreement.agree_on_end()
+    sync = ranks.sync = StepSync(state, set(), Any)
+    sync.agree_on_end()
     assert state.interrupted_by is None
-    agreement.agree_on_end()
+    sync.agree_on_end()
     assert state.interrupted_by == 15
 
 
 def test_a_fit_forgets_what_ended_the_one_before() -> None:
     state = State()
-    agreement = Agreement(state, set(), Any)
+    sync = StepSync(state, set(), Any)
     state.stop_training()
-    agreement.agree_on_end()
+    sync.agree_on_end()
+    assert sync.stop
     state.stop_requested = False
-    agreement.begin_fit()
-    assert not agreement.stop
+    sync.begin_fit()
+    assert not sync.stop
 
 
 def test_a_loader_that_gives_batches_out_of_order_is_refused_on_several_ranks() -> None:
