@@ -82,7 +82,8 @@ def test_a_run_leaves_the_same_files_and_prints_each_value_once(folder: Path, ra
     if way == "ddp":
         assert names_in(one) == names_in(two)
     else:
-        assert names_in(one) - names_in(two) == {f"{checkpoint}/{name}.safetensors" for name in ("model", "state")}
+        whole = {f"{checkpoint}/{name}.safetensors" for name in ("model", "state", "average/model")}
+        assert names_in(one) - names_in(two) == whole
     assert [pytest.approx(row, abs=1e-5) for row in metrics_in(one)] == metrics_in(two)
     for name in ("model.safetensors", "model-average.safetensors"):
         assert {k: pytest.approx(v, abs=5e-6) for k, v in weights(one / name).items()} == weights(two / name)

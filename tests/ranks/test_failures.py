@@ -73,9 +73,9 @@ def test_a_save_may_take_longer_than_the_ranks_wait_for_each_other(results):
     assert "CheckpointWarning" not in second
 
 
-def test_rank_0_waits_for_a_share_of_a_checkpoint_as_long_as_for_a_message_and_trains_on(results):
+def test_rank_0_waits_for_a_part_of_a_checkpoint_as_long_as_for_a_message_and_trains_on(results):
     assert results["slow share"]["codes"] == [0, 0]
-    told = "3 s are up, and rank 1 had not written a share; training continues"
+    told = "3 s are up, and rank 1 had not written a part; training continues"
     assert results["slow share"]["outputs"][0].count(told) == 1
 
 
