@@ -33,9 +33,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from engine_core import Callback, Event, LoggerDestination, Trainer, hookimpl
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.parallel import DDP
 from engine_core.registry import Registry
 from engine_core.state import length_of
 
+BY_INDEX = {"list", "shuffled", "sampler", "batches"}
 ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
 FORMS: dict[str, list[dict[str, Any]]] = {
     "cutout": [{}, {"num_holes": 2, "length": 0.3}],
@@ -392,9 +394,13 @@ def trainer_of(settings: Mapping[str, Any], folder: Path, stop: Any, **begin: An
     loader = loader_of(settings["data"], parts, size, drop_last=settings["drop_last"])
     # A training in batches has a length in epochs only where the loader has one.
     scheduled = settings["scheduled"] if length_of(loader) is not None else "1ba"
+    # Ranks can't deal what is not read by index: each then has rows of its own.
+    given = [settings["data"], *settings["evaluated"]]
+    by_index = all(each["kind"] in BY_INDEX and each["sampler"] != "distributed" for each in given)
     made = Trainer(
         nn.Sequential(*layers),
         loader,
+        parallel=None if by_index or "RANK" not in os.environ else DDP(data="local"),
         loss_fn=nn.CrossEntropyLoss(),
         optimizers=OPTIMIZERS[settings["optimizer"]],
         schedulers=() if settings["scheduler"] == "none" else (SCHEDULERS[settings["scheduler"]], scheduled),

@@ -60,7 +60,7 @@ def test_entry_points_in_an_unknown_group_are_told_and_the_exit_code_is_1(doctor
     install("typo-plugin", {"algorithm": {"typo": "acme_module:Acme"}})
     result = doctor()
     told = "warning: typo-plugin registers 'typo' in the unknown group 'engine_core.algorithm'; did you mean"
-    assert (result.exit_code, told in result.stderr) == (1, True)
+    assert (result.exit_code, told in result.output) == (1, True)
 
 
 def test_where_all_is_well_it_says_so_and_the_exit_code_is_0(doctor):
