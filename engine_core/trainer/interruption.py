@@ -36,7 +36,7 @@ def signals_noted(state: State, together: StepSync | None = None) -> Iterator[No
     Args:
         together: what ranks agree on; then it counts once all of them know of it.
     """
-    process = os.getpid()
+    process, is_whole = os.getpid(), True
 
     def note(number: int) -> None:
         if os.getpid() != process:  # a worker of a loader, which has the handler too where it was forked
@@ -57,10 +57,11 @@ def signals_noted(state: State, together: StepSync | None = None) -> Iterator[No
             except RuntimeError as error:
                 if not lost_workers(error, state):
                     raise
+                is_whole = False  # torch raises this wherever the main thread is
             if together is not None:
                 together.agree_on_end()
         if state.interrupted_by is not None:
-            raise interruption(state.interrupted_by, state.timestamp.batch) from None
+            raise interruption(state.interrupted_by, state.timestamp.batch, is_whole=is_whole) from None
     finally:
         state.interrupted_by = None  # it has ended this block, and says nothing about the next
         if together is not None:
@@ -72,12 +73,12 @@ def lost_workers(error: RuntimeError, state: State) -> bool:
     return state.interrupted_by is not None and "DataLoader worker" in str(error)
 
 
-def interruption(number: int, batch: int) -> BaseException:
+def interruption(number: int, batch: int, *, is_whole: bool = True) -> BaseException:
     """Return what a signal ends a loop with: KeyboardInterrupt for SIGINT, SystemExit with 128 + 15 for SIGTERM."""
     # KeyboardInterrupt itself: at a subclass of it Python does not end as a shell expects after Ctrl-C.
     is_ctrl_c = number == signal.SIGINT
     ended = KeyboardInterrupt(f"ended after batch {batch}") if is_ctrl_c else SystemExit(128 + number)
-    setattr(ended, _BETWEEN_BATCHES, True)
+    setattr(ended, _BETWEEN_BATCHES, is_whole)
     return ended
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from engine_core.signals import SignalGuard
+from engine_core.trainer import is_between_batches
 
 from .parts import at, batches, linear, same, trainer
 
@@ -78,6 +79,22 @@ def test_the_second_acts_at_once(what: str) -> None:
 def test_one_that_comes_after_the_last_batch_arrives(what: str, event: str) -> None:
     with pytest.raises(KeyboardInterrupt, match="ended after batch"):
         ENDS[what](made_with(event, lambda _: signal.raise_signal(signal.SIGINT)))
+
+
+@pytest.mark.parametrize(
+    ("what", "event"), [("fit", "after_forward"), ("eval", "eval_batch_end"), ("predict", "eval_end")]
+)
+def test_it_arrives_where_it_has_ended_the_workers_of_a_loader_too(what: str, event: str) -> None:
+    def lose(_: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+
+    made = made_with(event, lose)
+    with pytest.raises(SystemExit) as raised:
+        ENDS[what](made)
+    assert raised.value.code == 143
+    assert is_between_batches(raised.value) is (what == "eval")  # else a step, or a batch, may be half done
+    assert made.state.model.training
 
 
 def test_between_two_outputs_of_a_prediction_it_acts_at_once() -> None:
