@@ -400,7 +400,7 @@ def trainer_of(settings: Mapping[str, Any], folder: Path, stop: Any, **begin: An
     made = Trainer(
         nn.Sequential(*layers),
         loader,
-        parallel=None if by_index or "RANK" not in os.environ else DDP(data="local"),
+        parallel="auto" if by_index or "RANK" not in os.environ else DDP(data="local"),
         loss_fn=nn.CrossEntropyLoss(),
         optimizers=OPTIMIZERS[settings["optimizer"]],
         schedulers=() if settings["scheduler"] == "none" else (SCHEDULERS[settings["scheduler"]], scheduled),

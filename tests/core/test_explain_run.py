@@ -89,9 +89,9 @@ def test_without_the_plugin(kept, install, monkeypatch):
         def gone_first(algorithms, event):
             return passes.sort_to_front(algorithms, Gone)
     """
-    points = {"algorithms": {"gone": "gone_module:Gone"}, "passes": {"gone_first": "gone_module:gone_first"}}
-    install("gone-plugin", points, {"gone_module": text}, version="3.0")
-    explanation = explain_algorithms([C(), import_module("gone_module").Gone()])
+    points = {"algorithms": {"gone": "absent_module:Gone"}, "passes": {"gone_first": "absent_module:gone_first"}}
+    install("gone-plugin", points, {"absent_module": text}, version="3.0")
+    explanation = explain_algorithms([C(), import_module("absent_module").Gone()])
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
     again = kept(explanation)
     assert again["init"][0] == ("Gone", "gone", "before C: pass 'gone_first' of gone-plugin", "gone-plugin", "3.0")
