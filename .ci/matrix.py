@@ -306,7 +306,7 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
 
 def size_of_tests(plugin: Path) -> int:
     """Return how much there is to test about a plugin: the size of its test files."""
-    return sum(file.stat().st_size for file in (plugin / "tests").glob("*.py"))
+    return sum(file.stat().st_size for file in (plugin / "tests").rglob("*.py"))
 
 
 def path_of(plugins: list[Path]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What the tests of all plugins share: a clean environment, one thread, the same random numbers, one step of a run."""  # noqa: INP001
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from engine_core.testing import AlgorithmConformance, PassConformance
 
 for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may set them
     os.environ.pop(variable, None)
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "train"))  # for its parts.py
 
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")

@@ -1,6 +1,5 @@
 """Names that have moved to another distribution: found there with a warning, or refused with what to install."""
 
-import sys
 from types import ModuleType
 
 import pytest
@@ -42,12 +41,3 @@ def test_without_the_distribution_the_error_says_what_to_install(installed):
 def test_other_names_are_not_there(installed, name):
     with pytest.raises(AttributeError, match=f"engine_core.old.*{name}"):
         moved("engine_core.old", "replace", extra="things")(name)
-
-
-def test_the_alias_of_the_core_finds_what_its_guest_declares():
-    pytest.importorskip("torch")
-    if not [*room.entry_points(group=GROUP, name="engine_core.surgery")]:
-        pytest.skip("no installed distribution has what moved out of engine_core.surgery")
-    with pytest.warns(DeprecationWarning, match="engine_core.surgery.replace_modules has moved"):
-        from engine_core.surgery import replace_modules  # noqa: PLC0415
-    assert not replace_modules.__module__.startswith("engine_core.") and replace_modules.__module__ in sys.modules

@@ -1,11 +1,13 @@
 """The callbacks change no bit of a run, and a run that was resumed logs what one that was not does."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import insight_plugin
 from engine_core import Callback
 from engine_core.registry import Registry
 
@@ -71,3 +73,9 @@ def test_a_lazy_model_trains_and_is_watched(run: Any) -> None:
     _, seen = run(model, callbacks=ALL, optimizers=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     assert "[8, 3]" in seen.files[0][2]
     assert seen.names("norms")[0] == "norms/gradient/0"
+
+
+@pytest.mark.parametrize(("module", "name"), [("gradient_norm", "GradientNorm"), ("train_metrics", "TrainMetrics")])
+def test_its_former_place_in_the_core_leads_here(module: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"insight_plugin.{module}"):
+        assert getattr(import_module(f"engine_core.callbacks.{module}"), name) is getattr(insight_plugin, name)

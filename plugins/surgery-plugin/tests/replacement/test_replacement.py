@@ -1,16 +1,16 @@
 """Surgery: which modules are replaced, where, and what the policies are asked."""
 
 import copy
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
+from parts import net, notes
 from torch import nn
 
 from engine_core.errors import ArgumentTypeError, NothingReplacedWarning
 from surgery_plugin.replacement import replace_modules, warn_of_nothing
-
-from .parts import net, notes
 
 
 class Wrap(nn.Module):
@@ -245,3 +245,8 @@ def test_what_has_the_wrong_type_is_refused(policies: Any, optimizers: Any, mess
 def test_anything_but_a_model_is_refused() -> None:
     with pytest.raises(ArgumentTypeError, match=r"model: function is not a torch\.nn\.Module"):
         replace_modules(gelu, {nn.ReLU: gelu})  # type: ignore[arg-type]
+
+
+def test_its_former_place_in_the_core_leads_here() -> None:
+    with pytest.warns(DeprecationWarning, match=r"surgery_plugin\.replacement"):
+        assert import_module("engine_core.surgery").replace_modules is replace_modules

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from parts import batches, net, same, trainer
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State
 from engine_core.errors import ArgumentError, NothingReplacedWarning
 from surgery_plugin.replacement import replace_modules, warn_of_nothing
 
-from .parts import batches, net, same, trainer
 from .test_replacement import Wrap
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -70,7 +70,7 @@ def test_a_custom_loops_optimizer_follows_at_init() -> None:
     with Engine(state, Logger()) as engine:
         engine.run_event(Event.INIT)
     for _ in range(2):
-        for inputs, targets in batches():
+        for inputs, targets in batches(8, 8):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs), targets).backward()
             optimizer.step()

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parts import same
 from torch import nn
 
 from surgery_plugin.replacement import replace_modules
 
-from .parts import same
 from .test_replacement import Wrap, gelu
 
 LEAVES = {

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from parts import same
 from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from surgery_plugin.replacement import replace_modules
 
-from .parts import same
 from .test_replacement import Wrap, gelu, wrap
 
 

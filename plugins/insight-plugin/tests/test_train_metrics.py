@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from parts import Memory, at, batches, linear, net, steps_by_hand, trainer
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -14,8 +15,6 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointWarning
 from engine_core.testing import ThreadRanks
 from insight_plugin import TrainMetrics
-
-from .parts import Memory, at, batches, linear, net, steps_by_hand, trainer
 
 NAME = "train/right"
 
@@ -280,3 +279,40 @@ def test_metrics_are_checked_when_it_is_made_and_a_foreign_state_is_refused() ->
 def test_without_loggers_nothing_is_computed() -> None:
     trainer(metrics={"right": object.__new__(Right)}, callbacks=[callback := TrainMetrics()]).fit()
     assert callback.state_dict() == {} and not callback._seen
+
+
+class OfFloats(Right):
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        assert outputs.dtype is torch.float32
+        super().update(outputs, targets)
+
+
+def test_in_mixed_precision_they_get_float32() -> None:
+    memory = Memory()
+    callback = TrainMetrics({"right": OfFloats()})
+    trainer(callbacks=callback, loggers=memory, precision="amp_bf16").fit()
+    assert len(memory.values(NAME)) == 1
+
+
+class Alone:
+    """Has nothing that says how to bring ranks together."""
+
+    def reset(self) -> None: ...
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None: ...
+    def compute(self) -> float:
+        return 1.0
+
+
+def test_on_several_ranks_a_metric_that_cannot_be_joined_is_refused_when_the_trainer_is_made() -> None:
+    with pytest.raises(ArgumentError, match=r"'mine' .* sees the rows of one rank"):
+        ThreadRanks.run(lambda ranks: trainer(parallel=ranks, callbacks=TrainMetrics({"mine": Alone()})).close())
+
+
+def test_in_a_second_trainer_it_begins_anew() -> None:
+    used, logged = TrainMetrics({"right": Right()}), []
+    trainer(batches(8, 8, 8), callbacks=used, loggers=Memory(), max_duration="2ba").fit()
+    for callback in (used, TrainMetrics({"right": Right()})):
+        memory = Memory()
+        trainer(callbacks=callback, loggers=memory).fit()
+        logged.append(memory.values(NAME))
+    assert logged[0] == logged[1] != []

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from parts import Memory, at, batches, linear, steps_by_hand, trainer
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from insight_plugin import GradientNorm
-
-from .parts import Memory, at, batches, linear, steps_by_hand, trainer
 
 
 def norms_by_hand(*sizes: int, limit: float = float("inf")) -> list[float]:
